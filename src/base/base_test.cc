@@ -1,0 +1,122 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/rng.h"
+#include "base/text.h"
+#include "base/threads.h"
+
+namespace sinter::base {
+namespace {
+
+TEST(Bf16, RoundsToNearestEvenAndKeepsSpecials) {
+  EXPECT_EQ(static_cast<float>(bf16(1.0f)), 1.0f);
+  EXPECT_EQ(static_cast<float>(bf16(1.00390625f)), 1.0f);       // halfway, to even
+  EXPECT_EQ(static_cast<float>(bf16(1.01171875f)), 1.015625f);  // halfway, to even
+  EXPECT_TRUE(std::isnan(static_cast<float>(bf16(NAN))));
+  EXPECT_TRUE(std::isinf(static_cast<float>(bf16(INFINITY))));
+}
+
+TEST(F16, EveryHalfSurvivesTheRoundTrip) {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    f16 half;
+    half.bits = static_cast<uint16_t>(bits);
+    float value = static_cast<float>(half);
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(static_cast<float>(f16(value))));
+    } else {
+      EXPECT_EQ(f16(value).bits, half.bits);
+    }
+  }
+  EXPECT_TRUE(std::isinf(static_cast<float>(f16(65520.0f))));
+  EXPECT_EQ(static_cast<float>(f16(65519.0f)), 65504.0f);
+}
+
+TEST(Philox, MatchesTheKnownAnswerOfTheRandom123Paper) {
+  auto zero = philox(0, 0, 0);
+  EXPECT_EQ(zero[0], 0x6627e8d5u);
+  EXPECT_EQ(zero[1], 0xe169c58du);
+  EXPECT_EQ(zero[2], 0xbc57ac4cu);
+  EXPECT_EQ(zero[3], 0x9b00dbd8u);
+  auto ones = philox(~0ull, ~0ull, ~0ull);
+  EXPECT_EQ(ones[0], 0x408f276du);
+}
+
+TEST(CounterRng, NormalHasMeanZeroAndUnitVariance) {
+  CounterRng rng{7, 3};
+  double sum = 0, squares = 0;
+  constexpr int kCount = 200000;
+  for (int i = 0; i < kCount; ++i) {
+    double x = rng.normal(static_cast<uint64_t>(i));
+    sum += x;
+    squares += x * x;
+  }
+  EXPECT_NEAR(sum / kCount, 0, 0.01);
+  EXPECT_NEAR(squares / kCount, 1, 0.01);
+}
+
+TEST(ParallelFor, VisitsEveryIndexOnceForAnyThreadCount) {
+  int before = num_threads();
+  for (int threads : {1, 2, 3, 7}) {
+    set_num_threads(threads);
+    std::vector<std::atomic<int>> visits(1000);
+    parallel_for(1000, 7, [&](int64_t begin, int64_t end) {
+      EXPECT_LE(end - begin, 7);
+      for (int64_t i = begin; i < end; ++i) ++visits[static_cast<size_t>(i)];
+    });
+    for (auto& v : visits) EXPECT_EQ(v, 1);
+  }
+  set_num_threads(before);
+}
+
+TEST(ParallelFor, RethrowsAPiecesExceptionAndStaysUsable) {
+  EXPECT_THROW(parallel_for(100, 1, [](int64_t begin, int64_t) { SINTER_CHECK(begin != 50, "piece {}", begin); }), Error);
+  std::atomic<int64_t> sum{0};
+  parallel_for(10, 1, [&](int64_t begin, int64_t) {
+    parallel_for(10, 1, [&](int64_t inner, int64_t) { sum += begin * inner; });
+  });
+  EXPECT_EQ(sum, 45 * 45);
+}
+
+TEST(NearestName, SuggestsOnlyLikelySlips) {
+  EXPECT_EQ(nearest_name("lerning_rate", {"learning_rate", "warmup"}), "learning_rate");
+  EXPECT_EQ(nearest_name("zzz", {"learning_rate", "warmup"}), "");
+}
+
+TEST(Table, LinesUpColumns) {
+  Table table({"name", "value"});
+  table.add_row({"a", "1.5"});
+  table.add_row({"long", "22"});
+  EXPECT_EQ(table.to_string(), "name  value\n----  -----\na       1.5\nlong     22\n");
+}
+
+TEST(File, AtomicWriteReplacesAndReadsBack) {
+  std::string path = std::filesystem::temp_directory_path() / ("sinter_base_test_" + std::to_string(::getpid()));
+  write_file_atomic(path, "one");
+  write_file_atomic(path, "two");
+  EXPECT_EQ(read_file(path), "two");
+  EXPECT_EQ(MappedFile(path).text(), "two");
+  std::filesystem::remove(path);
+  EXPECT_THROW(read_file(path), Error);
+}
+
+TEST(Json, ErrorsNameTheOrigin) {
+  try {
+    parse_json("{\"a\": ", "config.json");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("config.json"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace sinter::base

@@ -1,0 +1,101 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "base/error.h"
+
+namespace sinter::base {
+namespace {
+
+struct Descriptor {
+  int fd = -1;
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+Descriptor open_for_reading(const std::string& path, struct stat& info) {
+  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  SINTER_CHECK(file.fd >= 0, "cannot open '{}': {}", path, std::strerror(errno));
+  SINTER_CHECK(::fstat(file.fd, &info) == 0, "cannot stat '{}': {}", path, std::strerror(errno));
+  SINTER_CHECK(!S_ISDIR(info.st_mode), "'{}' is a folder; expected a file", path);
+  return file;
+}
+
+}  // namespace
+
+std::string read_file(const std::string& path) {
+  struct stat info {};
+  Descriptor file = open_for_reading(path, info);
+  std::string content;
+  content.reserve(static_cast<size_t>(info.st_size));
+  char buffer[1 << 16];
+  for (;;) {  // until end of file, so that pipes and /proc work too
+    ssize_t n = ::read(file.fd, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    SINTER_CHECK(n >= 0, "cannot read '{}': {}", path, std::strerror(errno));
+    if (n == 0) return content;
+    content.append(buffer, static_cast<size_t>(n));
+  }
+}
+
+void sync_folder(const std::string& folder) {
+  Descriptor dir{::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  SINTER_CHECK(dir.fd >= 0, "cannot open folder '{}': {}", folder, std::strerror(errno));
+  ::fsync(dir.fd);  // some file systems refuse to sync folders; the rename itself is still atomic there
+}
+
+void write_file_atomic(const std::string& path, std::string_view content) {
+  std::string temporary = path + ".tmp." + std::to_string(::getpid());
+  {
+    Descriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+    SINTER_CHECK(file.fd >= 0, "cannot create '{}': {}", temporary, std::strerror(errno));
+    for (size_t done = 0; done < content.size();) {
+      ssize_t n = ::write(file.fd, content.data() + done, content.size() - done);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) {
+        int reason = errno;
+        ::unlink(temporary.c_str());
+        fail("cannot write '{}': {}", temporary, std::strerror(reason));
+      }
+      done += static_cast<size_t>(n);
+    }
+    SINTER_CHECK(::fsync(file.fd) == 0, "cannot sync '{}': {}", temporary, std::strerror(errno));
+  }
+  SINTER_CHECK(::rename(temporary.c_str(), path.c_str()) == 0, "cannot rename '{}' to '{}': {}", temporary, path,
+               std::strerror(errno));
+  sync_folder(std::filesystem::path(path).parent_path().string());
+}
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+  struct stat info {};
+  Descriptor file = open_for_reading(path, info);
+  size_ = static_cast<size_t>(info.st_size);
+  if (size_ == 0) return;
+  void* map = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd, 0);
+  SINTER_CHECK(map != MAP_FAILED, "cannot map '{}' ({} bytes): {}", path, size_, std::strerror(errno));
+  data_ = static_cast<const std::byte*>(map);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+}  // namespace sinter::base

@@ -1,0 +1,24 @@
+#include "base/json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace sinter::base {
+
+nlohmann::json parse_json(std::string_view text, std::string_view origin) {
+  try {
+    return nlohmann::json::parse(text);
+  } catch (const nlohmann::json::exception& e) {
+    fail("'{}' is not valid JSON: {}", origin, e.what());
+  }
+}
+
+nlohmann::json load_json(const std::string& path) { return parse_json(read_file(path), path); }
+
+void save_json(const std::string& path, const nlohmann::json& value) {
+  write_file_atomic(path, value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace sinter::base

@@ -1,0 +1,46 @@
+// The log: lines on standard error with time and level. Results a user asked for go to standard output instead.
+#pragma once
+#include <fmt/core.h>
+
+#include <string_view>
+
+namespace sinter::base {
+
+enum class LogLevel { debug, info, warning, error };
+
+void set_log_level(LogLevel level);
+// On ranks other than 0 only warnings and errors are written, each with the rank.
+void set_log_rank(int rank);
+void log_line(LogLevel level, std::string_view text);
+
+template <class... Args>
+void log_debug(fmt::format_string<Args...> format, Args&&... args) {
+  log_line(LogLevel::debug, fmt::format(format, std::forward<Args>(args)...));
+}
+template <class... Args>
+void log_info(fmt::format_string<Args...> format, Args&&... args) {
+  log_line(LogLevel::info, fmt::format(format, std::forward<Args>(args)...));
+}
+template <class... Args>
+void log_warning(fmt::format_string<Args...> format, Args&&... args) {
+  log_line(LogLevel::warning, fmt::format(format, std::forward<Args>(args)...));
+}
+template <class... Args>
+void log_error(fmt::format_string<Args...> format, Args&&... args) {
+  log_line(LogLevel::error, fmt::format(format, std::forward<Args>(args)...));
+}
+
+// A line that is redrawn in place on a terminal, and written at most every ten seconds elsewhere.
+class ProgressLine {
+ public:
+  ProgressLine();
+  void update(std::string_view text);
+  void finish();  // ends the line; called by the destructor too
+  ~ProgressLine();
+
+ private:
+  bool is_terminal_ = false, open_ = false;
+  double last_shown_ = -1e9;
+};
+
+}  // namespace sinter::base

@@ -1,0 +1,163 @@
+#include "base/text.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace sinter::base {
+namespace {
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      size_t substituted = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    }
+  }
+  return row[b.size()];
+}
+
+// Character cells a UTF-8 string takes in a terminal, one per code point.
+size_t display_width(std::string_view text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+bool looks_numeric(std::string_view cell) {
+  return !cell.empty() && (std::isdigit(static_cast<unsigned char>(cell[0])) ||
+                           (cell.size() > 1 && (cell[0] == '-' || cell[0] == '+' || cell[0] == '.') &&
+                            std::isdigit(static_cast<unsigned char>(cell[1]))));
+}
+
+}  // namespace
+
+std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {
+  std::string best;
+  size_t best_distance = std::max<size_t>(2, name.size() / 3) + 1;
+  for (const std::string& candidate : candidates) {
+    size_t distance = edit_distance(name, candidate);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {
+  std::string nearest = nearest_name(name, candidates);
+  return nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest);
+}
+
+std::string format_count(double count) {
+  static constexpr const char* kUnits[] = {"", "K", "M", "B", "T", "P", "E"};
+  int unit = 0;
+  while (std::abs(count) >= 999.5 && unit < 6) {
+    count /= 1000;
+    ++unit;
+  }
+  if (unit == 0) return fmt::format("{:g}", count);
+  return fmt::format("{:.{}f}{}", count, std::abs(count) >= 100 ? 1 : 2, kUnits[unit]);
+}
+
+std::string format_bytes(double bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  int unit = 0;
+  while (std::abs(bytes) >= 1024 && unit < 5) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.2f} {}", bytes, kUnits[unit]);
+}
+
+std::string format_duration(double seconds) {
+  if (!std::isfinite(seconds)) return "-";
+  if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
+  if (seconds < 1) return fmt::format("{:.1f} ms", seconds * 1e3);
+  if (seconds < 60) return fmt::format("{:.1f} s", seconds);
+  int64_t s = std::llround(seconds);
+  if (s < 3600) return fmt::format("{}m {:02}s", s / 60, s % 60);
+  if (s < 86400) return fmt::format("{}h {:02}m", s / 3600, s % 3600 / 60);
+  return fmt::format("{}d {:02}h", s / 86400, s % 86400 / 3600);
+}
+
+std::string format_grouped(int64_t number) {
+  std::string digits = std::to_string(number < 0 ? -number : number);
+  for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > 0; i -= 3) digits.insert(static_cast<size_t>(i), ",");
+  return number < 0 ? "-" + digits : digits;
+}
+
+std::string Table::to_string(int indent) const {
+  size_t columns = header_.size();
+  std::vector<size_t> widths(columns, 0);
+  std::vector<bool> right(columns, true);
+  auto measure = [&](const std::vector<std::string>& cells, bool is_header) {
+    for (size_t c = 0; c < columns && c < cells.size(); ++c) {
+      widths[c] = std::max(widths[c], display_width(cells[c]));
+      if (!is_header && !cells[c].empty() && cells[c] != "-" && !looks_numeric(cells[c])) right[c] = false;
+    }
+  };
+  measure(header_, true);
+  for (const auto& row : rows_) measure(row, false);
+  std::string text;
+  auto print = [&](const std::vector<std::string>& cells) {
+    std::string line(static_cast<size_t>(indent), ' ');
+    for (size_t c = 0; c < columns; ++c) {
+      const std::string cell = c < cells.size() ? cells[c] : "";
+      std::string padding(widths[c] - display_width(cell), ' ');
+      line += right[c] ? padding + cell : cell + padding;
+      if (c + 1 < columns) line += "  ";
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  };
+  print(header_);
+  std::vector<std::string> rule;
+  for (size_t w : widths) rule.emplace_back(w, '-');
+  print(rule);
+  for (const auto& row : rows_) print(row);
+  return text;
+}
+
+std::string text_bar(double share, int width) {
+  static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  int eighths = static_cast<int>(std::lround(std::clamp(share, 0.0, 1.0) * width * 8));
+  std::string bar;
+  for (int i = 0; i < eighths / 8; ++i) bar += "█";
+  bar += kEighths[eighths % 8];
+  int used = eighths / 8 + (eighths % 8 != 0);
+  return bar + std::string(static_cast<size_t>(width - used), ' ');
+}
+
+std::string text_plot(const std::vector<double>& values, int width, int height, std::string_view label) {
+  if (values.empty()) return "";
+  auto columns = std::min<size_t>(static_cast<size_t>(width), values.size());
+  std::vector<double> shown(columns);
+  for (size_t c = 0; c < columns; ++c) {  // the mean of the values that fall into the column
+    size_t begin = c * values.size() / columns, end = std::max(begin + 1, (c + 1) * values.size() / columns);
+    double sum = 0;
+    for (size_t i = begin; i < end; ++i) sum += values[i];
+    shown[c] = sum / static_cast<double>(end - begin);
+  }
+  double low = *std::min_element(shown.begin(), shown.end()), high = *std::max_element(shown.begin(), shown.end());
+  double span = high > low ? high - low : 1;
+  std::string text = fmt::format("{}\n", label);
+  for (int line = height - 1; line >= 0; --line) {
+    double level = low + span * line / std::max(1, height - 1);
+    text += fmt::format("{:>9.3f} |", level);
+    for (double v : shown) {
+      int cell = static_cast<int>(std::lround((v - low) / span * (height - 1)));
+      text += cell == line ? "*" : " ";
+    }
+    text.erase(text.find_last_not_of(' ') + 1);
+    text += "\n";
+  }
+  return text + std::string(10, ' ') + "+" + std::string(columns, '-') + fmt::format(" {}\n", values.size());
+}
+
+}  // namespace sinter::base

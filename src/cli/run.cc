@@ -1,0 +1,65 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "base/cpu.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/verbs.h"
+
+namespace sinter::cli {
+namespace {
+
+void add_verbs(CLI::App& app) {
+  add_tokenizer(app);
+}
+
+// CLI11 reports "The following argument was not expected: X"; ours also names the nearest flag or verb.
+std::string suggestion(const CLI::App& app, int argc, char** argv) {
+  const CLI::App* level = &app;
+  for (int i = 1; i < argc; ++i) {
+    std::string word = argv[i];
+    if (word.rfind("--", 0) == 0) {
+      word = word.substr(0, word.find('='));
+      std::vector<std::string> flags;
+      for (const CLI::Option* option : level->get_options()) {
+        for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+      }
+      if (std::find(flags.begin(), flags.end(), word) == flags.end()) return base::did_you_mean(word, flags);
+    } else if (auto children = level->get_subcommands([](const CLI::App*) { return true; }); !children.empty()) {
+      std::vector<std::string> names;
+      const CLI::App* next = nullptr;
+      for (const CLI::App* child : children) {
+        names.push_back(child->get_name());
+        if (child->get_name() == word) next = child;
+      }
+      if (!next) return base::did_you_mean(word, names);
+      level = next;
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+int run(int argc, char** argv) {
+  CLI::App app{"sinter: plan, train, check and run language models in one program"};
+  app.require_subcommand(1);
+  app.set_version_flag("--version", [] { return "sinter 0.1.0 (cpu: " + base::cpu_description() + ")"; });
+  add_verbs(app);
+  try {
+    app.parse(argc, argv);
+    return 0;
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
+    std::fprintf(stderr, "sinter: %s%s\nRun with --help for usage.\n", e.what(), suggestion(app, argc, argv).c_str());
+    return 2;
+  } catch (const base::UsageError& e) {
+    std::fprintf(stderr, "sinter: %s\n", e.what());
+    return 2;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "sinter: %s\n", e.what());
+    return 1;
+  }
+}
+
+}  // namespace sinter::cli
