@@ -1,0 +1,396 @@
+#include "spec/hf_config.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+
+namespace sinter::spec {
+namespace {
+
+using base::fail;
+using nlohmann::json;
+
+// Typed access with the path and key in every error; null counts as absent, as in transformers.
+class Reader {
+ public:
+  Reader(const json& object, std::string origin) : object_(object), origin_(std::move(origin)) {
+    SINTER_CHECK(object.is_object(), "'{}': expected a JSON object", origin_);
+  }
+  bool has(const char* key) const { return object_.contains(key) && !object_[key].is_null(); }
+  const json& at(const char* key) const {
+    SINTER_CHECK(has(key), "'{}': key '{}' is missing", origin_, key);
+    return object_[key];
+  }
+  int64_t integer(const char* key) const {
+    const json& v = at(key);
+    SINTER_CHECK(v.is_number_integer() || (v.is_number() && std::floor(v.get<double>()) == v.get<double>()),
+                 "'{}': key '{}' is {}; expected a whole number", origin_, key, v.dump());
+    return v.get<int64_t>();
+  }
+  int64_t integer(const char* key, int64_t otherwise) const { return has(key) ? integer(key) : otherwise; }
+  double number(const char* key) const {
+    const json& v = at(key);
+    SINTER_CHECK(v.is_number(), "'{}': key '{}' is {}; expected a number", origin_, key, v.dump());
+    return v.get<double>();
+  }
+  double number(const char* key, double otherwise) const { return has(key) ? number(key) : otherwise; }
+  bool boolean(const char* key, bool otherwise) const {
+    if (!has(key)) return otherwise;
+    const json& v = object_[key];
+    SINTER_CHECK(v.is_boolean(), "'{}': key '{}' is {}; expected true or false", origin_, key, v.dump());
+    return v.get<bool>();
+  }
+  std::string text(const char* key, const std::string& otherwise) const {
+    if (!has(key)) return otherwise;
+    const json& v = object_[key];
+    SINTER_CHECK(v.is_string(), "'{}': key '{}' is {}; expected a string", origin_, key, v.dump());
+    return v.get<std::string>();
+  }
+  // For keys whose only supported value is the default.
+  void refuse_unless(const char* key, const json& supported) const {
+    if (has(key) && object_[key] != supported) {
+      fail("'{}': key '{}' is {}, which would change the model's answers and is not supported (only {})", origin_, key,
+           object_[key].dump(), supported.dump());
+    }
+  }
+  const std::string& origin() const { return origin_; }
+  const json& object() const { return object_; }
+
+ private:
+  const json& object_;
+  std::string origin_;
+};
+
+Activation parse_activation(const Reader& r, const char* key, const char* otherwise) {
+  std::string name = r.text(key, otherwise);
+  if (name == "silu" || name == "swish") return Activation::silu;
+  if (name == "gelu") return Activation::gelu;
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast") return Activation::gelu_tanh;
+  if (name == "relu") return Activation::relu;
+  fail("'{}': key '{}' is '{}'; supported: silu, gelu, gelu_new, gelu_pytorch_tanh, relu", r.origin(), key, name);
+}
+
+RopeSpec parse_rope(const Reader& r, int64_t max_positions) {
+  // transformers 5 writes rope_parameters; earlier versions rope_theta and rope_scaling.
+  RopeSpec rope;
+  rope.kind = RopeKind::standard;
+  rope.theta = r.number("rope_theta", 10000.0);
+  rope.original_max_positions = max_positions;
+  const char* key = r.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  r.refuse_unless("partial_rotary_factor", 1.0);
+  if (!r.has(key)) return rope;
+  Reader s(r.at(key), r.origin() + ": " + key);
+  rope.theta = s.number("rope_theta", rope.theta);
+  s.refuse_unless("partial_rotary_factor", 1.0);
+  std::string type = s.text("rope_type", s.text("type", "default"));
+  if (type == "default") return rope;
+  rope.factor = s.number("factor");
+  SINTER_CHECK(rope.factor >= 1.0, "'{}': RoPE factor is {}; expected at least 1", s.origin(), rope.factor);
+  rope.original_max_positions = s.integer("original_max_position_embeddings", max_positions);
+  if (type == "linear") {
+    rope.kind = RopeKind::linear;
+  } else if (type == "dynamic") {
+    rope.kind = RopeKind::dynamic;
+  } else if (type == "llama3") {
+    rope.kind = RopeKind::llama3;
+    rope.low_freq_factor = s.number("low_freq_factor");
+    rope.high_freq_factor = s.number("high_freq_factor");
+    rope.original_max_positions = s.integer("original_max_position_embeddings");
+  } else if (type == "yarn") {
+    rope.kind = RopeKind::yarn;
+    rope.beta_fast = s.number("beta_fast", 32.0);
+    rope.beta_slow = s.number("beta_slow", 1.0);
+    rope.mscale = s.number("mscale", 0.0);
+    rope.mscale_all_dim = s.number("mscale_all_dim", 0.0);
+    rope.attention_factor = s.number("attention_factor", 0.0);
+    rope.truncate = s.boolean("truncate", true);
+  } else {
+    fail("'{}': rope_type '{}' is not supported; known: default, linear, dynamic, llama3, yarn", s.origin(), type);
+  }
+  return rope;
+}
+
+void parse_tokens(const Reader& r, ModelSpec& spec) {
+  spec.bos_token = r.integer("bos_token_id", -1);
+  spec.pad_token = r.integer("pad_token_id", -1);
+  if (!r.has("eos_token_id")) return;
+  const json& eos = r.at("eos_token_id");
+  for (const json& id : eos.is_array() ? eos : json::array({eos})) {
+    SINTER_CHECK(id.is_number_integer(), "'{}': key 'eos_token_id' holds {}; expected numbers", r.origin(), id.dump());
+    spec.eos_tokens.push_back(id.get<int64_t>());
+  }
+}
+
+ModelSpec parse_gpt2(const Reader& r) {
+  ModelSpec spec;
+  spec.family = Family::gpt2;
+  spec.vocab_size = r.integer("vocab_size");
+  spec.hidden = r.integer("n_embd");
+  spec.num_layers = r.integer("n_layer");
+  spec.num_heads = spec.num_kv_heads = r.integer("n_head");
+  SINTER_CHECK(spec.num_heads > 0 && spec.hidden % spec.num_heads == 0, "'{}': n_embd {} is not a multiple of n_head {}",
+               r.origin(), spec.hidden, spec.num_heads);
+  spec.head_dim = spec.hidden / spec.num_heads;
+  spec.ffn = r.integer("n_inner", 4 * spec.hidden);
+  spec.max_positions = r.integer("n_positions", r.integer("n_ctx", 1024));
+  spec.norm = NormKind::layer;
+  spec.norm_eps = static_cast<float>(r.number("layer_norm_epsilon", 1e-5));
+  spec.activation = parse_activation(r, "activation_function", "gelu_new");
+  spec.gated_mlp = false;
+  spec.learned_positions = true;
+  spec.tied_head = r.boolean("tie_word_embeddings", true);
+  spec.qkv_bias = spec.out_bias = spec.mlp_bias = true;
+  if (!r.boolean("scale_attn_weights", true)) spec.attention_scale = 1.0f;
+  spec.scale_by_layer = r.boolean("scale_attn_by_inverse_layer_idx", false);
+  r.refuse_unless("add_cross_attention", false);
+  spec.dropout = {static_cast<float>(r.number("embd_pdrop", 0.1)), static_cast<float>(r.number("resid_pdrop", 0.1)),
+                  static_cast<float>(r.number("attn_pdrop", 0.1))};
+  return spec;
+}
+
+// Which layers slide: `layer_types` where given, else the family's rule.
+void parse_window(const Reader& r, ModelSpec& spec, bool is_qwen) {
+  bool slides = r.has("sliding_window") && (!is_qwen || r.boolean("use_sliding_window", false));
+  int64_t window = slides ? r.integer("sliding_window") : 0;
+  SINTER_CHECK(!slides || window > 0, "'{}': sliding_window is {}; expected a positive number", r.origin(), window);
+  if (r.has("layer_types")) {
+    const json& types = r.at("layer_types");
+    SINTER_CHECK(types.is_array() && static_cast<int64_t>(types.size()) == spec.num_layers,
+                 "'{}': layer_types lists {} layers; expected num_hidden_layers = {}", r.origin(), types.size(),
+                 spec.num_layers);
+    for (const json& type : types) {
+      std::string name = type.is_string() ? type.get<std::string>() : type.dump();
+      SINTER_CHECK(name == "full_attention" || name == "sliding_attention",
+                   "'{}': layer type '{}' is not supported; known: full_attention, sliding_attention", r.origin(), name);
+      SINTER_CHECK(name == "full_attention" || slides, "'{}': a sliding_attention layer but no sliding_window in use",
+                   r.origin());
+      spec.window.push_back(name == "full_attention" ? 0 : window);
+    }
+  } else if (slides) {
+    int64_t first = is_qwen ? r.integer("max_window_layers", spec.num_layers) : 0;
+    for (int64_t l = 0; l < spec.num_layers; ++l) spec.window.push_back(l >= first ? window : 0);
+  }
+}
+
+void parse_moe(const Reader& r, ModelSpec& spec) {
+  const bool is_mixtral = spec.family == Family::mixtral;
+  spec.moe.num_experts = r.has("num_local_experts") ? r.integer("num_local_experts") : r.integer("num_experts");
+  spec.moe.experts_per_token = r.integer("num_experts_per_tok", is_mixtral ? 2 : 8);
+  spec.moe.ffn = r.integer(is_mixtral ? "intermediate_size" : "moe_intermediate_size");
+  spec.moe.norm_topk_prob = is_mixtral || r.boolean("norm_topk_prob", false);
+  spec.moe.balance_loss = static_cast<float>(r.number("router_aux_loss_coef", 0.001));
+  r.refuse_unless("router_jitter_noise", 0.0);
+  spec.sparse_layers.assign(static_cast<size_t>(std::max<int64_t>(spec.num_layers, 0)), 1);
+  if (is_mixtral) return;
+  int64_t step = r.integer("decoder_sparse_step", 1);
+  SINTER_CHECK(step >= 1, "'{}': decoder_sparse_step is {}; expected at least 1", r.origin(), step);
+  for (int64_t l = 0; l < spec.num_layers; ++l) {
+    if ((l + 1) % step != 0) spec.sparse_layers[static_cast<size_t>(l)] = 0;
+  }
+  if (r.has("mlp_only_layers")) {
+    for (const json& layer : r.at("mlp_only_layers")) {
+      SINTER_CHECK(layer.is_number_integer(), "'{}': mlp_only_layers holds {}", r.origin(), layer.dump());
+      auto l = layer.get<int64_t>();
+      if (l >= 0 && l < spec.num_layers) spec.sparse_layers[static_cast<size_t>(l)] = 0;
+    }
+  }
+}
+
+ModelSpec parse_llama_like(const Reader& r, Family family) {
+  ModelSpec spec;
+  spec.family = family;
+  const bool is_qwen = family == Family::qwen2 || family == Family::qwen3 || family == Family::qwen3_moe;
+  spec.vocab_size = r.integer("vocab_size");
+  spec.hidden = r.integer("hidden_size");
+  spec.num_layers = r.integer("num_hidden_layers");
+  SINTER_CHECK(spec.num_layers >= 0 && spec.num_layers <= 100000, "'{}': num_hidden_layers is {}", r.origin(), spec.num_layers);
+  spec.num_heads = r.integer("num_attention_heads");
+  spec.num_kv_heads = r.integer("num_key_value_heads", spec.num_heads);
+  SINTER_CHECK(spec.num_heads > 0, "'{}': num_attention_heads is {}", r.origin(), spec.num_heads);
+  SINTER_CHECK(r.has("head_dim") || spec.hidden % spec.num_heads == 0,
+               "'{}': hidden_size {} is not a multiple of num_attention_heads {} and head_dim is not given", r.origin(),
+               spec.hidden, spec.num_heads);
+  // Qwen3's own default is 128 whatever the width; the others divide the width by the heads.
+  spec.head_dim = r.integer("head_dim", family == Family::qwen3 ? 128 : spec.hidden / spec.num_heads);
+  spec.ffn = r.integer("intermediate_size");
+  spec.max_positions = r.integer("max_position_embeddings", 2048);
+  spec.norm_eps = static_cast<float>(r.number("rms_norm_eps", 1e-6));
+  spec.activation = parse_activation(r, "hidden_act", "silu");
+  spec.tied_head = r.boolean("tie_word_embeddings", false);
+  spec.rope = parse_rope(r, spec.max_positions);
+  if (family == Family::llama) {
+    spec.qkv_bias = spec.out_bias = r.boolean("attention_bias", false);
+    spec.mlp_bias = r.boolean("mlp_bias", false);
+  } else if (family == Family::qwen2) {
+    spec.qkv_bias = true;
+  } else if (is_qwen) {
+    spec.qkv_bias = spec.out_bias = r.boolean("attention_bias", false);
+    spec.qk_norm = true;
+  }
+  if (family != Family::llama) parse_window(r, spec, is_qwen);
+  if (family == Family::mixtral || family == Family::qwen3_moe) parse_moe(r, spec);
+  spec.dropout.attention = static_cast<float>(r.number("attention_dropout", 0.0));
+  return spec;
+}
+
+struct Architecture {
+  const char* name;
+  const char* model_type;
+  Family family;
+};
+
+constexpr Architecture kArchitectures[] = {
+    {"GPT2LMHeadModel", "gpt2", Family::gpt2},          {"LlamaForCausalLM", "llama", Family::llama},
+    {"MistralForCausalLM", "mistral", Family::mistral}, {"Qwen2ForCausalLM", "qwen2", Family::qwen2},
+    {"Qwen3ForCausalLM", "qwen3", Family::qwen3},       {"MixtralForCausalLM", "mixtral", Family::mixtral},
+    {"Qwen3MoeForCausalLM", "qwen3_moe", Family::qwen3_moe},
+};
+
+const Architecture& find_architecture(const Reader& r) {
+  std::string name, model_type = r.text("model_type", "");
+  if (r.has("architectures") && r.at("architectures").is_array() && !r.at("architectures").empty()) {
+    const json& first = r.at("architectures")[0];
+    if (first.is_string()) name = first.get<std::string>();
+  }
+  for (const Architecture& a : kArchitectures) {
+    if (name == a.name || (name.empty() && model_type == a.model_type)) return a;
+  }
+  std::string known;
+  for (const Architecture& a : kArchitectures) known += std::string(known.empty() ? "" : ", ") + a.name;
+  fail("'{}': architecture '{}' (model_type '{}') is not known; known: {}", r.origin(), name, model_type, known);
+}
+
+}  // namespace
+
+ModelSpec parse_hf_config(const json& config, const std::string& origin) {
+  Reader r(config, origin);
+  const Architecture& architecture = find_architecture(r);
+  r.refuse_unless("quantization_config", nullptr);
+  ModelSpec spec = architecture.family == Family::gpt2 ? parse_gpt2(r) : parse_llama_like(r, architecture.family);
+  spec.mtp_heads = r.integer("sinter_mtp_heads", 0);
+  spec.init_std = static_cast<float>(r.number("initializer_range", 0.02));
+  parse_tokens(r, spec);
+  check_model_spec(spec);
+  return spec;
+}
+
+ModelSpec load_hf_config(const std::string& path) { return parse_hf_config(base::load_json(path), path); }
+
+namespace {
+
+const char* activation_name(Activation activation, bool is_gpt2) {
+  switch (activation) {
+    case Activation::silu: return "silu";
+    case Activation::gelu: return "gelu";
+    case Activation::gelu_tanh: return is_gpt2 ? "gelu_new" : "gelu_pytorch_tanh";
+    case Activation::relu: return "relu";
+  }
+  return "silu";
+}
+
+json rope_json(const RopeSpec& rope) {
+  json j{{"rope_theta", rope.theta}};
+  static constexpr const char* kNames[] = {"default", "default", "linear", "dynamic", "llama3", "yarn"};
+  j["rope_type"] = kNames[static_cast<int>(rope.kind)];
+  if (rope.kind == RopeKind::standard || rope.kind == RopeKind::none) return j;
+  j["factor"] = rope.factor;
+  if (rope.kind == RopeKind::llama3) {
+    j["low_freq_factor"] = rope.low_freq_factor;
+    j["high_freq_factor"] = rope.high_freq_factor;
+  }
+  if (rope.kind == RopeKind::llama3 || rope.kind == RopeKind::yarn) {
+    j["original_max_position_embeddings"] = rope.original_max_positions;
+  }
+  if (rope.kind == RopeKind::yarn) {
+    j["beta_fast"] = rope.beta_fast;
+    j["beta_slow"] = rope.beta_slow;
+    if (rope.mscale != 0) j["mscale"] = rope.mscale;
+    if (rope.mscale_all_dim != 0) j["mscale_all_dim"] = rope.mscale_all_dim;
+    if (rope.attention_factor != 0) j["attention_factor"] = rope.attention_factor;
+    if (!rope.truncate) j["truncate"] = false;
+  }
+  return j;
+}
+
+json gpt2_json(const ModelSpec& s) {
+  json j{{"n_embd", s.hidden}, {"n_layer", s.num_layers}, {"n_head", s.num_heads}, {"n_inner", s.ffn},
+         {"n_positions", s.max_positions}, {"n_ctx", s.max_positions}, {"layer_norm_epsilon", s.norm_eps},
+         {"activation_function", activation_name(s.activation, true)}, {"embd_pdrop", s.dropout.embedding},
+         {"resid_pdrop", s.dropout.residual}, {"attn_pdrop", s.dropout.attention}};
+  if (s.attention_scale == 1.0f) j["scale_attn_weights"] = false;
+  if (s.scale_by_layer) j["scale_attn_by_inverse_layer_idx"] = true;
+  return j;
+}
+
+json llama_like_json(const ModelSpec& s) {
+  json j{{"hidden_size", s.hidden}, {"num_hidden_layers", s.num_layers}, {"num_attention_heads", s.num_heads},
+         {"num_key_value_heads", s.num_kv_heads}, {"head_dim", s.head_dim}, {"intermediate_size", s.ffn},
+         {"max_position_embeddings", s.max_positions}, {"rms_norm_eps", s.norm_eps},
+         {"hidden_act", activation_name(s.activation, false)}, {"attention_dropout", s.dropout.attention}};
+  j["rope_parameters"] = rope_json(s.rope);
+  if (s.rope.kind == RopeKind::standard) {
+    j["rope_theta"] = s.rope.theta;  // readers older than transformers 5 look here
+  } else {
+    j["rope_theta"] = s.rope.theta;
+    j["rope_scaling"] = rope_json(s.rope);
+  }
+  if (s.family == Family::llama) j["mlp_bias"] = s.mlp_bias;
+  if (s.family != Family::qwen2) j["attention_bias"] = s.out_bias;
+  int64_t window = 0;
+  json types = json::array();
+  for (int64_t l = 0; l < s.num_layers; ++l) {
+    window = std::max(window, s.window_of(l));
+    types.push_back(s.window_of(l) ? "sliding_attention" : "full_attention");
+  }
+  if (s.family != Family::llama) j["sliding_window"] = window ? json(window) : json(nullptr);
+  if (s.family == Family::qwen2 || s.family == Family::qwen3 || s.family == Family::qwen3_moe) {
+    j["use_sliding_window"] = window > 0;
+    if (s.family != Family::qwen3_moe) j["layer_types"] = types;
+  }
+  if (s.moe.num_experts > 0) {
+    const bool is_mixtral = s.family == Family::mixtral;
+    j[is_mixtral ? "num_local_experts" : "num_experts"] = s.moe.num_experts;
+    j["num_experts_per_tok"] = s.moe.experts_per_token;
+    j["router_aux_loss_coef"] = s.moe.balance_loss;
+    if (is_mixtral) {
+      j["intermediate_size"] = s.moe.ffn;
+    } else {
+      j["moe_intermediate_size"] = s.moe.ffn;
+      j["norm_topk_prob"] = s.moe.norm_topk_prob;
+      j["decoder_sparse_step"] = 1;
+      j["mlp_only_layers"] = json::array();
+      for (int64_t l = 0; l < s.num_layers; ++l) {
+        if (!s.is_sparse(l)) j["mlp_only_layers"].push_back(l);
+      }
+    }
+  }
+  return j;
+}
+
+}  // namespace
+
+json make_hf_config(const ModelSpec& s, const std::string& dtype) {
+  json j = s.family == Family::gpt2 ? gpt2_json(s) : llama_like_json(s);
+  for (const Architecture& a : kArchitectures) {
+    if (a.family != s.family) continue;
+    j["architectures"] = {a.name};
+    j["model_type"] = a.model_type;
+  }
+  j["vocab_size"] = s.vocab_size;
+  j["tie_word_embeddings"] = s.tied_head;
+  j["initializer_range"] = s.init_std;
+  j["dtype"] = j["torch_dtype"] = dtype;
+  j["use_cache"] = true;
+  if (s.mtp_heads > 0) j["sinter_mtp_heads"] = s.mtp_heads;
+  if (s.bos_token >= 0) j["bos_token_id"] = s.bos_token;
+  if (s.pad_token >= 0) j["pad_token_id"] = s.pad_token;
+  if (s.eos_tokens.size() == 1) j["eos_token_id"] = s.eos_tokens[0];
+  if (s.eos_tokens.size() > 1) j["eos_token_id"] = s.eos_tokens;
+  return j;
+}
+
+}  // namespace sinter::spec

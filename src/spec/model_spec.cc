@@ -1,0 +1,62 @@
+#include "spec/model_spec.h"
+
+#include <cmath>
+
+#include "base/error.h"
+
+namespace sinter::spec {
+
+float ModelSpec::scale_of(int64_t layer) const {
+  float scale = attention_scale != 0.0f ? attention_scale : 1.0f / std::sqrt(static_cast<float>(head_dim));
+  return scale_by_layer ? scale / static_cast<float>(layer + 1) : scale;
+}
+
+const char* family_name(Family family) {
+  switch (family) {
+    case Family::gpt2: return "gpt2";
+    case Family::llama: return "llama";
+    case Family::mistral: return "mistral";
+    case Family::qwen2: return "qwen2";
+    case Family::qwen3: return "qwen3";
+    case Family::mixtral: return "mixtral";
+    case Family::qwen3_moe: return "qwen3_moe";
+  }
+  return "?";
+}
+
+void check_model_spec(const ModelSpec& s) {
+  auto positive = [](int64_t value, const char* name) {
+    SINTER_CHECK(value > 0, "model: {} is {}; expected a positive number", name, value);
+    SINTER_CHECK(value < (int64_t{1} << 40), "model: {} is {}, which no machine can hold", name, value);
+  };
+  positive(s.vocab_size, "vocab_size");
+  positive(s.hidden, "hidden_size");
+  positive(s.num_layers, "num_hidden_layers");
+  positive(s.num_heads, "num_attention_heads");
+  positive(s.num_kv_heads, "num_key_value_heads");
+  positive(s.head_dim, "head_dim");
+  positive(s.max_positions, "max_position_embeddings");
+  SINTER_CHECK(s.num_layers <= 100000, "model: {} layers; expected at most 100,000", s.num_layers);
+  SINTER_CHECK(s.num_heads % s.num_kv_heads == 0,
+               "model: num_attention_heads {} is not a multiple of num_key_value_heads {}", s.num_heads, s.num_kv_heads);
+  SINTER_CHECK(s.rope.kind == RopeKind::none || s.head_dim % 2 == 0, "model: RoPE needs an even head_dim, found {}",
+               s.head_dim);
+  bool any_dense = s.sparse_layers.empty(), any_sparse = false;
+  for (uint8_t sparse : s.sparse_layers) (sparse ? any_sparse : any_dense) = true;
+  if (any_dense) positive(s.ffn, "intermediate_size");
+  if (any_sparse) {
+    positive(s.moe.num_experts, "num_experts");
+    positive(s.moe.ffn, "moe_intermediate_size");
+    SINTER_CHECK(s.moe.experts_per_token >= 1 && s.moe.experts_per_token <= s.moe.num_experts,
+                 "model: num_experts_per_tok is {}; expected 1 to num_experts = {}", s.moe.experts_per_token,
+                 s.moe.num_experts);
+  }
+  auto probability = [](float p, const char* name) {
+    SINTER_CHECK(p >= 0 && p < 1, "model: {} dropout is {}; expected 0 <= p < 1", name, p);
+  };
+  probability(s.dropout.embedding, "embedding");
+  probability(s.dropout.residual, "residual");
+  probability(s.dropout.attention, "attention");
+}
+
+}  // namespace sinter::spec
