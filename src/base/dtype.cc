@@ -39,6 +39,7 @@ const Entry& entry(DType dtype) { return kEntries[static_cast<size_t>(dtype)]; }
 
 size_t dtype_bytes(DType dtype) { return entry(dtype).bytes; }
 std::string_view dtype_name(DType dtype) { return entry(dtype).name; }
+std::string_view dtype_safetensors_name(DType dtype) { return entry(dtype).safetensors; }
 
 DType parse_dtype(std::string_view text) {
   for (const Entry& e : kEntries) {

@@ -13,6 +13,8 @@ enum class DType : uint8_t { f32, bf16, f16, f64, i8, u8, i16, u16, i32, u32, i6
 size_t dtype_bytes(DType dtype);
 // "f32", "bf16", ...
 std::string_view dtype_name(DType dtype);
+// safetensors' spelling: "F32", "BF16", "F8_E4M3", ...
+std::string_view dtype_safetensors_name(DType dtype);
 // Accepts our names ("bf16"), safetensors' ("BF16") and torch's ("bfloat16"). Throws Error naming the text.
 DType parse_dtype(std::string_view text);
 bool is_floating(DType dtype);
