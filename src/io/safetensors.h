@@ -21,8 +21,8 @@ namespace sinter::io {
 struct TensorEntry {
   std::string name;
   base::DType dtype = base::DType::f32;
-  std::vector<int64_t> shape;          // row-major; empty for a scalar
-  std::span<const std::byte> bytes;    // points into the map of the file it came from
+  std::vector<int64_t> shape;        // row-major; empty for a scalar
+  std::span<const std::byte> bytes;  // points into the map of the file it came from
   int64_t num_elements() const;
 };
 
@@ -57,8 +57,8 @@ class SafetensorsFile {
 };
 
 // Writes one file under a temporary name; commit() syncs it and renames it into place. Declare every tensor first, then
-// write their bytes in any order, each in one or several pieces. Bytes lie in the file by element size (largest first, so
-// that everything is aligned), then by name: the same tensors give the same file whatever the order of the calls.
+// write their bytes in any order, each in one or several pieces. Bytes lie in the file by element size (largest first,
+// so that everything is aligned), then by name: the same tensors give the same file whatever the order of the calls.
 // Not thread-safe. Destroyed without commit() it leaves nothing behind.
 class SafetensorsWriter {
  public:
@@ -68,7 +68,8 @@ class SafetensorsWriter {
   ~SafetensorsWriter();
   // Throws Error on a repeated name, a negative axis, or after the first write.
   void declare(std::string name, base::DType dtype, std::vector<int64_t> shape);
-  // The next bytes of the tensor `name`. Throws Error on an undeclared name, on more bytes than declared, on a full disk.
+  // The next bytes of the tensor `name`. Throws Error on an undeclared name, on more bytes than declared, on a full
+  // disk.
   void write(std::string_view name, std::span<const std::byte> bytes);
   // Throws Error naming a tensor whose bytes are not all written.
   void commit();

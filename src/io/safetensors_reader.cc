@@ -37,8 +37,8 @@ json parse_header_json(std::string_view text, std::string_view origin) {
 }
 
 uint64_t unsigned_number(const json& value, std::string_view origin, std::string_view name, std::string_view key) {
-  SINTER_CHECK(value.is_number_unsigned(), "'{}': tensor '{}': {} holds {}; expected a whole number of 0 or more", origin,
-               name, key, value.dump(-1, ' ', false, json::error_handler_t::replace));
+  SINTER_CHECK(value.is_number_unsigned(), "'{}': tensor '{}': {} holds {}; expected a whole number of 0 or more",
+               origin, name, key, value.dump(-1, ' ', false, json::error_handler_t::replace));
   return value.get<uint64_t>();
 }
 
@@ -49,8 +49,10 @@ base::DType tensor_dtype(const json& value, std::string_view origin, std::string
     auto dtype = static_cast<base::DType>(i);
     if (base::dtype_safetensors_name(dtype) == text) return dtype;
   }
-  fail("'{}': tensor '{}' has the unknown dtype '{}'; known: F64, F32, F16, BF16, F8_E4M3, F8_E5M2, I8..I64, U8..U64, BOOL",
-       origin, name, text);
+  fail(
+      "'{}': tensor '{}' has the unknown dtype '{}'; known: F64, F32, F16, BF16, F8_E4M3, F8_E5M2, I8..I64, U8..U64, "
+      "BOOL",
+      origin, name, text);
 }
 
 // An entry and where its bytes begin and end after the header.
@@ -83,7 +85,8 @@ Placed parse_tensor(const std::string& name, const json& value, std::string_view
     entry.shape.push_back(static_cast<int64_t>(size));
   }
   const json& offsets = value["data_offsets"];
-  SINTER_CHECK(offsets.is_array() && offsets.size() == 2, "'{}': tensor '{}': data_offsets is not a pair", origin, name);
+  SINTER_CHECK(offsets.is_array() && offsets.size() == 2, "'{}': tensor '{}': data_offsets is not a pair", origin,
+               name);
   placed.begin = unsigned_number(offsets[0], origin, name, "data_offsets");
   placed.end = unsigned_number(offsets[1], origin, name, "data_offsets");
   SINTER_CHECK(placed.begin <= placed.end, "'{}': tensor '{}': data_offsets [{}, {}] run backwards", origin, name,
@@ -128,12 +131,14 @@ std::string shape_to_string(std::span<const int64_t> shape) {
 
 SafetensorsHeader parse_safetensors(std::span<const std::byte> file, std::string_view origin) {
   uint64_t length = 0;
-  SINTER_CHECK(file.size() >= sizeof length, "'{}' has {} bytes; a safetensors file has at least 8", origin, file.size());
+  SINTER_CHECK(file.size() >= sizeof length, "'{}' has {} bytes; a safetensors file has at least 8", origin,
+               file.size());
   std::memcpy(&length, file.data(), sizeof length);
   SINTER_CHECK(length <= kMaxHeaderBytes, "'{}' claims a header of {} bytes; the format allows {} (is it safetensors?)",
                origin, length, kMaxHeaderBytes);
-  SINTER_CHECK(length <= file.size() - sizeof length, "'{}' claims a header of {} bytes but has only {}; it is cut short",
-               origin, length, file.size() - sizeof length);
+  SINTER_CHECK(length <= file.size() - sizeof length,
+               "'{}' claims a header of {} bytes but has only {}; it is cut short", origin, length,
+               file.size() - sizeof length);
   std::string_view text(reinterpret_cast<const char*>(file.data()) + sizeof length, length);
   SINTER_CHECK(!text.empty() && text.front() == '{', "'{}': the safetensors header does not begin with '{{'", origin);
   json root = parse_header_json(text, origin);

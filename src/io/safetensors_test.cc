@@ -61,10 +61,11 @@ class SafetensorsFolder : public testing::Test {
 };
 
 TEST(Safetensors, ReadsATensorOfEachKindAndTheMetadata) {
-  std::string file = image(R"({"__metadata__":{"format":"pt"},"w":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]},)"
-                           R"("s":{"dtype":"F32","shape":[],"data_offsets":[12,16]},)"
-                           R"("none":{"dtype":"I64","shape":[0,4],"data_offsets":[16,16]}}   )",
-                           16);
+  std::string file =
+      image(R"({"__metadata__":{"format":"pt"},"w":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]},)"
+            R"("s":{"dtype":"F32","shape":[],"data_offsets":[12,16]},)"
+            R"("none":{"dtype":"I64","shape":[0,4],"data_offsets":[16,16]}}   )",
+            16);
   SafetensorsHeader header = parse_safetensors(bytes_of(file), "x.safetensors");
   ASSERT_EQ(header.entries.size(), 3u);
   EXPECT_EQ(header.metadata.at("format"), "pt");
@@ -105,7 +106,8 @@ TEST(Safetensors, EveryHeaderProblemIsOneClearError) {
 }
 
 TEST(Safetensors, TensorsMustCoverTheDataExactly) {
-  std::string two = R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":)";
+  std::string two =
+      R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":)";
   EXPECT_EQ(parse_error(image(two + "[4,8]}}", 8)), "(no error)");
   expect_error(image(two + "[4,8]}}", 7), {"'b'", "ends at byte 8 of 7", "cut short"});
   expect_error(image(two + "[3,7]}}", 7), {"'a' and 'b' overlap"});
@@ -225,7 +227,8 @@ TEST_F(SafetensorsFolder, IndexProblemsNameTheIndexAndTheTensor) {
     base::write_file_atomic(path("model.safetensors.index.json"), text);
     return error_of([&] { TensorFolder folder(folder_); });
   };
-  base::write_file_atomic(path("part.safetensors"), image(R"({"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1));
+  base::write_file_atomic(path("part.safetensors"),
+                          image(R"({"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1));
   EXPECT_NE(index_error("{}").find("weight_map"), std::string::npos);
   EXPECT_NE(index_error(R"({"weight_map":{"w":1}})").find("['w'] is not a file name"), std::string::npos);
   EXPECT_NE(index_error(R"({"weight_map":{"w":"../part.safetensors"}})").find("plain name"), std::string::npos);

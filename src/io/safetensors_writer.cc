@@ -64,8 +64,9 @@ struct SafetensorsWriter::State {
         t.begin = offset;
         offset += t.size_bytes;
         if (text.size() > 1) text += ",";
-        text += fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}", nlohmann::json(t.name).dump(),
-                            base::dtype_safetensors_name(t.dtype), nlohmann::json(t.shape).dump(), t.begin, offset);
+        text +=
+            fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}", nlohmann::json(t.name).dump(),
+                        base::dtype_safetensors_name(t.dtype), nlohmann::json(t.shape).dump(), t.begin, offset);
       }
     } catch (const nlohmann::json::exception& e) {
       fail("cannot write '{}': a tensor's name or the metadata is not valid UTF-8: {}", path, e.what());
@@ -128,8 +129,8 @@ void SafetensorsWriter::commit() {
                  t.size_bytes);
   }
   SINTER_CHECK(::fsync(s.fd) == 0, "cannot sync '{}': {}", s.temporary, std::strerror(errno));
-  SINTER_CHECK(::rename(s.temporary.c_str(), s.path.c_str()) == 0, "cannot rename '{}' to '{}': {}", s.temporary, s.path,
-               std::strerror(errno));
+  SINTER_CHECK(::rename(s.temporary.c_str(), s.path.c_str()) == 0, "cannot rename '{}' to '{}': {}", s.temporary,
+               s.path, std::strerror(errno));
   ::close(s.fd);
   s.fd = -1;
   base::sync_folder(std::filesystem::path(s.path).parent_path().string());

@@ -50,8 +50,8 @@ void TensorFolder::open_index(const std::string& index_path) {
     SINTER_CHECK(value.is_string(), "'{}': weight_map['{}'] is not a file name", index_path, name);
     const auto& file_name = value.get_ref<const std::string&>();
     SINTER_CHECK(!file_name.empty() && fs::path(file_name).filename() == fs::path(file_name) && file_name != "..",
-                 "'{}': weight_map['{}'] is '{}'; expected the plain name of a file in the same folder", index_path, name,
-                 file_name);
+                 "'{}': weight_map['{}'] is '{}'; expected the plain name of a file in the same folder", index_path,
+                 name, file_name);
     auto [place, is_new] = opened.emplace(file_name, files_.size());
     if (is_new) {
       SINTER_CHECK(fs::exists(join(folder_, file_name)), "'{}' names '{}', which is not in the folder", index_path,

@@ -15,8 +15,8 @@ namespace sinter::io {
 bool has_tensors(const std::string& folder);
 
 // All tensors of a folder with model.safetensors.index.json (its weight_map decides which file each tensor comes from)
-// or else model.safetensors. Throws Error when neither is there, when the index names a missing file or a tensor that its
-// file does not have, or when a file is not valid. Entries live as long as this object.
+// or else model.safetensors. Throws Error when neither is there, when the index names a missing file or a tensor that
+// its file does not have, or when a file is not valid. Entries live as long as this object.
 class TensorFolder {
  public:
   explicit TensorFolder(const std::string& folder);
@@ -37,7 +37,8 @@ class TensorFolder {
 
 // Writes model.safetensors, or model-0000i-of-0000n.safetensors with their index when the tensors take more than
 // `max_shard_bytes`; tensors fill the files in the order they are declared. Every file is atomic and the index comes
-// last; to replace a whole folder at once, write to a new one and rename that. Same order of calls as SafetensorsWriter.
+// last; to replace a whole folder at once, write to a new one and rename that. Same order of calls as
+// SafetensorsWriter.
 class TensorFolderWriter {
  public:
   explicit TensorFolderWriter(std::string folder, uint64_t max_shard_bytes = 5'000'000'000);
