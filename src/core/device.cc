@@ -1,0 +1,161 @@
+#include "core/device.h"
+
+#include <sys/mman.h>
+#include <sys/sysinfo.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+#include "base/cpu.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "base/threads.h"
+
+namespace sinter::core {
+namespace {
+
+constexpr size_t kAlignment = 256;
+constexpr size_t kHugePage = size_t{2} << 20;
+
+class CpuAllocator : public Allocator {
+ public:
+  Device device() const override { return {}; }
+  void* allocate(size_t bytes) override {
+    size_t rounded = (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+    size_t alignment = kAlignment;
+    if (rounded >= 4 * kHugePage) {  // large blocks on huge pages: fewer TLB misses in weights and activations
+      alignment = kHugePage;
+      rounded = (rounded + kHugePage - 1) / kHugePage * kHugePage;
+    }
+    void* data = std::aligned_alloc(alignment, rounded);
+    SINTER_CHECK(data, "out of memory on the CPU: {} asked for, {} already held", base::format_bytes(double(bytes)),
+                 base::format_bytes(double(stats_.current_bytes)));
+    if (alignment == kHugePage) ::madvise(data, rounded, MADV_HUGEPAGE);
+    std::lock_guard lock(mutex_);
+    count_allocate(bytes);
+    return data;
+  }
+  void release(void* data, size_t bytes) override {
+    std::free(data);
+    std::lock_guard lock(mutex_);
+    count_release(bytes);
+  }
+
+ private:
+  std::mutex mutex_;
+};
+
+class CpuRuntime : public DeviceRuntime {
+ public:
+  Allocator& allocator() override { return allocator_; }
+  Stream& stream() override { return stream_; }
+  void copy_to_device(void* destination, const void* host, size_t bytes, Stream& stream) override {
+    copy_within(destination, host, bytes, stream);
+  }
+  void copy_to_host(void* host, const void* source, size_t bytes, Stream& stream) override {
+    copy_within(host, source, bytes, stream);
+  }
+  void copy_within(void* destination, const void* source, size_t bytes, Stream&) override {
+    split(bytes, [&](size_t begin, size_t size) {
+      std::memcpy(static_cast<char*>(destination) + begin, static_cast<const char*>(source) + begin, size);
+    });
+  }
+  void set_zero(void* destination, size_t bytes, Stream&) override {
+    split(bytes, [&](size_t begin, size_t size) { std::memset(static_cast<char*>(destination) + begin, 0, size); });
+  }
+  void synchronize(Stream&) override {}
+  size_t total_memory_bytes() override {
+    struct sysinfo info {};
+    ::sysinfo(&info);
+    return info.totalram * info.mem_unit;
+  }
+  size_t free_memory_bytes() override {
+    struct sysinfo info {};
+    ::sysinfo(&info);
+    return (info.freeram + info.bufferram) * info.mem_unit;
+  }
+  std::string description() override {
+    return fmt::format("CPU, {} threads, {}, {}", base::num_threads(), base::cpu_description(),
+                       base::format_bytes(double(total_memory_bytes())));
+  }
+
+ private:
+  template <class Body>
+  static void split(size_t bytes, Body body) {
+    constexpr int64_t kPiece = 1 << 20;
+    base::parallel_for(static_cast<int64_t>(bytes), kPiece, [&](int64_t begin, int64_t end) {
+      body(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    });
+  }
+  CpuAllocator allocator_;
+  Stream stream_{};
+};
+
+class ShapesAllocator : public Allocator {
+ public:
+  Device device() const override { return {DeviceKind::shapes, 0}; }
+  void* allocate(size_t bytes) override {
+    count_allocate(bytes);
+    return nullptr;
+  }
+  void release(void*, size_t bytes) override { count_release(bytes); }
+};
+
+class ShapesRuntime : public DeviceRuntime {
+ public:
+  Allocator& allocator() override { return allocator_; }
+  Stream& stream() override { return stream_; }
+  void copy_to_device(void*, const void*, size_t, Stream&) override {}
+  void copy_to_host(void*, const void*, size_t, Stream&) override {}
+  void copy_within(void*, const void*, size_t, Stream&) override {}
+  void set_zero(void*, size_t, Stream&) override {}
+  void synchronize(Stream&) override {}
+  size_t total_memory_bytes() override { return SIZE_MAX; }
+  size_t free_memory_bytes() override { return SIZE_MAX; }
+  std::string description() override { return "shapes only"; }
+
+ private:
+  ShapesAllocator allocator_;
+  Stream stream_{{DeviceKind::shapes, 0}, nullptr};
+};
+
+}  // namespace
+
+void Allocator::count_allocate(size_t bytes) {
+  stats_.current_bytes += bytes;
+  stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.current_bytes);
+}
+
+std::string Device::to_string() const {
+  switch (kind) {
+    case DeviceKind::cpu: return "cpu";
+    case DeviceKind::cuda: return "cuda:" + std::to_string(index);
+    case DeviceKind::shapes: return "shapes";
+  }
+  return "?";
+}
+
+Device parse_device(const std::string& text) {
+  if (text == "cpu") return {};
+  if (text == "cuda") return {DeviceKind::cuda, 0};
+  if (text.rfind("cuda:", 0) == 0 && text.size() > 5 && text.size() < 9 &&
+      std::all_of(text.begin() + 5, text.end(), [](unsigned char c) { return std::isdigit(c); })) {
+    return {DeviceKind::cuda, std::stoi(text.substr(5))};
+  }
+  base::fail_usage("device '{}' is not known; expected cpu, cuda or cuda:N", text);
+}
+
+DeviceRuntime& runtime(Device device) {
+  static CpuRuntime* cpu = new CpuRuntime;  // never destroyed: tensors in static objects may outlive main
+  static ShapesRuntime* shapes = new ShapesRuntime;
+  if (device.kind == DeviceKind::cpu) return *cpu;
+  if (device.kind == DeviceKind::shapes) return *shapes;
+  DeviceRuntime* cuda = cuda_runtime(device.index);
+  SINTER_CHECK(cuda, "device {} is not available: {}", device.to_string(),
+               has_cuda_backend() ? "no such GPU" : "this sinter was built without CUDA (build with `make cuda`)");
+  return *cuda;
+}
+
+}  // namespace sinter::core

@@ -1,0 +1,16 @@
+# Backends are folders, chosen here by file.
+file(GLOB cpu_sources CONFIGURE_DEPENDS ${folder}/reference/*.cc ${folder}/cpu/*.cc)
+set(cpu_tests ${cpu_sources})
+list(FILTER cpu_tests INCLUDE REGEX "_test\\.cc$")
+list(FILTER cpu_sources EXCLUDE REGEX "_test\\.cc$")
+list(APPEND sources ${cpu_sources})
+list(APPEND tests ${cpu_tests})
+list(APPEND MODULE_LIBS highway)
+# Results must not depend on how the compiler fuses multiplications; kernels that want FMA say so.
+set_source_files_properties(${cpu_sources} PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off")
+if(SINTER_CUDA)
+  list(FILTER sources EXCLUDE REGEX "cuda_absent\\.cc$")
+  file(GLOB cuda_sources CONFIGURE_DEPENDS ${folder}/cuda/*.cc ${folder}/cuda/*.cu)
+  list(APPEND sources ${cuda_sources})
+  list(APPEND MODULE_LIBS sinter_cuda_libraries)
+endif()

@@ -1,0 +1,63 @@
+#include "kernels/table.h"
+
+#include <cstdlib>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace sinter::kernels {
+namespace {
+
+template <class... Args>
+void do_nothing(Args...) {}
+
+template <class... Args>
+void set_to_nothing(void (*&kernel)(Args...)) {
+  kernel = &do_nothing<Args...>;
+}
+
+template <class... Kernels>
+void set_all_to_nothing(Kernels&... kernels) {
+  (set_to_nothing(kernels), ...);
+}
+
+KernelTable make_shapes_table() {
+  KernelTable t{};
+  t.name = "shapes";
+  set_all_to_nothing(t.fill, t.axpby, t.matmul, t.column_sum, t.embedding_forward, t.embedding_backward, t.norm_forward,
+                     t.norm_backward, t.head_norm_forward, t.head_norm_backward, t.rope_table, t.rope, t.kv_write,
+                     t.attention_forward, t.attention_backward, t.activation_forward, t.activation_backward, t.dropout,
+                     t.cross_entropy, t.router_forward, t.router_backward, t.balance_loss, t.expert_sort,
+                     t.expert_gather, t.expert_combine, t.expert_combine_backward, t.adamw, t.sgd, t.sum_squares,
+                     t.clip_control);
+  return t;
+}
+
+bool wants_reference() {
+  const char* text = std::getenv("SINTER_KERNELS");
+  if (!text || !*text) return false;
+  SINTER_CHECK(std::string_view(text) == "reference", "SINTER_KERNELS is '{}'; expected 'reference' or nothing", text);
+  return true;
+}
+
+}  // namespace
+
+const KernelTable* shapes_table() {
+  static const KernelTable table = make_shapes_table();
+  return &table;
+}
+
+const KernelTable& kernels_for(core::Device device) {
+  switch (device.kind) {
+    case core::DeviceKind::shapes: return *shapes_table();
+    case core::DeviceKind::cpu: {
+      static const KernelTable* table = wants_reference() ? reference_table() : cpu_table();
+      return *table;
+    }
+    case core::DeviceKind::cuda: break;
+  }
+  SINTER_CHECK(cuda_table(), "there are no CUDA kernels in this sinter; build with `make cuda`");
+  return *cuda_table();
+}
+
+}  // namespace sinter::kernels
