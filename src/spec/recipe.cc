@@ -1,0 +1,387 @@
+#include "spec/recipe.h"
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "spec/hf_config.h"
+
+namespace sinter::spec {
+namespace {
+
+using base::fail;
+
+template <class E>
+using Names = std::vector<std::pair<const char*, E>>;
+
+const Names<base::DType> kPrecisions{
+    {"f32", base::DType::f32}, {"fp32", base::DType::f32}, {"bf16", base::DType::bf16}};
+const Names<Recompute> kRecomputes{
+    {"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}};
+const Names<Packing> kPackings{{"documents", Packing::documents}, {"stream", Packing::stream}};
+const Names<OptimizerKind> kOptimizers{{"sgd", OptimizerKind::sgd},
+                                       {"adam", OptimizerKind::adam},
+                                       {"adamw", OptimizerKind::adamw},
+                                       {"muon", OptimizerKind::muon}};
+const Names<ScheduleKind> kSchedules{{"constant", ScheduleKind::constant},
+                                     {"cosine", ScheduleKind::cosine},
+                                     {"linear", ScheduleKind::linear},
+                                     {"wsd", ScheduleKind::wsd}};
+const Names<GuardAction> kGuards{{"off", GuardAction::off}, {"skip", GuardAction::skip}, {"stop", GuardAction::stop}};
+
+// What a number may be.
+struct Range {
+  double low = 0;
+  double high = 1e15;
+};
+constexpr Range kPositive{1, 1e15};
+constexpr Range kShare{0, 1};
+
+// Walks every key of a recipe in order. The reader, the writer and the list of names are three visitors of this one
+// function, so none of them can miss a key.
+template <class Visitor>
+void visit_recipe(Visitor& v, Recipe& r) {
+  v.section("model");
+  v.value("path", r.model.path);
+  v.value("random", r.model.random);
+  v.value("family", r.model.family);
+  v.value("vocab_size", r.model.vocab_size);
+  v.value("hidden", r.model.hidden);
+  v.value("layers", r.model.layers);
+  v.value("heads", r.model.heads);
+  v.value("kv_heads", r.model.kv_heads);
+  v.value("head_dim", r.model.head_dim);
+  v.value("ffn", r.model.ffn);
+  v.value("max_positions", r.model.max_positions);
+  v.value("tied_head", r.model.tied_head);
+  v.value("norm_eps", r.model.norm_eps);
+  v.value("rope_theta", r.model.rope_theta);
+  v.value("window", r.model.window);
+  v.value("experts", r.model.experts);
+  v.value("experts_per_token", r.model.experts_per_token, kPositive);
+  v.value("expert_ffn", r.model.expert_ffn);
+  v.value("balance_loss", r.model.balance_loss);
+  v.value("dropout", r.model.dropout, kShare);
+  v.value("init_std", r.model.init_std);
+  v.value("mtp_heads", r.model.mtp_heads);
+  v.section("data");
+  v.sources("sources", r.data.sources);
+  v.sources("validation", r.data.validation);
+  v.value("tokenizer", r.data.tokenizer);
+  v.value("sequence_length", r.data.sequence_length, Range{1, 1 << 24});
+  v.choice("packing", r.data.packing, kPackings);
+  v.value("shuffle", r.data.shuffle);
+  v.value("separator", r.data.separator);
+  v.value("text_key", r.data.text_key);
+  v.value("cache", r.data.cache);
+  v.section("train");
+  v.value("steps", r.train.steps);
+  v.value("tokens", r.train.tokens);
+  v.value("batch_tokens", r.train.batch_tokens);
+  v.value("micro_batch", r.train.micro_batch, Range{1, 1 << 20});
+  v.value("ramp_from_tokens", r.train.ramp_from_tokens);
+  v.value("ramp_steps", r.train.ramp_steps);
+  v.value("seed", r.train.seed);
+  v.choice("precision", r.train.precision, kPrecisions);
+  v.choice("recompute", r.train.recompute, kRecomputes);
+  v.value("device", r.train.device);
+  v.value("threads", r.train.threads, Range{0, 1024});
+  v.section("optimizer");
+  v.choice("kind", r.optimizer.kind, kOptimizers);
+  v.value("lr", r.optimizer.lr);
+  v.value("beta1", r.optimizer.beta1, kShare);
+  v.value("beta2", r.optimizer.beta2, kShare);
+  v.value("eps", r.optimizer.eps);
+  v.value("weight_decay", r.optimizer.weight_decay);
+  v.value("momentum", r.optimizer.momentum, kShare);
+  v.value("clip", r.optimizer.clip);
+  v.value("muon_lr", r.optimizer.muon_lr);
+  v.value("muon_momentum", r.optimizer.muon_momentum, kShare);
+  v.value("muon_iterations", r.optimizer.muon_iterations, Range{1, 20});
+  v.section("schedule");
+  v.choice("kind", r.schedule.kind, kSchedules);
+  v.value("warmup", r.schedule.warmup);
+  v.value("final_ratio", r.schedule.final_ratio, kShare);
+  v.value("decay_share", r.schedule.decay_share, kShare);
+  v.section("guard");
+  v.choice("on_nan", r.guard.on_nan, kGuards);
+  v.choice("on_outlier", r.guard.on_outlier, kGuards);
+  v.value("max_z", r.guard.max_z);
+  v.value("window", r.guard.window, Range{8, 1 << 20});
+  v.value("max_skips", r.guard.max_skips, kPositive);
+  v.section("checkpoint");
+  v.value("dir", r.checkpoint.dir);
+  v.value("every", r.checkpoint.every);
+  v.value("keep", r.checkpoint.keep, kPositive);
+  v.value("export_every", r.checkpoint.export_every);
+  v.value("resume", r.checkpoint.resume);
+  v.value("time_limit", r.checkpoint.time_limit);
+  v.value("time_margin", r.checkpoint.time_margin);
+  v.section("log");
+  v.value("every", r.log.every, kPositive);
+  v.value("metrics", r.log.metrics);
+  v.strings("sample_prompts", r.log.sample_prompts);
+  v.value("sample_every", r.log.sample_every);
+  v.value("sample_tokens", r.log.sample_tokens, kPositive);
+  v.value("eval_every", r.log.eval_every);
+  v.value("eval_batches", r.log.eval_batches, kPositive);
+  v.section("parallel");
+  v.value("dp", r.parallel.dp);
+  v.value("bucket_mib", r.parallel.bucket_mib);
+}
+
+// Fills a recipe from a TOML table; finish() refuses what no key asked for.
+class Reader {
+ public:
+  Reader(const toml::table& root, std::string origin) : root_(root), origin_(std::move(origin)) {}
+
+  void section(const char* name) {
+    check_keys();
+    section_ = name;
+    section_names_.push_back(name);
+    keys_.clear();
+    const toml::node* node = root_.get(name);
+    SINTER_CHECK(!node || node->is_table(), "{}: '{}' must be a section, as in [{}]", origin_, name, name);
+    table_ = node ? node->as_table() : nullptr;
+  }
+  void value(const char* key, std::string& out) {
+    if (const toml::node* node = take(key)) {
+      SINTER_CHECK(node->is_string(), "{} must be a string", where(key));
+      out = **node->as_string();
+    }
+  }
+  void value(const char* key, bool& out) {
+    if (const toml::node* node = take(key)) {
+      SINTER_CHECK(node->is_boolean(), "{} must be true or false", where(key));
+      out = **node->as_boolean();
+    }
+  }
+  void value(const char* key, double& out, Range range = {}) {
+    if (const toml::node* node = take(key)) out = number(key, *node, range);
+  }
+  void value(const char* key, int64_t& out, Range range = {}) {
+    if (const toml::node* node = take(key)) {
+      double number = this->number(key, *node, range);
+      SINTER_CHECK(number == std::floor(number), "{} is {}; expected a whole number", where(key), number);
+      out = static_cast<int64_t>(number);
+    }
+  }
+  template <class E>
+  void choice(const char* key, E& out, const Names<E>& names) {
+    const toml::node* node = take(key);
+    if (!node) return;
+    SINTER_CHECK(node->is_string(), "{} must be a string", where(key));
+    const std::string text = **node->as_string();
+    std::vector<std::string> known;
+    for (const auto& [name, choice] : names) {
+      if (text == name) {
+        out = choice;
+        return;
+      }
+      known.push_back(name);
+    }
+    fail("{} is '{}'; expected one of {}{}", where(key), text, fmt::join(known, ", "), base::did_you_mean(text, known));
+  }
+  void strings(const char* key, std::vector<std::string>& out) {
+    const toml::node* node = take(key);
+    if (!node) return;
+    out.clear();
+    if (node->is_string()) {
+      out.push_back(**node->as_string());
+      return;
+    }
+    SINTER_CHECK(node->is_array(), "{} must be a string or a list of strings", where(key));
+    for (const toml::node& item : *node->as_array()) {
+      SINTER_CHECK(item.is_string(), "{} must hold strings only", where(key));
+      out.push_back(**item.as_string());
+    }
+  }
+  void sources(const char* key, std::vector<SourceRecipe>& out) {
+    const toml::node* node = take(key);
+    if (!node) return;
+    out.clear();
+    if (const toml::array* list = node->as_array()) {
+      for (const toml::node& item : *list) out.push_back(source(key, item));
+    } else {
+      out.push_back(source(key, *node));
+    }
+  }
+  void finish() {
+    check_keys();
+    for (const auto& [name, node] : root_) {
+      std::string text(name.str());
+      SINTER_CHECK(std::find(section_names_.begin(), section_names_.end(), text) != section_names_.end(),
+                   "{}: there is no section [{}]{}", origin_, text, base::did_you_mean(text, section_names_));
+    }
+  }
+
+ private:
+  std::string where(const char* key) const { return fmt::format("{}: {}.{}", origin_, section_, key); }
+  const toml::node* take(const char* key) {
+    keys_.push_back(key);
+    return table_ ? table_->get(key) : nullptr;
+  }
+  double number(const char* key, const toml::node& node, Range range) const {
+    SINTER_CHECK(node.is_number(), "{} must be a number", where(key));
+    double value = *node.value<double>();
+    SINTER_CHECK(value >= range.low && value <= range.high, "{} is {}; expected {} to {}", where(key), value, range.low,
+                 range.high);
+    return value;
+  }
+  SourceRecipe source(const char* key, const toml::node& node) const {
+    SourceRecipe out;
+    if (node.is_string()) {
+      out.path = **node.as_string();
+      return out;
+    }
+    SINTER_CHECK(node.is_table(), "{}: each source is a path or {{path = \"...\", weight = 1.0}}", where(key));
+    const std::vector<std::string> known{"path", "weight"};
+    for (const auto& [name, value] : *node.as_table()) {
+      std::string text(name.str());
+      if (text == "path") {
+        SINTER_CHECK(value.is_string(), "{}: path must be a string", where(key));
+        out.path = **value.as_string();
+      } else if (text == "weight") {
+        out.weight = number(key, value, {1e-9, 1e9});
+      } else {
+        fail("{}: a source has no key '{}'{}", where(key), text, base::did_you_mean(text, known));
+      }
+    }
+    SINTER_CHECK(!out.path.empty(), "{}: a source has no path", where(key));
+    return out;
+  }
+  void check_keys() const {
+    if (!table_) return;
+    for (const auto& [name, node] : *table_) {
+      std::string text(name.str());
+      SINTER_CHECK(std::find(keys_.begin(), keys_.end(), text) != keys_.end(), "{}: [{}] has no key '{}'{}", origin_,
+                   section_, text, base::did_you_mean(text, keys_));
+    }
+  }
+
+  const toml::table& root_;
+  std::string origin_, section_;
+  const toml::table* table_ = nullptr;
+  std::vector<std::string> keys_, section_names_;
+};
+
+// Writes every key as TOML.
+class Writer {
+ public:
+  void section(const char* name) { text_ += fmt::format("{}[{}]\n", text_.empty() ? "" : "\n", name); }
+  void value(const char* key, const std::string& v) { line(key, quote(v)); }
+  void value(const char* key, bool v) { line(key, v ? "true" : "false"); }
+  void value(const char* key, int64_t v, Range = {}) { line(key, std::to_string(v)); }
+  void value(const char* key, double v, Range = {}) {
+    std::string text = fmt::format("{}", v);
+    if (text.find_first_of(".en") == std::string::npos) text += ".0";
+    line(key, text);
+  }
+  template <class E>
+  void choice(const char* key, E v, const Names<E>& names) {
+    for (const auto& [name, choice] : names) {
+      if (choice == v) return line(key, quote(name));
+    }
+  }
+  void strings(const char* key, const std::vector<std::string>& items) {
+    std::vector<std::string> quoted;
+    for (const std::string& item : items) quoted.push_back(quote(item));
+    line(key, fmt::format("[{}]", fmt::join(quoted, ", ")));
+  }
+  void sources(const char* key, const std::vector<SourceRecipe>& items) {
+    std::vector<std::string> parts;
+    for (const SourceRecipe& s : items)
+      parts.push_back(fmt::format("{{path = {}, weight = {:.17g}}}", quote(s.path), s.weight));
+    line(key, fmt::format("[{}]", fmt::join(parts, ", ")));
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  static std::string quote(const std::string& text) {
+    std::string out = "\"";
+    for (unsigned char c : text) {
+      if (c == '"' || c == '\\') {
+        out += '\\';
+        out += static_cast<char>(c);
+      } else if (c < 0x20 || c == 0x7f) {
+        out += fmt::format("\\u{:04x}", c);
+      } else {
+        out += static_cast<char>(c);
+      }
+    }
+    return out + "\"";
+  }
+  void line(const char* key, const std::string& value) { text_ += fmt::format("{} = {}\n", key, value); }
+  std::string text_;
+};
+
+toml::table parse_toml(std::string_view text, const std::string& origin) {
+  try {
+    return toml::parse(text);
+  } catch (const toml::parse_error& e) {
+    fail("'{}' line {}: {}", origin, e.source().begin.line, e.description());
+  }
+}
+
+// "section.key=value" into the table; a value that is not TOML on its own is a bare string.
+void apply_override(toml::table& root, const std::string& text) {
+  size_t equals = text.find('='), dot = text.find('.');
+  SINTER_CHECK(equals != std::string::npos && dot != std::string::npos && dot > 0 && dot + 1 < equals,
+               "override '{}' is not of the form section.key=value", text);
+  const std::string section = text.substr(0, dot), key = text.substr(dot + 1, equals - dot - 1);
+  const std::string value = text.substr(equals + 1);
+  toml::table parsed;
+  try {
+    parsed = toml::parse("v = " + value);
+  } catch (const toml::parse_error&) {
+    parsed.insert_or_assign("v", value);
+  }
+  if (!root.contains(section)) root.insert(section, toml::table{});
+  toml::table* table = root.get(section)->as_table();
+  SINTER_CHECK(table, "override '{}': '{}' is not a section of the recipe", text, section);
+  table->insert_or_assign(key, *parsed.get("v"));
+}
+
+void check_recipe(const Recipe& r, const std::string& origin) {
+  SINTER_CHECK(r.model.path.empty() != r.model.family.empty(),
+               "{}: [model] needs either path (a Hugging Face folder) or family (an architecture written out){}",
+               origin, r.model.path.empty() ? "" : ", not both");
+  SINTER_CHECK(r.train.steps > 0 || r.train.tokens > 0, "{}: [train] needs steps or tokens", origin);
+  SINTER_CHECK(r.train.steps == 0 || r.train.tokens == 0, "{}: [train] has both steps and tokens; keep one", origin);
+  SINTER_CHECK(!r.data.sources.empty(), "{}: [data] needs sources, a token shard or a text file", origin);
+  SINTER_CHECK(!r.checkpoint.dir.empty(), "{}: checkpoint.dir is empty", origin);
+  SINTER_CHECK((r.train.ramp_from_tokens > 0) == (r.train.ramp_steps > 0),
+               "{}: a batch-size ramp needs both train.ramp_from_tokens and train.ramp_steps", origin);
+}
+
+}  // namespace
+
+Recipe parse_recipe(std::string_view text, const std::string& origin, const std::vector<std::string>& overrides) {
+  toml::table root = parse_toml(text, origin);
+  for (const std::string& override_text : overrides) apply_override(root, override_text);
+  Recipe recipe;
+  Reader reader(root, origin);
+  visit_recipe(reader, recipe);
+  reader.finish();
+  check_recipe(recipe, origin);
+  return recipe;
+}
+
+Recipe load_recipe(const std::string& path, const std::vector<std::string>& overrides) {
+  return parse_recipe(base::read_file(path), path, overrides);
+}
+
+std::string recipe_to_toml(const Recipe& recipe) {
+  Recipe copy = recipe;
+  Writer writer;
+  visit_recipe(writer, copy);
+  return writer.text();
+}
+
+}  // namespace sinter::spec

@@ -1,0 +1,90 @@
+#include "spec/recipe.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace sinter::spec {
+namespace {
+
+const char* const kText = R"(
+[model]
+family = "llama"
+hidden = 64
+layers = 2
+heads = 4
+[data]
+sources = [{path = "a.tok", weight = 3.0}, "b.txt"]
+[train]
+steps = 10
+[optimizer]
+kind = "muon"
+)";
+
+std::string error_of(std::string_view text, const std::vector<std::string>& overrides = {}) {
+  try {
+    parse_recipe(text, "r.toml", overrides);
+  } catch (const base::Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Recipe, ReadsValuesAndKeepsDefaults) {
+  Recipe r = parse_recipe(kText, "r.toml");
+  EXPECT_EQ(r.model.hidden, 64);
+  ASSERT_EQ(r.data.sources.size(), 2u);
+  EXPECT_EQ(r.data.sources[0].weight, 3.0);
+  EXPECT_EQ(r.data.sources[1].path, "b.txt");
+  EXPECT_EQ(r.optimizer.kind, OptimizerKind::muon);
+  EXPECT_EQ(r.optimizer.beta2, Recipe{}.optimizer.beta2);
+}
+
+TEST(Recipe, OverridesWinAndBareWordsAreStrings) {
+  Recipe r =
+      parse_recipe(kText, "r.toml", {"train.steps=7", "optimizer.kind=sgd", "data.sources=c.txt", "log.every=3"});
+  EXPECT_EQ(r.train.steps, 7);
+  EXPECT_EQ(r.optimizer.kind, OptimizerKind::sgd);
+  ASSERT_EQ(r.data.sources.size(), 1u);
+  EXPECT_EQ(r.data.sources[0].path, "c.txt");
+  EXPECT_EQ(r.log.every, 3);
+}
+
+TEST(Recipe, UnknownNamesSuggestTheNearest) {
+  EXPECT_NE(error_of(kText, {"train.stepz=7"}).find("did you mean 'steps'"), std::string::npos);
+  EXPECT_NE(error_of(kText, {"trian.steps=7"}).find("did you mean 'train'"), std::string::npos);
+  EXPECT_NE(error_of(kText, {"schedule.kind=cosin"}).find("did you mean 'cosine'"), std::string::npos);
+}
+
+TEST(Recipe, WrongTypesAndValuesNameTheKey) {
+  EXPECT_NE(error_of(kText, {"train.steps=\"many\""}).find("train.steps must be a number"), std::string::npos);
+  EXPECT_NE(error_of(kText, {"train.steps=1.5"}).find("whole number"), std::string::npos);
+  EXPECT_NE(error_of(kText, {"train.micro_batch=0"}).find("train.micro_batch is 0"), std::string::npos);
+  EXPECT_NE(error_of(kText, {"schedule.final_ratio=nan"}).find("schedule.final_ratio"), std::string::npos);
+  EXPECT_NE(error_of("[model\n").find("line 1"), std::string::npos);
+  EXPECT_NE(error_of("[model]\nfamily='llama'\n[train]\nsteps=1").find("sources"), std::string::npos);
+}
+
+TEST(Recipe, WrittenOutItParsesBackToItself) {
+  Recipe r = parse_recipe(kText, "r.toml", {"data.separator=\"\\n\\\"x\\\\\"", "optimizer.lr=1e-3"});
+  std::string text = recipe_to_toml(r);
+  EXPECT_EQ(recipe_to_toml(parse_recipe(text, "again")), text);
+  EXPECT_EQ(parse_recipe(text, "again").data.separator, "\n\"x\\");
+}
+
+TEST(Recipe, InlineArchitectureFillsFamilyTraits) {
+  ModelSpec llama = make_model_spec(parse_recipe(kText, "r.toml"), 300);
+  EXPECT_EQ(llama.vocab_size, 300);
+  EXPECT_EQ(llama.head_dim, 16);
+  EXPECT_EQ(llama.ffn, 192);
+  EXPECT_EQ(llama.rope.kind, RopeKind::standard);
+  ModelSpec gpt2 = make_model_spec(parse_recipe(kText, "r.toml", {"model.family=gpt2"}), 300);
+  EXPECT_TRUE(gpt2.learned_positions && gpt2.qkv_bias && !gpt2.gated_mlp);
+  ModelSpec moe = make_model_spec(parse_recipe(kText, "r.toml", {"model.family=mixtral", "model.experts=4"}), 300);
+  EXPECT_TRUE(moe.is_sparse(1));
+  EXPECT_THROW(make_model_spec(parse_recipe(kText, "r.toml", {"model.experts=4"}), 300), base::Error);
+  EXPECT_THROW(make_model_spec(parse_recipe(kText, "r.toml", {"model.vocab_size=200"}), 300), base::Error);
+}
+
+}  // namespace
+}  // namespace sinter::spec
