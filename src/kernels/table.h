@@ -67,7 +67,7 @@ struct EmbeddingBackwardArgs {  // ADDS into the tables' gradients, in a fixed o
   Tensor dposition_table;   // (P, C) f32, or empty
 };
 
-struct NormForwardArgs {  // s = x + residual; y = norm(s) * weight (+ bias)
+struct NormForwardArgs {  // s = x + residual, rounded to its format; y = norm(s) * weight (+ bias)
   spec::NormKind kind = spec::NormKind::rms;
   float eps = 1e-5f;
   Tensor x;         // (R, C)
@@ -147,7 +147,8 @@ struct AttentionShape {
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
   int64_t window = 0;
   float scale = 1.0f;
-  float dropout = 0.0f;  // on the probabilities; mask element = key.uniform((head * T + query row) * max_context + key idx)
+  // On the probabilities: kept where key.uniform((head * T + query row) * max_context + key position) >= dropout.
+  float dropout = 0.0f;
   RandomKey key;
 };
 struct AttentionForwardArgs {
@@ -186,7 +187,8 @@ struct ActivationBackwardArgs {
   Tensor dx;  // as x; may alias x
 };
 
-// y = x * mask / (1 - p); element i of the call draws key.uniform(first_index + i). y may alias x. Its own gradient.
+// y = x * mask / (1 - p); element i of the call is kept where key.uniform(first_index + i) >= p. y may alias x. Its own
+// gradient.
 struct DropoutArgs {
   float p = 0.0f;
   RandomKey key;
@@ -263,7 +265,9 @@ struct AdamwArgs {
   Tensor control;
   float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0;
   int64_t step = 1;  // counts from 1, for the bias corrections
-  RandomKey key;     // stochastic rounding of bf16 states: element i draws uniform(i)
+  // Stochastic rounding of bf16 states: element i adds 16 random bits below the kept ones, then truncates; m takes the
+  // high half of key.bits(i), v the low half.
+  RandomKey key;
 };
 struct SgdArgs {  // velocity = momentum * velocity + g; p -= lr * velocity (velocity empty: plain)
   Tensor master, grad, velocity, copy, control;

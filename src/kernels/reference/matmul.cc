@@ -1,0 +1,73 @@
+#include <vector>
+
+#include "kernels/reference/float_view.h"
+#include "kernels/reference/reference.h"
+
+namespace sinter::kernels::reference {
+namespace {
+
+// One product on plain arrays: c (M, N) = alpha * a b (+ bias) (+ c), both factors already untransposed.
+struct Product {
+  std::vector<float> a;  // (M, K)
+  std::vector<float> b;  // (K, N)
+  int64_t m, n, k;
+
+  void write(const FloatView& c, int64_t c_first, const FloatView& bias, float alpha, bool accumulate) const {
+    for_each_index(m, [&](int64_t i) {
+      std::vector<double> sum(static_cast<size_t>(n));
+      for (int64_t j = 0; j < k; ++j) {
+        double factor = a[i * k + j];
+        const float* row = &b[j * n];
+        for (int64_t x = 0; x < n; ++x) sum[x] += factor * row[x];
+      }
+      for (int64_t x = 0; x < n; ++x) {
+        double value = alpha * sum[x] + (bias ? bias[x] : 0.0);
+        int64_t at = c_first + i * n + x;
+        c.set(at, accumulate ? c[at] + value : value);
+      }
+    });
+  }
+};
+
+// A (rows, columns) block starting at element `first`, transposed when asked.
+std::vector<float> read_block(const FloatView& x, int64_t first, int64_t rows, int64_t columns, bool transpose) {
+  std::vector<float> block(static_cast<size_t>(rows * columns));
+  for_each_index(rows, [&](int64_t r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      block[transpose ? c * rows + r : r * columns + c] = static_cast<float>(x[first + r * columns + c]);
+    }
+  });
+  return block;
+}
+
+}  // namespace
+
+void matmul(Stream&, const MatmulArgs& args) {
+  FloatView a(args.a), b(args.b.data), c(args.c), bias(args.bias);
+  int64_t n = args.c.size(-1);
+  if (!args.group_offsets) {
+    int64_t m = args.c.rows(), k = m == 0 ? 0 : a.size() / m;
+    Product product{read_block(a, 0, args.transpose_a ? k : m, args.transpose_a ? m : k, args.transpose_a),
+                    read_block(b, 0, args.transpose_b ? n : k, args.transpose_b ? k : n, args.transpose_b), m, n, k};
+    product.write(c, 0, bias, args.alpha, args.accumulate);
+    return;
+  }
+  const int32_t* offsets = args.group_offsets.data<int32_t>();
+  int64_t experts = args.group_offsets.num_elements() - 1;
+  for (int64_t e = 0; e < experts; ++e) {
+    int64_t first = offsets[e], rows = offsets[e + 1] - offsets[e];
+    if (args.transpose_a) {  // c[e] (M, N) = a[rows]^T b[rows]
+      int64_t m = args.a.size(-1);
+      Product product{read_block(a, first * m, rows, m, true), read_block(b, first * n, rows, n, false), m, n, rows};
+      product.write(c, e * m * n, bias, args.alpha, args.accumulate);
+    } else {  // c[rows] = a[rows] b[e]
+      int64_t k = args.a.size(-1);
+      Product product{read_block(a, first * k, rows, k, false),
+                      read_block(b, e * n * k, args.transpose_b ? n : k, args.transpose_b ? k : n, args.transpose_b), rows,
+                      n, k};
+      product.write(c, first * n, bias, args.alpha, args.accumulate);
+    }
+  }
+}
+
+}  // namespace sinter::kernels::reference

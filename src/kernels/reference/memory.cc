@@ -1,0 +1,61 @@
+// Kernels that only move or scale: fill, axpby, kv_write, column sums, dropout.
+#include <cstring>
+#include <vector>
+
+#include "kernels/reference/float_view.h"
+#include "kernels/reference/reference.h"
+
+namespace sinter::kernels::reference {
+
+void fill(Stream&, const Tensor& y, float value) {
+  if (y.dtype() == base::DType::i32) {
+    for (int64_t i = 0; i < y.num_elements(); ++i) y.data<int32_t>()[i] = static_cast<int32_t>(value);
+    return;
+  }
+  FloatView out(y);
+  for (int64_t i = 0; i < out.size(); ++i) out.set(i, value);
+}
+
+void axpby(Stream&, const AxpbyArgs& args) {
+  FloatView x(args.x), y(args.y);
+  for (int64_t i = 0; i < y.size(); ++i) {
+    // beta 0 overwrites, so that y may hold anything, NaN too
+    y.set(i, args.alpha * x[i] + (args.beta == 0 ? 0.0 : args.beta * y[i]));
+  }
+}
+
+void column_sum(Stream&, const ColumnSumArgs& args) {
+  FloatView x(args.x), y(args.y);
+  int64_t rows = args.x.rows(), columns = y.size();
+  std::vector<double> sum(static_cast<size_t>(columns));
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t n = 0; n < columns; ++n) sum[n] += x[r * columns + n];
+  }
+  for (int64_t n = 0; n < columns; ++n) y.set(n, args.accumulate ? y[n] + sum[n] : sum[n]);
+}
+
+void kv_write(Stream&, const KvWriteArgs& args) {
+  int64_t tokens = args.qkv.size(0);
+  int64_t width = (args.num_heads + 2 * args.num_kv_heads) * args.head_dim;
+  size_t element = base::dtype_bytes(args.qkv.dtype());
+  size_t kv_bytes = static_cast<size_t>(args.num_kv_heads * args.head_dim) * element;
+  for (int64_t t = 0; t < tokens; ++t) {
+    int64_t slot = args.slots.data<int32_t>()[t];
+    if (slot < 0) continue;
+    const char* row = args.qkv.data<char>() + static_cast<size_t>(t * width) * element;
+    const char* k = row + static_cast<size_t>(args.num_heads * args.head_dim) * element;
+    std::memcpy(args.keys.data<char>() + static_cast<size_t>(slot) * kv_bytes, k, kv_bytes);
+    std::memcpy(args.values.data<char>() + static_cast<size_t>(slot) * kv_bytes, k + kv_bytes, kv_bytes);
+  }
+}
+
+void dropout(Stream&, const DropoutArgs& args) {
+  FloatView x(args.x), y(args.y);
+  base::CounterRng rng = rng_of(args.key);
+  for (int64_t i = 0; i < y.size(); ++i) {
+    bool keep = rng.uniform(args.first_index + static_cast<uint64_t>(i)) >= args.p;
+    y.set(i, keep ? x[i] / (1.0 - args.p) : 0.0);
+  }
+}
+
+}  // namespace sinter::kernels::reference

@@ -1,0 +1,70 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "kernels/reference/float_view.h"
+#include "kernels/reference/reference.h"
+
+namespace sinter::kernels::reference {
+namespace {
+
+// Rounds to bf16 up or down, up with the probability of the part cut off: adds 16 random bits, then truncates.
+double round_stochastic(float value, uint32_t random16) {
+  uint32_t u = std::bit_cast<uint32_t>(value);
+  if ((u & 0x7f800000u) == 0x7f800000u) return value;
+  return std::bit_cast<float>((u + random16) & 0xffff0000u);
+}
+
+}  // namespace
+
+void adamw(Stream&, const AdamwArgs& args) {
+  FloatView master(args.master), grad(args.grad), m(args.m), v(args.v), copy(args.copy), control(args.control);
+  if (control[1] == 0) return;
+  base::CounterRng rng = rng_of(args.key);
+  bool rounds_m = args.m.dtype() == base::DType::bf16, rounds_v = args.v.dtype() == base::DType::bf16;
+  double correction1 = 1.0 - std::pow(static_cast<double>(args.beta1), args.step);
+  double correction2 = 1.0 - std::pow(static_cast<double>(args.beta2), args.step);
+  for (int64_t i = 0; i < master.size(); ++i) {
+    double g = grad[i] * control[0];
+    double new_m = args.beta1 * m[i] + (1.0 - args.beta1) * g;
+    double new_v = args.beta2 * v[i] + (1.0 - args.beta2) * g * g;
+    double update = (new_m / correction1) / (std::sqrt(new_v / correction2) + args.eps);
+    master.set(i, master[i] - args.lr * (update + args.weight_decay * master[i]));
+    uint32_t bits = rounds_m || rounds_v ? rng.bits(static_cast<uint64_t>(i)) : 0;
+    m.set(i, rounds_m ? round_stochastic(static_cast<float>(new_m), bits >> 16) : new_m);
+    v.set(i, rounds_v ? round_stochastic(static_cast<float>(new_v), bits & 0xffffu) : new_v);
+    if (copy) copy.set(i, master[i]);
+  }
+}
+
+void sgd(Stream&, const SgdArgs& args) {
+  FloatView master(args.master), grad(args.grad), velocity(args.velocity), copy(args.copy), control(args.control);
+  if (control[1] == 0) return;
+  for (int64_t i = 0; i < master.size(); ++i) {
+    double step = grad[i] * control[0] + args.weight_decay * master[i];
+    if (velocity) {
+      step += args.momentum * velocity[i];
+      velocity.set(i, step);
+    }
+    master.set(i, master[i] - args.lr * step);
+    if (copy) copy.set(i, master[i]);
+  }
+}
+
+void sum_squares(Stream&, const SumSquaresArgs& args) {
+  FloatView x(args.x), total(args.total);
+  double sum = 0;
+  for (int64_t i = 0; i < x.size(); ++i) sum += x[i] * x[i];
+  total.add(0, sum);
+}
+
+void clip_control(Stream&, const ClipControlArgs& args) {
+  FloatView norm_squared(args.norm_squared), control(args.control), norm_out(args.norm);
+  double norm = args.grad_scale * std::sqrt(norm_squared[0]);
+  double factor = args.max_norm > 0 ? std::min(1.0, args.max_norm / norm) : 1.0;
+  control.set(0, args.grad_scale * factor);
+  control.set(1, std::isfinite(norm) ? 1.0 : 0.0);
+  norm_out.set(0, norm);
+}
+
+}  // namespace sinter::kernels::reference
