@@ -34,6 +34,7 @@ struct RaggedBatch {
   int64_t max_query = 0;    // longest sequence in this batch
   int64_t max_context = 0;  // longest context
   const KvView* kv = nullptr;  // null in training
+  std::vector<int32_t> host_contexts;  // `contexts` on the host: dynamic RoPE turns by a sequence's length
 };
 
 }  // namespace sinter::core

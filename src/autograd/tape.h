@@ -1,0 +1,91 @@
+// The tape: a list of backward functions, run in reverse. It knows order, gradients' places and what to keep or
+// recompute; it knows no maths (ops/ does).
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/tensor.h"
+#include "core/weight_view.h"
+
+namespace sinter::autograd {
+
+using core::Tensor;
+
+// What is kept between forward and backward.
+enum class Recompute {
+  none,       // everything a backward needs
+  selective,  // outputs of norms and activations are made again from their inputs
+  full        // only the input of each block; the block's forward runs again
+};
+Recompute parse_recompute(const std::string& text);  // throws base::UsageError
+const char* recompute_name(Recompute mode);
+
+// Where the gradient of a value gathers; empty until the first consumer's backward has run.
+struct GradSlot {
+  Tensor grad;
+};
+
+// How to make a dropped value again. Shared by all who saved it; the value is rebuilt at most once.
+class Recipe {
+ public:
+  explicit Recipe(std::function<Tensor()> rebuild) : rebuild_(std::move(rebuild)) {}
+  Tensor get() {
+    if (!value_) value_ = rebuild_();
+    return value_;
+  }
+
+ private:
+  std::function<Tensor()> rebuild_;
+  Tensor value_;
+};
+
+// A value kept for backward: the tensor itself, or its recipe.
+class Saved {
+ public:
+  Saved() = default;
+  explicit Saved(Tensor value) : value_(std::move(value)) {}
+  explicit Saved(std::shared_ptr<Recipe> recipe) : recipe_(std::move(recipe)) {}
+  Tensor get() const { return recipe_ ? recipe_->get() : value_; }
+
+ private:
+  Tensor value_;
+  std::shared_ptr<Recipe> recipe_;
+};
+
+// A value of the forward pass. `slot` is null where no gradient is wanted.
+struct Variable {
+  Tensor value;
+  std::shared_ptr<GradSlot> slot;
+  std::shared_ptr<Recipe> recipe;  // set when the policy lets the value be dropped
+  Saved save() const { return recipe ? Saved(recipe) : Saved(value); }
+};
+
+// A trainable tensor as ops see it.
+struct Parameter {
+  std::string name;
+  core::WeightView weight;    // compute format
+  Tensor master;              // f32
+  Tensor grad;                // f32, or empty when frozen
+  bool has_gradient = false;  // grad holds this step's sum so far; otherwise its content is stale
+  std::shared_ptr<core::DerivedWeight> derived;
+};
+
+class Tape {
+ public:
+  explicit Tape(Recompute mode) : mode_(mode) {}
+  Recompute mode() const { return mode_; }
+  // Adds a backward function; it is destroyed, with all it holds, right after it ran.
+  void record(std::function<void()> backward) { steps_.push_back(std::move(backward)); }
+  // Runs everything recorded, last first.
+  void backward();
+  // A value whose gradient will gather in a new slot.
+  static Variable make_variable(Tensor value) { return {std::move(value), std::make_shared<GradSlot>(), nullptr}; }
+
+ private:
+  Recompute mode_;
+  std::vector<std::function<void()>> steps_;
+};
+
+}  // namespace sinter::autograd

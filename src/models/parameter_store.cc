@@ -1,0 +1,130 @@
+#include "models/parameter_store.h"
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "base/text.h"
+#include "base/threads.h"
+#include "kernels/table.h"
+
+namespace sinter::models {
+namespace {
+
+constexpr int64_t kAlignElements = 64;
+
+int64_t aligned(int64_t n) { return (n + kAlignElements - 1) / kAlignElements * kAlignElements; }
+
+uint64_t name_hash(const std::string& name) {  // FNV-1a: stable across builds and machines
+  uint64_t h = 0xcbf29ce484222325ull;
+  for (unsigned char c : name) h = (h ^ c) * 0x100000001b3ull;
+  return h;
+}
+
+}  // namespace
+
+ParameterStore::ParameterStore(const spec::ModelSpec& spec, const StoreOptions& options) : options_(options) {
+  for (spec::Parameter& info : spec::make_parameter_table(spec)) slots_.push_back({std::move(info), 0, {}});
+  for (bool decays : {true, false}) {
+    for (Slot& slot : slots_) {
+      if (slot.info.decays != decays) continue;
+      slot.offset = num_elements_;
+      num_elements_ += aligned(slot.info.num_elements());
+    }
+    if (decays) decay_end_ = num_elements_;
+  }
+  core::DeviceRuntime& device = core::runtime(options.device);
+  auto zeros = [&](int64_t count, DType dtype) {
+    Tensor t(device.allocator(), {count}, dtype);
+    device.set_zero(t.raw(), t.bytes(), device.stream());
+    return t;
+  };
+  const bool rounds = options.compute != DType::f32;
+  const bool has_master = options.trains || !rounds;
+  if (has_master) master_ = zeros(num_elements_, DType::f32);
+  compute_ = rounds ? zeros(num_elements_, options.compute) : master_;
+  if (!has_master) vectors_ = zeros(num_elements_ - decay_end_, DType::f32);
+  if (options.trains) grad_ = zeros(num_elements_, DType::f32);
+
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    index_[slot.info.name] = i;
+    Parameter& p = slot.parameter;
+    const int64_t n = slot.info.num_elements();
+    p.name = slot.info.name;
+    p.weight.data = compute_.slice(slot.offset, n).reshape(slot.info.shape);
+    if (options.keeps_derived) p.weight.derived = &p.derived;
+    if (has_master) {
+      p.master = master_.slice(slot.offset, n).reshape(slot.info.shape);
+    } else if (!slot.info.decays) {
+      p.master = vectors_.slice(slot.offset - decay_end_, n).reshape(slot.info.shape);
+    }
+    if (options.trains) p.grad = grad_.slice(slot.offset, n).reshape(slot.info.shape);
+  }
+}
+
+Parameter* ParameterStore::find(const std::string& name) {
+  auto it = index_.find(name);
+  return it == index_.end() ? nullptr : &slots_[it->second].parameter;
+}
+
+Parameter& ParameterStore::get(const std::string& name) {
+  if (Parameter* p = find(name)) return *p;
+  std::vector<std::string> names;
+  for (const Slot& slot : slots_) names.push_back(slot.info.name);
+  base::fail("the model has no tensor '{}'{}", name, base::did_you_mean(name, names));
+}
+
+void ParameterStore::set(Slot& slot, const std::vector<float>& values) {
+  SINTER_CHECK(static_cast<int64_t>(values.size()) == slot.info.num_elements(), "tensor '{}': {} values for {}",
+               slot.info.name, values.size(), slot.info.shape.to_string());
+  core::DeviceRuntime& device = core::runtime(options_.device);
+  Parameter& p = slot.parameter;
+  if (p.master) device.copy_to_device(p.master.raw(), values.data(), p.master.bytes(), device.stream());
+  std::vector<std::byte> rounded;
+  if (options_.compute != DType::f32) {
+    rounded.resize(p.weight.data.bytes());
+    base::convert_elements(DType::f32, values.data(), options_.compute, rounded.data(), values.size());
+    device.copy_to_device(p.weight.data.raw(), rounded.data(), rounded.size(), device.stream());
+  }
+  device.synchronize(device.stream());
+  ++p.weight.version;
+}
+
+std::vector<float> ParameterStore::values_of(const Slot& slot) const {
+  return core::to_host_floats(slot.parameter.master ? slot.parameter.master : slot.parameter.weight.data);
+}
+
+std::vector<float> ParameterStore::gradient_of(const Slot& slot) const { return core::to_host_floats(slot.parameter.grad); }
+
+void ParameterStore::initialize(uint64_t seed) {
+  for (Slot& slot : slots_) {
+    const spec::Parameter& info = slot.info;
+    std::vector<float> values(static_cast<size_t>(info.num_elements()), info.init == spec::InitKind::ones ? 1.0f : 0.0f);
+    if (info.init == spec::InitKind::normal) {
+      base::CounterRng rng{seed, name_hash(info.name)};
+      base::parallel_for(info.num_elements(), 1 << 16, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          values[static_cast<size_t>(i)] = info.init_std * rng.normal(static_cast<uint64_t>(i));
+        }
+      });
+    }
+    set(slot, values);
+  }
+}
+
+void ParameterStore::bump_versions() {
+  for (Slot& slot : slots_) ++slot.parameter.weight.version;
+}
+
+void ParameterStore::refresh_compute() {
+  if (options_.compute != DType::f32 && master_) {
+    core::DeviceRuntime& device = core::runtime(options_.device);
+    kernels::kernels_for(options_.device).axpby(device.stream(), {.x = master_, .y = compute_});
+  }
+  bump_versions();
+}
+
+void ParameterStore::begin_step() {
+  for (Slot& slot : slots_) slot.parameter.has_gradient = false;
+}
+
+}  // namespace sinter::models

@@ -1,0 +1,76 @@
+// A model's tensors in memory: flat buffers per kind of state, cut up by the parameter table.
+//
+//   master   f32, what the optimizer updates          compute  the rounded copy that kernels multiply by (bf16, f16);
+//   grad     f32, gathered by backward                         the master itself in fp32
+//
+// Tensors that decay come first in the flat order, so an optimizer sees two ranges: [0, decay_end) and the rest. Each
+// tensor starts at a multiple of 64 elements; the gaps are zero and stay zero.
+#pragma once
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "autograd/tape.h"
+#include "core/tensor.h"
+#include "spec/parameters.h"
+
+namespace sinter::models {
+
+using autograd::Parameter;
+using core::DType;
+using core::Tensor;
+
+struct StoreOptions {
+  core::Device device;
+  DType compute = DType::f32;
+  bool trains = false;          // gradients, and masters of every tensor
+  bool keeps_derived = false;   // lets kernels keep repacked weights (inference)
+};
+
+class ParameterStore {
+ public:
+  // Allocates; contents are zero.
+  ParameterStore(const spec::ModelSpec& spec, const StoreOptions& options);
+  ParameterStore(const ParameterStore&) = delete;
+  ParameterStore& operator=(const ParameterStore&) = delete;
+
+  struct Slot {
+    spec::Parameter info;
+    int64_t offset = 0;  // in the flat buffers, in elements
+    Parameter parameter;
+  };
+  std::vector<Slot>& slots() { return slots_; }  // in the table's order
+  const std::vector<Slot>& slots() const { return slots_; }
+  // Throws base::Error with the nearest name.
+  Parameter& get(const std::string& name);
+  Parameter* find(const std::string& name);  // null when there is none
+
+  const StoreOptions& options() const { return options_; }
+  int64_t num_elements() const { return num_elements_; }  // of the flat buffers, gaps counted
+  int64_t decay_end() const { return decay_end_; }
+  const Tensor& master() const { return master_; }    // (n) f32, empty when the store does not train and rounds
+  const Tensor& compute() const { return compute_; }  // (n) compute format; the master in fp32
+  const Tensor& grad() const { return grad_; }        // (n) f32, empty when the store does not train
+
+  // Draws every tensor from its init, keyed by (seed, name, element): the same on any device and layout.
+  void initialize(uint64_t seed);
+  // Sets one tensor from host values (count = its elements), rounding into the compute copy.
+  void set(Slot& slot, const std::vector<float>& values);
+  std::vector<float> values_of(const Slot& slot) const;  // master where there is one, else the compute copy
+  std::vector<float> gradient_of(const Slot& slot) const;
+  // Rounds all masters into the compute copy (after an update that did not) and bumps the versions.
+  void refresh_compute();
+  void bump_versions();
+  // Forgets this step's gradients: the next backward overwrites them.
+  void begin_step();
+
+ private:
+  StoreOptions options_;
+  std::vector<Slot> slots_;
+  std::unordered_map<std::string, size_t> index_;
+  int64_t num_elements_ = 0, decay_end_ = 0;
+  Tensor master_, compute_, grad_;
+  Tensor vectors_;  // f32 masters of norms and biases in a store without a full master
+};
+
+}  // namespace sinter::models

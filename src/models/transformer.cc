@@ -1,0 +1,189 @@
+#include "models/transformer.h"
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "ops/activation.h"
+#include "ops/embedding.h"
+#include "ops/linear.h"
+#include "ops/loss.h"
+#include "ops/norm.h"
+#include "spec/rope.h"
+
+namespace sinter::models {
+namespace {
+
+// Uses of dropout in a block; the stream of random numbers is (layer, use, step).
+enum DropoutUse : uint64_t { kEmbeddingDrop, kAttentionDrop, kAttentionOutDrop, kMlpOutDrop };
+
+kernels::RandomKey random_key(const DropoutKey& key, uint64_t layer, uint64_t use) {
+  return {key.seed, base::mix_bits(base::mix_bits(key.step, layer), use)};
+}
+
+}  // namespace
+
+Transformer::Transformer(const spec::ModelSpec& spec, ParameterStore& store) : spec_(spec), store_(store) {
+  embedding_ = &store.get("embedding.weight");
+  position_ = store.find("position.weight");
+  final_norm_ = &store.get("final_norm.weight");
+  final_norm_bias_ = store.find("final_norm.bias");
+  head_ = store.find("head.weight");
+  for (int64_t l = 0; l < spec.num_layers; ++l) blocks_.push_back(make_block("layers." + std::to_string(l) + ".", l));
+  for (int64_t j = 0; j < spec.mtp_heads; ++j) {
+    mtp_blocks_.push_back(make_block("mtp." + std::to_string(j) + ".", spec.num_layers + 1 + j));
+  }
+  if (spec.rope.kind != spec::RopeKind::none && spec.rope.kind != spec::RopeKind::dynamic) {
+    inv_freq_ = core::make_tensor(core::runtime(store.options().device).allocator(), {1, spec.head_dim / 2},
+                                  spec::rope_inv_freq(spec.rope, spec.head_dim, spec.max_positions));
+  }
+}
+
+Transformer::Block Transformer::make_block(const std::string& prefix, int64_t layer) const {
+  auto find = [&](const char* name) { return store_.find(prefix + name); };
+  const bool is_sparse = spec_.is_sparse(layer);
+  return {.layer = layer,
+          .norm1 = find("attention_norm.weight"),
+          .norm1_bias = find("attention_norm.bias"),
+          .qkv = find("attention.qkv.weight"),
+          .qkv_bias = find("attention.qkv.bias"),
+          .q_norm = find("attention.q_norm.weight"),
+          .k_norm = find("attention.k_norm.weight"),
+          .out = find("attention.out.weight"),
+          .out_bias = find("attention.out.bias"),
+          .norm2 = find("mlp_norm.weight"),
+          .norm2_bias = find("mlp_norm.bias"),
+          .up = find(is_sparse ? "moe.up.weight" : "mlp.up.weight"),
+          .up_bias = find("mlp.up.bias"),
+          .down = find(is_sparse ? "moe.down.weight" : "mlp.down.weight"),
+          .down_bias = find("mlp.down.bias"),
+          .router = find("moe.router.weight")};
+}
+
+Tensor Transformer::make_cos_sin(const Context& context, const RaggedBatch& batch) const {
+  if (spec_.rope.kind == spec::RopeKind::none) return {};
+  Tensor inv_freq = inv_freq_;
+  if (!inv_freq) {  // dynamic: the speed depends on each sequence's length
+    SINTER_CHECK(static_cast<int64_t>(batch.host_contexts.size()) == batch.num_sequences,
+                 "[rope] dynamic scaling needs the length of each of {} sequences, found {}", batch.num_sequences,
+                 batch.host_contexts.size());
+    std::vector<float> rows;
+    for (int32_t length : batch.host_contexts) {
+      std::vector<float> row = spec::rope_inv_freq(spec_.rope, spec_.head_dim, length);
+      rows.insert(rows.end(), row.begin(), row.end());
+    }
+    inv_freq = core::make_tensor(context.memory, {batch.num_sequences, spec_.head_dim / 2}, rows);
+  }
+  return ops::rope_table(context, batch, inv_freq, spec_.head_dim, spec::rope_scale(spec_.rope));
+}
+
+Variable Transformer::drop(const Context& context, const Variable& x, float p, const DropoutKey& key, uint64_t use) const {
+  if (!key.is_on || p == 0.0f) return x;
+  return ops::dropout(context, x, p, {key.seed, use}, key.first_token * static_cast<uint64_t>(spec_.hidden));
+}
+
+Variable Transformer::attention_part(const Context& context, const Block& block, const Variable& h,
+                                     const Shared& shared) const {
+  Variable qkv = ops::linear(context, h, *block.qkv, block.qkv_bias);  // (T, W)
+  if (block.q_norm) qkv = ops::head_norm(context, qkv, *block.q_norm, *block.k_norm, spec_);
+  if (shared.cos_sin) qkv = ops::rope(context, qkv, shared.cos_sin, spec_);
+  kernels::AttentionShape shape{.num_heads = spec_.num_heads,
+                                .num_kv_heads = spec_.num_kv_heads,
+                                .head_dim = spec_.head_dim,
+                                .window = spec_.window_of(block.layer),
+                                .scale = spec_.scale_of(block.layer)};
+  if (shared.dropout.is_on) {
+    shape.dropout = spec_.dropout.attention;
+    shape.key = random_key(shared.dropout, static_cast<uint64_t>(block.layer), kAttentionDrop);
+  }
+  Variable mixed = ops::attention(context, qkv, shared.batch, shape, block.layer);  // (T, H D)
+  Variable out = ops::linear(context, mixed, *block.out, block.out_bias);           // (T, C)
+  return drop(context, out, spec_.dropout.residual, shared.dropout,
+              random_key(shared.dropout, static_cast<uint64_t>(block.layer), kAttentionOutDrop).stream);
+}
+
+Variable Transformer::mlp_part(const Context& context, const Block& block, const Variable& h, const Shared& shared) const {
+  if (block.router) {
+    return ops::moe(context, h, {*block.router, *block.up, *block.down}, spec_, shared.balance);
+  }
+  Variable up = ops::linear(context, h, *block.up, block.up_bias);                 // (T, 2F) or (T, F)
+  Variable act = ops::activation(context, up, spec_.activation, spec_.gated_mlp);  // (T, F)
+  Variable down = ops::linear(context, act, *block.down, block.down_bias);         // (T, C)
+  return drop(context, down, spec_.dropout.residual, shared.dropout,
+              random_key(shared.dropout, static_cast<uint64_t>(block.layer), kMlpOutDrop).stream);
+}
+
+Transformer::Stream Transformer::block_body(const Context& context, const Block& block, const Stream& stream,
+                                            const Shared& shared) const {
+  ops::NormResult first =
+      ops::norm(context, stream.x, stream.residual, *block.norm1, block.norm1_bias, spec_.norm, spec_.norm_eps);
+  Variable attended = attention_part(context, block, first.y, shared);
+  ops::NormResult second =
+      ops::norm(context, attended, first.sum, *block.norm2, block.norm2_bias, spec_.norm, spec_.norm_eps);
+  return {mlp_part(context, block, second.y, shared), second.sum};
+}
+
+Transformer::Stream Transformer::run_block(const Context& context, const Block& block, Stream stream,
+                                           const Shared& shared) const {
+  mark_ready(context, block.layer);
+  if (!context.is_recording() || context.tape->mode() != autograd::Recompute::full) {
+    return block_body(context, block, stream, shared);
+  }
+  std::vector<Variable> inputs{stream.x};
+  if (stream.residual.value) inputs.push_back(stream.residual);
+  auto outputs = ops::checkpoint(
+      context, inputs,
+      [this, &block, shared](const Context& inner, const std::vector<Variable>& in) -> std::vector<Variable> {
+        // The balance loss was added by the first run; its gradient belongs to the second.
+        Shared again{shared.batch, shared.dropout, shared.cos_sin,
+                     {inner.is_recording() ? Tensor() : shared.balance.loss, shared.balance.scale}};
+        Stream result = block_body(inner, block, {in[0], in.size() > 1 ? in[1] : Variable{}}, again);
+        return {result.x, result.residual};
+      });
+  return {outputs[0], outputs[1]};
+}
+
+void Transformer::mark_ready(const Context& context, int64_t layer) const {
+  if (!context.is_recording() || !on_gradients_ready) return;
+  context.tape->record([this, layer] { on_gradients_ready(layer); });
+}
+
+Variable Transformer::final_norm(const Context& context, const Stream& stream, Variable* trunk) const {
+  ops::NormResult result =
+      ops::norm(context, stream.x, stream.residual, *final_norm_, final_norm_bias_, spec_.norm, spec_.norm_eps);
+  if (trunk) *trunk = result.sum;
+  return result.y;
+}
+
+Variable Transformer::forward(const Context& context, const RaggedBatch& batch, const DropoutKey& dropout, Variable* trunk,
+                              const ops::BalanceLoss& balance) const {
+  mark_ready(context, -1);
+  Shared shared{batch, dropout, make_cos_sin(context, batch), balance};
+  Variable x = ops::embedding(context, batch, *embedding_, position_);  // (T, C)
+  x = drop(context, x, spec_.dropout.embedding, dropout, random_key(dropout, 0, kEmbeddingDrop).stream);
+  Stream stream{x, {}};
+  for (const Block& block : blocks_) stream = run_block(context, block, std::move(stream), shared);
+  mark_ready(context, spec_.num_layers);
+  return final_norm(context, stream, trunk);
+}
+
+Tensor Transformer::logits(const Context& context, const Tensor& hidden) const {
+  Tensor y = context.make({hidden.rows(), spec_.vocab_size}, hidden.dtype());
+  ops::linear_forward(context, hidden, head(), nullptr, {}, y);
+  return y;
+}
+
+void Transformer::loss(const Context& context, const RaggedBatch& batch, const DropoutKey& dropout,
+                       const LossPlaces& places) const {
+  SINTER_CHECK(static_cast<bool>(batch.targets), "[loss] the batch has no targets");
+  Variable trunk;
+  Variable hidden = forward(context, batch, dropout, mtp_blocks_.empty() ? nullptr : &trunk, places.balance);
+  ops::linear_cross_entropy(context, hidden, head(), batch.targets, places.scale, places.losses);
+  for (size_t j = 0; j < mtp_blocks_.size(); ++j) {
+    SINTER_CHECK(places.mtp_targets.size() > j && places.mtp_losses.size() > j, "[loss] no targets for extra head {}", j);
+    Shared shared{batch, dropout, make_cos_sin(context, batch), {}};
+    Stream stream = run_block(context, mtp_blocks_[j], {trunk, {}}, shared);
+    Variable ahead = final_norm(context, stream, nullptr);
+    ops::linear_cross_entropy(context, ahead, head(), places.mtp_targets[j], places.mtp_scale, places.mtp_losses[j]);
+  }
+}
+
+}  // namespace sinter::models

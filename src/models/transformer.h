@@ -1,0 +1,94 @@
+// The transformer, once for all families: the spec decides which parts a block has. Training passes packed sequences
+// and a tape; serving passes prefill and decode mixed, with a paged cache and no tape.
+#pragma once
+#include <functional>
+#include <vector>
+
+#include "models/parameter_store.h"
+#include "ops/attention.h"
+#include "ops/context.h"
+#include "ops/moe.h"
+#include "spec/model_spec.h"
+
+namespace sinter::models {
+
+using autograd::Variable;
+using core::RaggedBatch;
+using ops::Context;
+
+// What a training forward draws its random numbers by; p of every dropout comes from the spec.
+struct DropoutKey {
+  bool is_on = false;
+  uint64_t seed = 0;
+  uint64_t step = 0;          // a new mask every step and micro-batch
+  uint64_t first_token = 0;   // place of the batch's first token in the step: N ranks draw what one would
+};
+
+// Where a training forward leaves its losses. All tensors on the device.
+struct LossPlaces {
+  Tensor scale;                     // (1) f32: gradient of the total with respect to one token's loss
+  Tensor losses;                    // (T) f32 out
+  std::vector<Tensor> mtp_targets;  // per extra head (T) i32: targets further ahead
+  std::vector<Tensor> mtp_losses;   // per extra head (T) f32 out
+  Tensor mtp_scale;                 // (1) f32, with extra heads
+  ops::BalanceLoss balance;         // of the mixture-of-experts layers
+};
+
+class Transformer {
+ public:
+  // Keeps references to both; the store must hold this spec's tensors.
+  Transformer(const spec::ModelSpec& spec, ParameterStore& store);
+
+  // The residual stream after the last block, normalised: (T, C). `trunk` (may be null) receives it before the norm.
+  Variable forward(const Context& context, const RaggedBatch& batch, const DropoutKey& dropout, Variable* trunk = nullptr,
+                   const ops::BalanceLoss& balance = {}) const;
+  // Logits of rows of the hidden states: (R, C) -> (R, V).
+  Tensor logits(const Context& context, const Tensor& hidden) const;
+  // Forward and the loss of every supervised token; with a tape also the head's gradients. Then tape->backward(), until
+  // which the batch must live.
+  void loss(const Context& context, const RaggedBatch& batch, const DropoutKey& dropout, const LossPlaces& places) const;
+
+  const spec::ModelSpec& spec() const { return spec_; }
+  ParameterStore& store() const { return store_; }
+  // Called during backward when all gradients of a layer are complete (num_layers for final norm and head, then down to
+  // -1 for the embeddings): what data parallelism overlaps its reductions with.
+  std::function<void(int64_t layer)> on_gradients_ready;
+
+ private:
+  struct Block {
+    int64_t layer = 0;
+    Parameter *norm1 = nullptr, *norm1_bias = nullptr, *qkv = nullptr, *qkv_bias = nullptr, *q_norm = nullptr,
+              *k_norm = nullptr, *out = nullptr, *out_bias = nullptr, *norm2 = nullptr, *norm2_bias = nullptr,
+              *up = nullptr, *up_bias = nullptr, *down = nullptr, *down_bias = nullptr, *router = nullptr;
+  };
+  // What all blocks of one forward share.
+  struct Shared {
+    const RaggedBatch& batch;  // must outlive the backward pass
+    DropoutKey dropout;
+    Tensor cos_sin;  // (T, D) f32, or empty
+    ops::BalanceLoss balance;
+  };
+  struct Stream {
+    Variable x;         // (T, C): what the last sublayer adds
+    Variable residual;  // (T, C): the stream so far; empty before the first block
+  };
+  Block make_block(const std::string& prefix, int64_t layer) const;
+  Tensor make_cos_sin(const Context& context, const RaggedBatch& batch) const;
+  Stream run_block(const Context& context, const Block& block, Stream stream, const Shared& shared) const;
+  Stream block_body(const Context& context, const Block& block, const Stream& stream, const Shared& shared) const;
+  Variable attention_part(const Context& context, const Block& block, const Variable& h, const Shared& shared) const;
+  Variable mlp_part(const Context& context, const Block& block, const Variable& h, const Shared& shared) const;
+  Variable drop(const Context& context, const Variable& x, float p, const DropoutKey& key, uint64_t use) const;
+  Variable final_norm(const Context& context, const Stream& stream, Variable* trunk) const;
+  void mark_ready(const Context& context, int64_t layer) const;
+  Parameter& head() const { return spec_.tied_head ? *embedding_ : *head_; }
+
+  const spec::ModelSpec spec_;
+  ParameterStore& store_;
+  Parameter *embedding_ = nullptr, *position_ = nullptr, *final_norm_ = nullptr, *final_norm_bias_ = nullptr,
+            *head_ = nullptr;
+  std::vector<Block> blocks_, mtp_blocks_;
+  Tensor inv_freq_;  // (1, D/2) f32; empty for dynamic scaling, which makes its own per batch
+};
+
+}  // namespace sinter::models

@@ -1,0 +1,42 @@
+#include "ops/activation.h"
+
+namespace sinter::ops {
+
+Variable activation(const Context& context, const Variable& x, spec::Activation kind, bool gated) {
+  const int64_t R = x.value.rows(), F = x.value.size(-1) / (gated ? 2 : 1);
+  auto forward = [context, kind, gated, R, F](const Tensor& input) {
+    Tensor y = context.make({R, F}, input.dtype());
+    context.kernels.activation_forward(context.stream, {.kind = kind, .gated = gated, .x = input, .y = y});
+    return y;
+  };
+  Variable result = context.make_variable(forward(x.value));
+  if (!context.is_recording()) return result;
+  if (context.may_drop()) {
+    result.recipe = std::make_shared<autograd::Recipe>([forward, input = x.value] { return forward(input); });
+  }
+  context.tape->record([context, x, slot = result.slot, kind, gated] {
+    Tensor dy = take_gradient({{}, slot, nullptr}, "activation");
+    Tensor dx = context.make(x.value.shape(), x.value.dtype());
+    context.kernels.activation_backward(context.stream, {.kind = kind, .gated = gated, .dy = dy, .x = x.value, .dx = dx});
+    accumulate(context, x, std::move(dx));
+  });
+  return result;
+}
+
+Variable dropout(const Context& context, const Variable& x, float p, RandomKey key, uint64_t first_index) {
+  if (p == 0.0f) return x;
+  Tensor y = context.make(x.value.shape(), x.value.dtype());
+  context.kernels.dropout(context.stream, {.p = p, .key = key, .first_index = first_index, .x = x.value, .y = y});
+  Variable result = context.make_variable(std::move(y));
+  if (!context.is_recording()) return result;
+  Variable place{{}, x.slot, nullptr};
+  context.tape->record([context, place, slot = result.slot, p, key, first_index] {
+    Tensor dy = take_gradient({{}, slot, nullptr}, "dropout");
+    Tensor dx = context.make(dy.shape(), dy.dtype());  // dy may be shared with the residual stream: not in place
+    context.kernels.dropout(context.stream, {.p = p, .key = key, .first_index = first_index, .x = dy, .y = dx});
+    accumulate(context, place, std::move(dx));
+  });
+  return result;
+}
+
+}  // namespace sinter::ops

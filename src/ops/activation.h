@@ -1,0 +1,13 @@
+// The MLP's nonlinearity, and dropout.
+#pragma once
+#include "ops/context.h"
+
+namespace sinter::ops {
+
+// Gated: x = [gate | up] (R, 2F) -> act(gate) * up (R, F). Else act(x), (R, F).
+Variable activation(const Context& context, const Variable& x, spec::Activation kind, bool gated);
+
+// Zeroes elements with probability p and scales the rest by 1 / (1 - p); the identity when p is 0 or nothing records.
+Variable dropout(const Context& context, const Variable& x, float p, RandomKey key, uint64_t first_index);
+
+}  // namespace sinter::ops

@@ -1,0 +1,48 @@
+#include "ops/context.h"
+
+#include "base/error.h"
+
+namespace sinter::ops {
+
+void accumulate(const Context& context, const Variable& x, Tensor grad) {
+  if (!x.slot) return;
+  if (!x.slot->grad) {
+    x.slot->grad = std::move(grad);
+  } else {
+    context.kernels.axpby(context.stream, {.x = grad, .y = x.slot->grad, .alpha = 1.0f, .beta = 1.0f});
+  }
+}
+
+Tensor take_gradient(const Variable& y, const char* op) {
+  SINTER_CHECK(y.slot && y.slot->grad, "[{}] backward reached an output that has no gradient", op);
+  return std::move(y.slot->grad);
+}
+
+std::vector<Variable> checkpoint(const Context& context, const std::vector<Variable>& inputs, Body body) {
+  Context plain{context.kernels, context.stream, context.memory, nullptr};
+  std::vector<Variable> detached;
+  for (const Variable& x : inputs) detached.push_back({x.value, nullptr, nullptr});
+  std::vector<Variable> outputs = body(plain, detached);
+  for (Variable& y : outputs) y = context.make_variable(std::move(y.value));
+  // The closure must not keep the outputs' values alive, only the places of their gradients.
+  std::vector<std::shared_ptr<autograd::GradSlot>> slots;
+  for (const Variable& y : outputs) slots.push_back(y.slot);
+  context.tape->record([context, inputs, slots, body = std::move(body)] {
+    Tape tape(autograd::Recompute::none);
+    Context inner{context.kernels, context.stream, context.memory, &tape};
+    std::vector<Variable> again;
+    for (const Variable& x : inputs) {
+      again.push_back(x.slot ? Tape::make_variable(x.value) : Variable{x.value, nullptr, nullptr});
+    }
+    std::vector<Variable> results = body(inner, again);
+    for (size_t i = 0; i < results.size(); ++i) results[i].slot->grad = std::move(slots[i]->grad);
+    results.clear();
+    tape.backward();
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i].slot && again[i].slot->grad) accumulate(context, inputs[i], std::move(again[i].slot->grad));
+    }
+  });
+  return outputs;
+}
+
+}  // namespace sinter::ops

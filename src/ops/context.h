@@ -1,0 +1,42 @@
+// What every op needs besides its operands: where to run, where to put results, whether to record.
+#pragma once
+#include "autograd/tape.h"
+#include "kernels/table.h"
+
+namespace sinter::ops {
+
+using autograd::Parameter;
+using autograd::Saved;
+using autograd::Tape;
+using autograd::Variable;
+using core::DType;
+using core::Shape;
+using core::Tensor;
+using kernels::RandomKey;
+
+struct Context {
+  const kernels::KernelTable& kernels;
+  core::Stream& stream;
+  core::Allocator& memory;  // activations and gradients of activations
+  Tape* tape = nullptr;     // null: inference, nothing is kept
+
+  Tensor make(Shape shape, DType dtype) const { return Tensor(memory, shape, dtype); }
+  bool is_recording() const { return tape != nullptr; }
+  // A result: with a gradient slot when recording.
+  Variable make_variable(Tensor value) const {
+    return tape ? Tape::make_variable(std::move(value)) : Variable{std::move(value), nullptr, nullptr};
+  }
+  bool may_drop() const { return tape && tape->mode() == autograd::Recompute::selective; }
+};
+
+// Adds `grad` to the gradient gathering in x; the first one is moved in without a copy.
+void accumulate(const Context& context, const Variable& x, Tensor grad);
+// The gathered gradient, handed over. Throws when none arrived (a bug of ours).
+Tensor take_gradient(const Variable& y, const char* op);
+
+// Runs body on the inputs without recording, and again with recording when its gradients are needed: the memory between
+// is only the inputs. body must be a pure function of its inputs.
+using Body = std::function<std::vector<Variable>(const Context&, const std::vector<Variable>&)>;
+std::vector<Variable> checkpoint(const Context& context, const std::vector<Variable>& inputs, Body body);
+
+}  // namespace sinter::ops

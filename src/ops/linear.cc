@@ -1,0 +1,68 @@
+#include "ops/linear.h"
+
+#include "base/error.h"
+
+namespace sinter::ops {
+namespace {
+
+Variable linear_impl(const Context& context, const Variable& x, Parameter& weight, Parameter* bias, const Tensor& groups) {
+  const Tensor& w = weight.weight.data;
+  const int64_t N = w.size(-2), K = w.size(-1);
+  SINTER_CHECK(x.value.size(-1) == K, "[linear] {}: x is {}, weight is {}", weight.name, x.value.shape().to_string(),
+               w.shape().to_string());
+  Tensor y = context.make({x.value.rows(), N}, x.value.dtype());
+  linear_forward(context, x.value, weight, bias, groups, y);
+  Variable result = context.make_variable(std::move(y));
+  if (!context.is_recording()) return result;
+  Variable input{{}, x.slot, nullptr};
+  const Shape dx_shape = x.value.shape();
+  context.tape->record([context, saved = x.save(), input, slot = result.slot, &weight, bias, groups, dx_shape] {
+    Tensor dy = take_gradient({{}, slot, nullptr}, "linear");
+    Tensor dx = input.slot ? context.make(dx_shape, dy.dtype()) : Tensor();
+    linear_backward(context, dy, saved.get(), weight, bias, groups, dx);
+    if (dx) accumulate(context, input, std::move(dx));
+  });
+  return result;
+}
+
+}  // namespace
+
+Variable linear(const Context& context, const Variable& x, Parameter& weight, Parameter* bias) {
+  return linear_impl(context, x, weight, bias, {});
+}
+
+Variable expert_linear(const Context& context, const Variable& x, Parameter& weight, const Tensor& group_offsets) {
+  return linear_impl(context, x, weight, nullptr, group_offsets);
+}
+
+void linear_forward(const Context& context, const Tensor& x, const Parameter& weight, const Parameter* bias,
+                    const Tensor& group_offsets, const Tensor& y) {
+  context.kernels.matmul(context.stream, {.a = x,
+                                          .b = weight.weight,
+                                          .c = y,
+                                          .transpose_b = true,
+                                          .bias = bias ? bias->weight.data : Tensor(),
+                                          .group_offsets = group_offsets});
+}
+
+void linear_backward(const Context& context, const Tensor& dy, const Tensor& x, Parameter& weight, Parameter* bias,
+                     const Tensor& group_offsets, const Tensor& dx) {
+  if (dx) {
+    context.kernels.matmul(context.stream, {.a = dy, .b = weight.weight, .c = dx, .group_offsets = group_offsets});
+  }
+  if (weight.grad) {
+    context.kernels.matmul(context.stream, {.a = dy,
+                                            .b = {.data = x},
+                                            .c = weight.grad,
+                                            .transpose_a = true,
+                                            .accumulate = weight.has_gradient,
+                                            .group_offsets = group_offsets});
+    weight.has_gradient = true;
+  }
+  if (bias && bias->grad) {
+    context.kernels.column_sum(context.stream, {.x = dy, .y = bias->grad, .accumulate = bias->has_gradient});
+    bias->has_gradient = true;
+  }
+}
+
+}  // namespace sinter::ops

@@ -1,0 +1,38 @@
+#include "ops/loss.h"
+
+#include <algorithm>
+
+#include "ops/linear.h"
+
+namespace sinter::ops {
+
+int64_t loss_chunk_rows(int64_t vocab_size, DType dtype) {
+  constexpr int64_t kChunkBytes = int64_t{1} << 28;  // large enough for full-rate products, small beside activations
+  int64_t rows = kChunkBytes / (vocab_size * static_cast<int64_t>(base::dtype_bytes(dtype)));
+  return std::clamp<int64_t>(rows / 128 * 128, 128, 16384);
+}
+
+void linear_cross_entropy(const Context& context, const Variable& x, Parameter& weight, const Tensor& targets,
+                          const Tensor& scale, const Tensor& losses) {
+  const int64_t T = x.value.rows(), V = weight.weight.data.size(0);
+  const int64_t chunk = std::min(T, loss_chunk_rows(V, x.value.dtype()));
+  Tensor logits = context.make({chunk, V}, x.value.dtype());
+  Tensor dx = context.is_recording() ? context.make(x.value.shape(), x.value.dtype()) : Tensor();
+  for (int64_t begin = 0; begin < T; begin += chunk) {
+    const int64_t rows = std::min(chunk, T - begin);
+    Tensor x_rows = x.value.slice(begin, rows), logits_rows = logits.slice(0, rows);
+    linear_forward(context, x_rows, weight, nullptr, {}, logits_rows);
+    context.kernels.cross_entropy(context.stream, {.logits = logits_rows, .targets = targets.slice(begin, rows),
+                                                   .losses = losses.slice(begin, rows), .scale = scale,
+                                                   .write_gradient = context.is_recording()});
+    if (context.is_recording()) {
+      linear_backward(context, logits_rows, x_rows, weight, nullptr, {}, dx.slice(begin, rows));
+    }
+  }
+  if (context.is_recording()) {
+    Variable place{{}, x.slot, nullptr};
+    context.tape->record([context, place, dx] { accumulate(context, place, dx); });
+  }
+}
+
+}  // namespace sinter::ops

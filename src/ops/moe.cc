@@ -1,0 +1,98 @@
+#include "ops/moe.h"
+
+#include "ops/activation.h"
+#include "ops/linear.h"
+
+namespace sinter::ops {
+namespace {
+
+// Which rows go to which expert. The tensors stay on the device.
+struct Routing {
+  Tensor probs;          // (T, E) f32
+  Tensor experts;        // (T, k) i32
+  Variable weights;      // (T, k) f32
+  Tensor group_offsets;  // (E + 1) i32
+  Tensor row_of_slot;    // (T k) i32
+  Tensor slot_of_row;    // (T k) i32
+};
+
+Routing route(const Context& context, const Variable& logits, const spec::MoeSpec& moe, const BalanceLoss& balance) {
+  const int64_t T = logits.value.rows(), E = moe.num_experts, k = moe.experts_per_token;
+  Routing r{.probs = context.make({T, E}, DType::f32),
+            .experts = context.make({T, k}, DType::i32),
+            .weights = context.make_variable(context.make({T, k}, DType::f32)),
+            .group_offsets = context.make({E + 1}, DType::i32),
+            .row_of_slot = context.make({T * k}, DType::i32),
+            .slot_of_row = context.make({T * k}, DType::i32)};
+  context.kernels.router_forward(context.stream, {.experts_per_token = k, .norm_topk_prob = moe.norm_topk_prob,
+                                                  .logits = logits.value, .probs = r.probs, .experts = r.experts,
+                                                  .weights = r.weights.value});
+  context.kernels.expert_sort(context.stream, {.experts = r.experts, .group_offsets = r.group_offsets,
+                                               .row_of_slot = r.row_of_slot, .slot_of_row = r.slot_of_row});
+  if (balance.loss) {
+    context.kernels.balance_loss(context.stream, {.probs = r.probs, .group_offsets = r.group_offsets, .loss = balance.loss});
+  }
+  if (!context.is_recording()) return r;
+  context.tape->record([context, logits, r, norm_topk_prob = moe.norm_topk_prob, scale = balance.scale] {
+    Tensor dlogits = context.make(logits.value.shape(), logits.value.dtype());
+    context.kernels.router_backward(context.stream, {.norm_topk_prob = norm_topk_prob,
+                                                     .dweights = take_gradient(r.weights, "router"), .probs = r.probs,
+                                                     .experts = r.experts, .weights = r.weights.value,
+                                                     .group_offsets = r.group_offsets, .balance_scale = scale,
+                                                     .dlogits = dlogits});
+    accumulate(context, logits, std::move(dlogits));
+  });
+  return r;
+}
+
+// Copies each token's row to the k places of its experts; the gradient sums them back.
+Variable gather(const Context& context, const Variable& x, const Routing& r) {
+  const int64_t C = x.value.size(-1);
+  Tensor rows = context.make({r.slot_of_row.num_elements(), C}, x.value.dtype());
+  context.kernels.expert_gather(context.stream, {.x = x.value, .slot_of_row = r.slot_of_row, .y = rows});
+  Variable result = context.make_variable(std::move(rows));
+  if (!context.is_recording()) return result;
+  Variable place{{}, x.slot, nullptr};
+  context.tape->record([context, place, slot = result.slot, row_of_slot = r.row_of_slot, shape = x.value.shape()] {
+    Tensor drows = take_gradient({{}, slot, nullptr}, "expert_gather");
+    Tensor dx = context.make(shape, drows.dtype());
+    context.kernels.expert_combine(context.stream, {.x = drows, .row_of_slot = row_of_slot, .y = dx});
+    accumulate(context, place, std::move(dx));
+  });
+  return result;
+}
+
+Variable combine(const Context& context, const Variable& rows, const Routing& r) {
+  const int64_t T = r.weights.value.size(0), C = rows.value.size(-1);
+  Tensor y = context.make({T, C}, rows.value.dtype());
+  context.kernels.expert_combine(context.stream,
+                                 {.x = rows.value, .row_of_slot = r.row_of_slot, .weights = r.weights.value, .y = y});
+  Variable result = context.make_variable(std::move(y));
+  if (!context.is_recording()) return result;
+  context.tape->record([context, rows, slot = result.slot, r] {
+    Tensor dy = take_gradient({{}, slot, nullptr}, "expert_combine");
+    Tensor drows = context.make(rows.value.shape(), rows.value.dtype());
+    Tensor dweights = context.make(r.weights.value.shape(), DType::f32);
+    context.kernels.expert_combine_backward(context.stream, {.dy = dy, .x = rows.value, .row_of_slot = r.row_of_slot,
+                                                             .weights = r.weights.value, .dx = drows,
+                                                             .dweights = dweights});
+    accumulate(context, rows, std::move(drows));
+    accumulate(context, r.weights, std::move(dweights));
+  });
+  return result;
+}
+
+}  // namespace
+
+Variable moe(const Context& context, const Variable& x, const MoeWeights& weights, const spec::ModelSpec& spec,
+             const BalanceLoss& balance) {
+  Variable logits = linear(context, x, weights.router, nullptr);                      // (T, E)
+  Routing routing = route(context, logits, spec.moe, balance);
+  Variable rows = gather(context, x, routing);                                        // (T k, C)
+  Variable up = expert_linear(context, rows, weights.up, routing.group_offsets);      // (T k, 2F)
+  Variable act = activation(context, up, spec.activation, spec.gated_mlp);            // (T k, F)
+  Variable down = expert_linear(context, act, weights.down, routing.group_offsets);   // (T k, C)
+  return combine(context, down, routing);
+}
+
+}  // namespace sinter::ops

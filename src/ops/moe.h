@@ -1,0 +1,23 @@
+// A mixture-of-experts layer: route, sort tokens by expert, grouped products, combine.
+#pragma once
+#include "ops/context.h"
+
+namespace sinter::ops {
+
+struct MoeWeights {
+  Parameter& router;  // (E, C)
+  Parameter& up;      // (E, 2F, C)
+  Parameter& down;    // (E, C, F)
+};
+
+// The load-balancing loss's places: `loss` (1) f32 gathers the layers' losses, `scale` (1) f32 is the gradient of the
+// total with respect to one layer's loss. Both empty: no such loss.
+struct BalanceLoss {
+  Tensor loss, scale;
+};
+
+// x (T, C) -> (T, C)
+Variable moe(const Context& context, const Variable& x, const MoeWeights& weights, const spec::ModelSpec& spec,
+             const BalanceLoss& balance);
+
+}  // namespace sinter::ops

@@ -1,0 +1,23 @@
+// RMSNorm and LayerNorm over the last axis, with the addition to the residual stream fused in.
+#pragma once
+#include "ops/context.h"
+
+namespace sinter::ops {
+
+struct NormResult {
+  Variable y;    // (R, C): normalised
+  Variable sum;  // (R, C): x + residual, the stream that goes on; x itself when there is no residual
+};
+
+// residual may hold an empty tensor. weight and bias (null for RMSNorm) are read in f32.
+NormResult norm(const Context& context, const Variable& x, const Variable& residual, Parameter& weight, Parameter* bias,
+                spec::NormKind kind, float eps);
+
+// RMSNorm over each head of Q and K of packed rows (T, W).
+Variable head_norm(const Context& context, const Variable& qkv, Parameter& q_weight, Parameter& k_weight,
+                   const spec::ModelSpec& spec);
+
+// Sets a vector's gradient to zero when this step has not touched it yet: for kernels that only add.
+void begin_gradient(const Context& context, Parameter& parameter);
+
+}  // namespace sinter::ops
