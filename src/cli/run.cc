@@ -11,6 +11,7 @@ namespace {
 
 void add_verbs(CLI::App& app) {
   add_tokenizer(app);
+  add_verify(app);
 }
 
 // CLI11 reports "The following argument was not expected: X"; ours also names the nearest flag or verb.

@@ -11,5 +11,6 @@ namespace sinter::cli {
 int run(int argc, char** argv);
 
 void add_tokenizer(CLI::App& app);
+void add_verify(CLI::App& app);
 
 }  // namespace sinter::cli

@@ -1,0 +1,64 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/verbs.h"
+#include "eval/model.h"
+#include "eval/verify.h"
+
+namespace sinter::cli {
+namespace {
+
+struct Flags {
+  std::vector<std::string> folders;
+  std::string device = "cpu", precision = "fp32";
+  bool as_json = false, is_quiet = false;
+};
+
+void run_verify(const Flags& flags) {
+  eval::VerifyOptions options{core::parse_device(flags.device), eval::parse_precision(flags.precision)};
+  nlohmann::json report = nlohmann::json::array();
+  int64_t num_failed = 0, num_checks = 0;
+  for (const std::string& folder : flags.folders) {
+    std::vector<eval::VerifyCheck> checks = eval::verify_model(folder, options);
+    base::Table table({"check", "error", "limit", "of", ""});
+    const eval::VerifyCheck* worst = nullptr;
+    for (const eval::VerifyCheck& c : checks) {
+      ++num_checks;
+      num_failed += !c.holds();
+      if (!worst || !(c.error / std::max(c.limit, 1e-30) <= worst->error / std::max(worst->limit, 1e-30))) worst = &c;
+      table.add_row({c.name, fmt::format("{:.2e}", c.error), fmt::format("{:.0e}", c.limit), c.kind, c.holds() ? "ok" : "FAIL"});
+      report.push_back({{"folder", folder}, {"check", c.name}, {"kind", c.kind}, {"error", c.error}, {"limit", c.limit},
+                        {"holds", c.holds()}});
+    }
+    if (flags.as_json) continue;
+    if (!flags.is_quiet) std::printf("%s\n%s\n", folder.c_str(), table.to_string(2).c_str());
+    if (worst) {
+      std::printf("%s: %zu checks, nearest to its limit: %s %.2e of %.0e\n", folder.c_str(), checks.size(),
+                  worst->name.c_str(), worst->error, worst->limit);
+    }
+  }
+  if (flags.as_json) {
+    std::printf("%s\n", report.dump(2).c_str());
+  } else {
+    std::printf("%ld checks, %ld failed (%s, %s)\n", num_checks, num_failed, flags.device.c_str(), flags.precision.c_str());
+  }
+  SINTER_CHECK(num_failed == 0, "{} of {} checks failed", num_failed, num_checks);
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* verb = app.add_subcommand("verify", "check model folders against the golden answers written beside them");
+  verb->add_option("DIR", flags->folders, "folders with config.json, weights and golden.safetensors")->required();
+  verb->add_option("--device", flags->device, "cpu, cuda or cuda:N")->capture_default_str();
+  verb->add_option("--precision", flags->precision, "fp32, bf16 or fp16")->capture_default_str();
+  verb->add_flag("--json", flags->as_json, "print the checks as JSON");
+  verb->add_flag("--quiet", flags->is_quiet, "one line per folder instead of one per check");
+  verb->callback([flags] { run_verify(*flags); });
+}
+
+}  // namespace sinter::cli

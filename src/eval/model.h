@@ -1,0 +1,29 @@
+// A model folder opened for use: spec, weights and transformer together.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "models/transformer.h"
+#include "spec/model_spec.h"
+
+namespace sinter::eval {
+
+struct OpenOptions {
+  core::Device device;
+  core::DType compute = core::DType::f32;
+  bool trains = false;
+};
+
+struct OpenModel {
+  spec::ModelSpec spec;
+  std::unique_ptr<models::ParameterStore> store;
+  std::unique_ptr<models::Transformer> transformer;
+};
+
+// Loads config.json and the safetensors of a Hugging Face folder. Throws base::Error naming what is wrong.
+OpenModel open_model(const std::string& folder, const OpenOptions& options);
+
+// "fp32", "bf16" or "fp16"; throws base::UsageError.
+core::DType parse_precision(const std::string& text);
+
+}  // namespace sinter::eval

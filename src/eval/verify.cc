@@ -1,0 +1,238 @@
+#include "eval/verify.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "core/host_batch.h"
+#include "eval/model.h"
+#include "models/weights.h"
+
+namespace sinter::eval {
+namespace {
+
+using core::DType;
+using core::Tensor;
+
+struct Limits {
+  double logits, loss, gradient, step;
+  bool gradients_by_cosine;
+};
+
+Limits limits_for(const VerifyOptions& options) {
+  if (options.compute != DType::f32) return {5e-2, 1e-3, 5e-3, 2e-2, true};
+  if (options.device.kind == core::DeviceKind::cuda) return {1e-4, 1e-4, 1e-4, 1e-4, false};
+  return {1e-5, 1e-4, 1e-4, 1e-4, false};
+}
+
+double relative_error(const std::vector<float>& found, const std::vector<float>& expected) {
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    double d = static_cast<double>(found[i]) - expected[i];
+    difference += d * d;
+    norm += static_cast<double>(expected[i]) * expected[i];
+  }
+  return std::sqrt(difference) / std::max(std::sqrt(norm), 1e-30);
+}
+
+double one_minus_cosine(const std::vector<float>& found, const std::vector<float>& expected) {
+  double dot = 0, a = 0, b = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    dot += static_cast<double>(found[i]) * expected[i];
+    a += static_cast<double>(found[i]) * found[i];
+    b += static_cast<double>(expected[i]) * expected[i];
+  }
+  return 1.0 - dot / std::max(std::sqrt(a * b), 1e-30);
+}
+
+std::vector<float> floats_of(const io::TensorEntry& entry) {
+  std::vector<float> values(static_cast<size_t>(entry.num_elements()));
+  base::convert_elements(entry.dtype, entry.bytes.data(), DType::f32, values.data(), values.size());
+  return values;
+}
+
+// (B, T) i64 on disk as rows of token ids.
+std::vector<std::vector<int32_t>> token_rows(const io::TensorEntry& entry, const std::string& path, int64_t vocab) {
+  SINTER_CHECK(entry.dtype == DType::i64 && entry.shape.size() == 2, "'{}': '{}' should be i64 with two axes", path,
+               entry.name);
+  std::vector<int64_t> flat(static_cast<size_t>(entry.num_elements()));
+  std::memcpy(flat.data(), entry.bytes.data(), entry.bytes.size());
+  const auto columns = static_cast<size_t>(entry.shape[1]);
+  std::vector<std::vector<int32_t>> rows(static_cast<size_t>(entry.shape[0]));
+  for (size_t i = 0; i < flat.size(); ++i) {
+    SINTER_CHECK(flat[i] >= 0 && flat[i] < vocab, "'{}': '{}' holds token {} outside the vocabulary of {}", path, entry.name,
+                 flat[i], vocab);
+    rows[i / columns].push_back(static_cast<int32_t>(flat[i]));
+  }
+  return rows;
+}
+
+class Verifier {
+ public:
+  Verifier(const std::string& folder, const VerifyOptions& options)
+      : limits_(limits_for(options)),
+        path_(folder + "/golden.safetensors"),
+        golden_(path_),
+        model_(open_model(folder, {options.device, options.compute, true})),
+        device_(core::runtime(options.device)),
+        kernels_(kernels::kernels_for(options.device)) {
+    if (std::filesystem::exists(folder + "/golden.json")) answers_ = base::load_json(folder + "/golden.json");
+    rows_ = token_rows(golden("input_ids"), path_, model_.spec.vocab_size);
+  }
+
+  std::vector<VerifyCheck> run() {
+    check_logits();
+    check_greedy();
+    check_gradients();
+    if (answers_.contains("train_losses")) check_training();
+    return std::move(checks_);
+  }
+
+ private:
+  const io::TensorEntry& golden(const std::string& name) const {
+    const io::TensorEntry* entry = golden_.find(name);
+    SINTER_CHECK(entry, "'{}': tensor '{}' is missing; see tests/golden/generate.py for the form", path_, name);
+    return *entry;
+  }
+
+  core::HostBatch host_batch() const {
+    core::HostBatch batch;
+    for (const auto& row : rows_) batch.add_sequence(row);
+    batch.set_next_token_targets();
+    return batch;
+  }
+
+  ops::Context context(autograd::Tape* tape) { return {kernels_, device_.stream(), device_.allocator(), tape}; }
+
+  std::vector<float> logits_of(const core::HostBatch& host) {
+    core::RaggedBatch batch = core::upload(device_.allocator(), host);
+    ops::Context plain = context(nullptr);
+    Tensor hidden = model_.transformer->forward(plain, batch, {}).value;
+    return core::to_host_floats(model_.transformer->logits(plain, hidden));
+  }
+
+  void check_logits() {
+    std::vector<float> expected = floats_of(golden("logits")), found = logits_of(host_batch());
+    // Some folders hold the logits of the last positions only.
+    const auto V = static_cast<size_t>(model_.spec.vocab_size), T = rows_[0].size();
+    const size_t kept = expected.size() / V / rows_.size();
+    std::vector<float> tail;
+    for (size_t r = 0; r < rows_.size(); ++r) {
+      auto begin = found.begin() + static_cast<std::ptrdiff_t>((r * T + T - kept) * V);
+      tail.insert(tail.end(), begin, begin + static_cast<std::ptrdiff_t>(kept * V));
+    }
+    checks_.push_back({"logits", "relative", relative_error(tail, expected), limits_.logits});
+  }
+
+  // The whole sequence again for every new token: no cache is involved, so this is the model's own answer.
+  void check_greedy() {
+    if (!golden_.find("greedy")) return;
+    auto expected = token_rows(golden("greedy"), path_, model_.spec.vocab_size);
+    const size_t total = rows_[0].size();
+    double differing = 0;
+    for (size_t r = 0; r < rows_.size(); ++r) {
+      const size_t prompt = golden_.find("greedy_prompt") ? floats_of(golden("greedy_prompt")).size()
+                                                          : (total > expected[r].size() + 1 ? 8 : 1);
+      std::vector<int32_t> sequence(rows_[r].begin(), rows_[r].begin() + static_cast<std::ptrdiff_t>(prompt));
+      for (int32_t token : expected[r]) {
+        core::HostBatch batch;
+        batch.add_sequence(sequence);
+        std::vector<float> logits = logits_of(batch);
+        auto last = logits.end() - model_.spec.vocab_size;
+        auto best = static_cast<int32_t>(std::max_element(last, logits.end()) - last);
+        differing += best != token;
+        sequence.push_back(token);  // the reference's token, so that one slip is counted once
+      }
+    }
+    // Rounding to 16 bits may flip near ties; half the tokens differing means something is wrong.
+    double total_tokens = static_cast<double>(expected.size() * expected[0].size());
+    checks_.push_back({"greedy", "tokens differing", differing, limits_.gradients_by_cosine ? total_tokens / 2 : 0});
+  }
+
+  // Mean loss of the batch; leaves the gradients in the store.
+  double loss_and_gradients() {
+    model_.store->begin_step();
+    core::HostBatch host = host_batch();
+    core::RaggedBatch batch = core::upload(device_.allocator(), host);
+    auto count = static_cast<double>(std::count_if(host.targets.begin(), host.targets.end(), [](int t) { return t >= 0; }));
+    models::LossPlaces places;
+    places.scale = core::make_tensor<float>(device_.allocator(), {1}, {static_cast<float>(1.0 / count)});
+    places.losses = Tensor(device_.allocator(), {batch.num_tokens}, DType::f32);
+    autograd::Tape tape(autograd::Recompute::none);
+    model_.transformer->loss(context(&tape), batch, {}, places);
+    tape.backward();
+    double sum = 0;
+    for (float loss : core::to_host_floats(places.losses)) sum += loss;
+    return sum / count;
+  }
+
+  void check_gradients() {
+    double expected = floats_of(golden("loss"))[0], found = loss_and_gradients();
+    checks_.push_back({"loss", "relative", std::abs(found - expected) / std::abs(expected), limits_.loss});
+    for (const models::ParameterStore::Slot& slot : model_.store->slots()) {
+      for (const models::DiskTensor& part : models::split_parts(slot.info, model_.store->gradient_of(slot))) {
+        const io::TensorEntry* entry = golden_.find("grad." + part.name);
+        if (!entry) continue;
+        std::vector<float> reference = floats_of(*entry);
+        double error = limits_.gradients_by_cosine ? one_minus_cosine(part.values, reference)
+                                                   : relative_error(part.values, reference);
+        checks_.push_back({"grad " + part.name, limits_.gradients_by_cosine ? "1 - cosine" : "relative", error,
+                           limits_.gradient});
+      }
+    }
+  }
+
+  // Ten AdamW steps on the same batch with the constants the goldens were made with.
+  void check_training() {
+    models::ParameterStore& store = *model_.store;
+    core::Allocator& memory = device_.allocator();
+    auto zeros = [&](int64_t n) {
+      Tensor t(memory, {n}, DType::f32);
+      kernels_.fill(device_.stream(), t, 0.0f);
+      return t;
+    };
+    Tensor m = zeros(store.num_elements()), v = zeros(store.num_elements()), norm = zeros(1), control = zeros(2);
+    const auto& losses = answers_["train_losses"];
+    for (size_t step = 0; step < losses.size(); ++step) {
+      double found = loss_and_gradients(), expected = losses[step].get<double>();
+      checks_.push_back({"step " + std::to_string(step + 1), "relative", std::abs(found - expected) / std::abs(expected),
+                         limits_.step});
+      Tensor squares = zeros(1);
+      kernels_.sum_squares(device_.stream(), {.x = store.grad(), .total = squares});
+      kernels_.clip_control(device_.stream(),
+                            {.norm_squared = squares, .max_norm = 1.0f, .grad_scale = 1.0f, .control = control, .norm = norm});
+      auto update = [&](int64_t begin, int64_t end, float decay) {
+        const int64_t n = end - begin;
+        kernels_.adamw(device_.stream(),
+                       {.master = store.master().slice(begin, n), .grad = store.grad().slice(begin, n), .m = m.slice(begin, n),
+                        .v = v.slice(begin, n), .control = control, .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f,
+                        .eps = 1e-8f, .weight_decay = decay, .step = static_cast<int64_t>(step) + 1});
+      };
+      update(0, store.decay_end(), 0.1f);
+      update(store.decay_end(), store.num_elements(), 0.0f);
+      store.refresh_compute();
+    }
+  }
+
+  const Limits limits_;
+  const std::string path_;
+  io::SafetensorsFile golden_;
+  OpenModel model_;
+  core::DeviceRuntime& device_;
+  const kernels::KernelTable& kernels_;
+  nlohmann::json answers_;
+  std::vector<std::vector<int32_t>> rows_;
+  std::vector<VerifyCheck> checks_;
+};
+
+}  // namespace
+
+std::vector<VerifyCheck> verify_model(const std::string& folder, const VerifyOptions& options) {
+  return Verifier(folder, options).run();
+}
+
+}  // namespace sinter::eval
