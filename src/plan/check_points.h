@@ -1,0 +1,20 @@
+// Points in the form of planner_points.json, and the models such points name.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/check_rows.h"
+#include "spec/model_spec.h"
+
+namespace sinter::plan {
+
+// GPT with biases, LayerNorm, learned positions and a tied head, MLP four times as wide.
+spec::ModelSpec gpt_spec(int64_t layers, int64_t hidden, int64_t heads, int64_t vocab, int64_t positions);
+
+// Public models by the names the sources use; nullopt when the name is not known.
+std::optional<spec::ModelSpec> known_model(const std::string& name);
+
+std::vector<CheckRow> load_points(const std::string& text, const std::string& path, const HardwareTable& hardware);
+
+}  // namespace sinter::plan

@@ -1,0 +1,60 @@
+#include "plan/collectives.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace sinter::plan {
+
+int64_t Collectives::ranks_per_node(const Group& group) const {
+  int64_t room = std::max<int64_t>(1, cluster_.per_node / std::max<int64_t>(1, group.stride));
+  return std::min(group.size, room);
+}
+
+int64_t Collectives::nodes(const Group& group) const {
+  int64_t local = ranks_per_node(group);
+  return (group.size + local - 1) / local;
+}
+
+double Collectives::bandwidth(const Group& group) const {
+  // Devices whose links are not switched reach only their pair's link when few take part.
+  double link = cluster_.device.link_bandwidth;
+  int64_t local = ranks_per_node(group);
+  if (cluster_.device.pair_bandwidth > 0) {
+    link = std::min(link, cluster_.device.pair_bandwidth * static_cast<double>(std::max<int64_t>(1, local - 1)));
+  }
+  double inside = link * efficiency_.link_share;
+  if (nodes(group) == 1) return inside;
+  // A ring through a node enters and leaves it once per adapter; the group owns the adapters of its own devices.
+  double outside = cluster_.device_network_bandwidth() * static_cast<double>(local) * efficiency_.network_share;
+  return local == 1 ? outside : std::min(inside, outside);
+}
+
+double Collectives::all_gather(const Group& group, double bytes) const {
+  if (group.size <= 1) return 0;
+  double n = static_cast<double>(group.size);
+  double local = static_cast<double>(ranks_per_node(group)), far = static_cast<double>(nodes(group));
+  double latency = (local - 1) * efficiency_.link_latency +
+                   (far > 1 ? std::min(far - 1, 2 * std::log2(far)) * efficiency_.network_latency : 0);
+  return latency + (n - 1) / n * bytes / bandwidth(group);
+}
+
+double Collectives::all_reduce(const Group& group, double bytes) const { return 2 * all_gather(group, bytes); }
+
+double Collectives::all_to_all(const Group& group, double bytes) const {
+  if (group.size <= 1) return 0;
+  double n = static_cast<double>(group.size), local = static_cast<double>(ranks_per_node(group));
+  double far_bytes = bytes * (n - local) / n, near_bytes = bytes * (local - 1) / n;
+  double inside = near_bytes / (cluster_.device.link_bandwidth * efficiency_.link_share);
+  double outside = far_bytes / (cluster_.device_network_bandwidth() * efficiency_.network_share);
+  double latency = efficiency_.link_latency + (nodes(group) > 1 ? efficiency_.network_latency : 0);
+  return latency + std::max(inside, outside);
+}
+
+double Collectives::send(int64_t distance, double bytes) const {
+  bool inside = distance < cluster_.per_node;
+  double pair = cluster_.device.pair_link() * efficiency_.link_share;
+  double rate = inside ? pair : cluster_.device_network_bandwidth() * efficiency_.network_share;
+  return (inside ? efficiency_.link_latency : efficiency_.network_latency) + bytes / rate;
+}
+
+}  // namespace sinter::plan

@@ -1,0 +1,77 @@
+#include "plan/software.h"
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace sinter::plan {
+namespace {
+
+std::vector<Software> make_software() {
+  std::vector<Software> all;
+  Software sinter;
+  sinter.name = "sinter";
+  sinter.keeps_activation = false;
+  sinter.logit_bytes = 0.0;  // the loss runs over chunks of the vocabulary's rows; its scratch is in the overhead
+  all.push_back(sinter);
+
+  Software megatron;
+  megatron.name = "megatron";
+  megatron.keeps_activation = false;
+  megatron.overlaps_tensor_parallel = true;
+  megatron.overlaps_pipeline = true;
+  all.push_back(megatron);
+
+  Software classic;  // 2020-2022: unfused attention, nothing overlapped
+  classic.name = "megatron-2021";
+  classic.flash_attention = false;
+  classic.overlaps_data_parallel = false;
+  all.push_back(classic);
+
+  Software deepspeed = classic;
+  deepspeed.name = "megatron-deepspeed";
+  all.push_back(deepspeed);
+
+  Software nanotron;
+  nanotron.name = "nanotron";
+  nanotron.keeps_rotated = true;
+  nanotron.logit_bytes = 8;          // fp32 logits and their gradient
+  nanotron.gradient_copy_bytes = 2;  // bf16 gradients beside the fp32 sums
+  nanotron.activation_scale = 1.387;
+  nanotron.overhead_bytes = 4.9e8;
+  all.push_back(nanotron);
+
+  Software fsdp;  // PyTorch FSDP: Mosaic, torchtitan
+  fsdp.name = "fsdp";
+  fsdp.keeps_rotated = true;
+  fsdp.logit_bytes = 10;
+  fsdp.selective_matmul_share = 0.5;
+  all.push_back(fsdp);
+
+  Software compiled = fsdp;  // torch.compile fuses the element-wise work
+  compiled.name = "fsdp-compiled";
+  all.push_back(compiled);
+  return all;
+}
+
+const std::vector<Software>& all_software() {
+  static const std::vector<Software> all = make_software();
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::string> software_names() {
+  std::vector<std::string> names;
+  for (const Software& s : all_software()) names.push_back(s.name);
+  return names;
+}
+
+const Software& find_software(const std::string& name) {
+  for (const Software& s : all_software()) {
+    if (s.name == name) return s;
+  }
+  base::fail_usage("software '{}' is not known; expected one of sinter, megatron, megatron-2021, megatron-deepspeed, "
+                   "nanotron, fsdp, fsdp-compiled{}", name, base::did_you_mean(name, software_names()));
+}
+
+}  // namespace sinter::plan

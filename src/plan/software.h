@@ -1,0 +1,38 @@
+// What the training program does that the layout does not say: which activations it keeps, what it overlaps, how much
+// memory it holds beside the tensors. One entry per program whose published figures the planner is checked against.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace sinter::plan {
+
+struct Software {
+  std::string name;
+
+  // Activations kept for the backward pass.
+  bool flash_attention = true;      // no s x s matrix; else softmax, its dropout mask and its output are kept
+  bool keeps_rotated = false;       // rotated queries and keys beside the plain ones
+  bool keeps_activation = true;     // a gated MLP keeps act(gate) and the product beside gate and up
+  bool keeps_head_input = true;     // final norm's input and output
+  double logit_bytes = 4;           // per token and vocabulary entry alive at the loss
+  double activation_scale = 1.0;    // measured over counted: copies in wider formats that the terms do not name
+
+  // Memory beside tensors.
+  double gradient_copy_bytes = 0;        // gradients of one micro-batch beside those they are summed in, per parameter
+  double step_bytes_per_parameter = 0;   // temporaries of the optimizer's update, per parameter it owns
+  double overhead_bytes = 1.0e9;         // context, libraries' work space
+  double fragmentation = 1.0;            // reserved / allocated
+
+  // Time.
+  bool overlaps_data_parallel = true;    // gradient and weight traffic runs under the backward and forward pass
+  bool overlaps_tensor_parallel = false; // pieces of the collectives run under the neighbouring products
+  bool overlaps_pipeline = false;
+  double selective_matmul_share = 0;     // of a block's forward products that `selective` computes again
+  double kernels_per_block = 0;          // 0 = the device's default; launches of one block's forward pass
+};
+
+// "sinter", "megatron", "megatron-2021", "megatron-deepspeed", "nanotron", "fsdp".
+const Software& find_software(const std::string& name);
+std::vector<std::string> software_names();
+
+}  // namespace sinter::plan

@@ -1,0 +1,123 @@
+// Time of a training step from first principles: a roofline for every product, bytes for everything else, alpha-beta
+// collectives, what overlaps with what, and the pipeline's bubble. The constants of a device are in Efficiency.
+#pragma once
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plan/collectives.h"
+#include "plan/hardware.h"
+#include "plan/model_shape.h"
+#include "plan/software.h"
+#include "spec/parallel_spec.h"
+
+namespace sinter::plan {
+
+// What a device reaches of its peaks in training, fitted to measurements (see efficiency.cc for which).
+struct Efficiency {
+  double gemm = 0.75;            // share of the dense peak, large products
+  double gemm_narrow = 0.6;      // the same for fp8 and narrower formats, against their own peak
+  double gemm_start = 6e-6;      // seconds a product takes beside its FLOPs: ramp, tail wave, launch gap
+  double attention = 0.45;       // share of the 16-bit peak of fused attention, forward; its backward gets 0.75 of it
+  double memory = 0.8;           // share of the memory bandwidth in element-wise work
+  double kernel = 4e-6;          // seconds any other kernel takes beside its bytes
+  double host_block = 0;         // seconds the host needs to launch one block's forward pass
+  double host_collective = 0;    // and for each collective in it
+  double step_fixed = 0;         // seconds per step that depend on nothing: data, logging, clipping's synchronisation
+  LinkEfficiency links;
+};
+
+struct StepTime {
+  // By cause, in seconds of the busiest device; the sum is the step.
+  double matmul = 0, attention = 0, elementwise = 0;
+  double recompute = 0;
+  double host = 0;                       // the device waits for launches
+  double tensor_parallel = 0, context_parallel = 0, expert_parallel = 0;
+  double pipeline_transfer = 0, bubble = 0;
+  double data_parallel = 0;              // gradient and weight traffic that is not hidden
+  double optimizer = 0, offload = 0, fixed = 0;
+
+  double total() const;
+};
+inline constexpr std::array<std::string_view, 14> kTimePartNames{
+    "matmul", "attention", "element-wise", "recompute", "host", "tensor parallel", "context parallel",
+    "expert parallel", "pipeline transfer", "bubble", "data parallel", "optimizer", "offload", "fixed"};
+std::array<double, 14> part_values(const StepTime& time);
+
+struct StepPlan {
+  StepTime time;
+  double seconds = 0;
+  double tokens_per_second = 0;
+  double model_flops = 0;     // of the whole step: 6 per matmul parameter and token, attention with causal halving
+  double hardware_flops = 0;  // with what is computed again
+  double mfu = 0, hfu = 0;    // against the dense peak of the format products run in
+};
+
+// What one micro-batch costs one device in one chunk of the pipeline. The simulator's durations.
+struct ChunkTime {
+  double forward = 0, backward = 0;  // everything that stands in line on the compute stream
+  StepTime parts;                    // forward and backward together
+};
+
+class TimeModel {
+ public:
+  TimeModel(const ModelShape& model, const spec::ParallelSpec& parallel, const Cluster& cluster,
+            const Software& software, const Efficiency& efficiency, Format format = Format::bf16);
+
+  StepPlan plan() const;
+  // Layers [begin, begin + count) with the embedding or head where they belong.
+  ChunkTime chunk(int64_t virtual_stage) const;
+  // One transfer between neighbouring pipeline ranks.
+  double transfer() const;
+  // After the last backward: gradient traffic that is not hidden, optimizer, offload, fixed costs.
+  StepTime tail(double last_backward) const;
+
+  double model_flops() const;
+  double hardware_flops() const;
+
+ private:
+  struct Pass {
+    double matmul = 0, attention = 0, elementwise = 0, host = 0;
+    double tensor_parallel = 0, context_parallel = 0, expert_parallel = 0;
+    double busy() const { return matmul + attention + elementwise; }
+    double total() const { return busy() + host + tensor_parallel + context_parallel + expert_parallel; }
+  };
+  struct BlockTime {
+    Pass forward, backward, again;  // `again`: what recompute adds to the backward
+    double weight_traffic = 0;      // ZeRO-3: gathering the block once
+    double gradient_traffic = 0;    // ZeRO-3: reduce-scatter of its gradients
+  };
+  BlockTime make_block(const BlockShape& block) const;
+  Pass block_forward(const BlockShape& block) const;
+  Pass block_backward(const BlockShape& block, const Pass& forward) const;
+  void add_block_traffic(const BlockShape& block, BlockTime& time) const;
+  double matmul_time(const Matmul& m, double tokens, bool is_weight_gradient) const;
+  double attention_time(const BlockShape& block) const;
+  double elementwise_bytes(const BlockShape& block) const;
+  void add_head(ChunkTime& chunk) const;
+  void add_sharding(const BlockTime& block, double layers, ChunkTime& chunk) const;
+  double data_parallel_tail(double last_backward) const;
+  double state_traffic() const;  // optimizer's bytes
+
+  const ModelShape& model_;
+  const spec::ParallelSpec& p_;
+  const Cluster& cluster_;
+  const Software& software_;
+  const Efficiency& efficiency_;
+  Format format_;
+  Collectives collectives_;
+  double tokens_;     // of one micro-batch on one device
+  double element_;    // bytes of an activation
+  double peak_;       // of the 16-bit format
+  double gemm_rate_;  // reached by large products
+  std::vector<BlockTime> blocks_;  // one per kind
+};
+
+StepPlan plan_step(const ModelShape& model, const spec::ParallelSpec& parallel, const Cluster& cluster,
+                   const Software& software, const Efficiency& efficiency, Format format = Format::bf16);
+
+// The fitted constants of a device and program; defaults where nothing was measured.
+const Efficiency& find_efficiency(const std::string& device, const std::string& software);
+
+}  // namespace sinter::plan
