@@ -82,6 +82,8 @@ class Verifier {
         kernels_(kernels::kernels_for(options.device)) {
     if (std::filesystem::exists(folder + "/golden.json")) answers_ = base::load_json(folder + "/golden.json");
     rows_ = token_rows(golden("input_ids"), path_, model_.spec.vocab_size);
+    SINTER_CHECK(!rows_.empty() && rows_[0].size() > 8, "'{}': 'input_ids' needs rows of more than 8 tokens", path_);
+    SINTER_CHECK(!answers_.is_null() || model_.spec.bos_token >= 0, "'{}': no golden.json and no BOS token", path_);
   }
 
   std::vector<VerifyCheck> run() {
@@ -132,12 +134,11 @@ class Verifier {
   void check_greedy() {
     if (!golden_.find("greedy")) return;
     auto expected = token_rows(golden("greedy"), path_, model_.spec.vocab_size);
-    const size_t total = rows_[0].size();
     double differing = 0;
     for (size_t r = 0; r < rows_.size(); ++r) {
-      const size_t prompt = golden_.find("greedy_prompt") ? floats_of(golden("greedy_prompt")).size()
-                                                          : (total > expected[r].size() + 1 ? 8 : 1);
-      std::vector<int32_t> sequence(rows_[r].begin(), rows_[r].begin() + static_cast<std::ptrdiff_t>(prompt));
+      // generate.py continues the first 8 tokens; folders without its golden.json continue the BOS token.
+      std::vector<int32_t> sequence(rows_[r].begin(), rows_[r].begin() + 8);
+      if (answers_.is_null()) sequence = {static_cast<int32_t>(model_.spec.bos_token)};
       for (int32_t token : expected[r]) {
         core::HostBatch batch;
         batch.add_sequence(sequence);
