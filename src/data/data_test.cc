@@ -1,0 +1,220 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <set>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "data/loader.h"
+#include "data/permutation.h"
+#include "data/token_shard.h"
+
+namespace sinter::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Data : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("sinter_data_" + std::to_string(::getpid()));
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  // Documents of the given lengths; ids count up from `first`.
+  std::string make_shard(const std::string& name, const std::vector<int>& lengths, int64_t vocab = 1000,
+                         int32_t first = 0) {
+    TokenShardWriter writer(path(name), vocab, 7);
+    for (int length : lengths) {
+      std::vector<int32_t> tokens(static_cast<size_t>(length));
+      std::iota(tokens.begin(), tokens.end(), first);
+      first += length;
+      writer.add_document(tokens);
+    }
+    writer.commit();
+    return path(name);
+  }
+  static std::string error_of(const std::string& content) {
+    try {
+      TokenShard shard(std::as_bytes(std::span(content)), "b.tok");
+      shard.verify();
+    } catch (const base::Error& e) {
+      return e.what();
+    }
+    return "";
+  }
+  fs::path folder_;
+};
+
+TEST_F(Data, ShardGivesBackItsDocuments) {
+  for (int64_t vocab : {1000, 100000}) {
+    TokenShard shard(make_shard("a.tok", {3, 1, 700}, vocab));
+    EXPECT_EQ(shard.token_bytes(), vocab == 1000 ? 2 : 4);
+    EXPECT_EQ(shard.num_documents(), 3);
+    EXPECT_EQ(shard.num_tokens(), 704);
+    EXPECT_EQ(shard.document_begin(2), 4);
+    EXPECT_EQ(shard.document_of(3), 1);
+    std::vector<int32_t> tokens(704);
+    shard.read(0, 704, tokens.data());
+    EXPECT_EQ(tokens[703], 703);
+  }
+}
+
+TEST_F(Data, EveryTruncationAndEveryFlippedByteIsFound) {
+  const std::string good = base::read_file(make_shard("a.tok", {3, 1, 70}));
+  for (size_t i = 0; i < good.size(); ++i) {
+    EXPECT_NE(error_of(good.substr(0, i)).find("b.tok"), std::string::npos) << "cut at " << i;
+    std::string flipped = good;
+    flipped[i] = static_cast<char>(flipped[i] ^ 0x10);
+    EXPECT_NE(error_of(flipped).find("b.tok"), std::string::npos) << "flipped at " << i;
+  }
+}
+
+TEST_F(Data, WriterRefusesIdsOutsideTheVocabulary) {
+  TokenShardWriter writer(path("a.tok"), 10, 0);
+  EXPECT_THROW(writer.add_document(std::vector<int32_t>{10}), base::Error);
+  EXPECT_THROW(writer.add_document(std::vector<int32_t>{-1}), base::Error);
+}
+
+TEST_F(Data, PermutationIsABijectionThatDependsOnTheKey) {
+  for (uint64_t count : {1, 2, 3, 17, 1000, 4097}) {
+    std::set<uint64_t> seen;
+    uint64_t same = 0;
+    Permutation a(count, 1), b(count, 2);
+    for (uint64_t i = 0; i < count; ++i) {
+      seen.insert(a(i));
+      EXPECT_LT(a(i), count);
+      same += a(i) == b(i);
+    }
+    EXPECT_EQ(seen.size(), count);
+    if (count >= 1000) {
+      EXPECT_LT(same, 20u);
+    }
+  }
+}
+
+TEST_F(Data, EverySampleOfAnEpochIsSeenOnceAndWeightsHold) {
+  SampleOrder order({100, 1000}, {1.0, 3.0}, 5, true);
+  std::vector<std::set<int64_t>> seen(2);
+  int64_t from_first = 0, first_epoch = 0;
+  for (int64_t k = 0; k < 8192; ++k) {
+    SampleAddress at = order(k);
+    from_first += at.source == 0;
+    if (at.epoch == 0) {
+      EXPECT_TRUE(seen[static_cast<size_t>(at.source)].insert(at.index).second);
+      first_epoch += at.source == 0;
+    }
+  }
+  EXPECT_EQ(from_first, 2048);
+  EXPECT_EQ(first_epoch, 100);
+  EXPECT_EQ(seen[1].size(), 1000u);
+}
+
+TEST_F(Data, BatchRampGrowsInWholeMicroBatchesAndItsSumsAgree) {
+  BatchSchedule schedule(8, 64, 10, 4);
+  EXPECT_EQ(schedule.sequences_at(0), 8);
+  EXPECT_EQ(schedule.sequences_at(10), 64);
+  int64_t sum = 0;
+  for (int64_t step = 0; step < 20; ++step) {
+    EXPECT_EQ(schedule.sequences_before(step), sum);
+    EXPECT_EQ(schedule.sequences_at(step) % 4, 0);
+    sum += schedule.sequences_at(step);
+  }
+  EXPECT_EQ(schedule.steps_for(sum), 20);
+  EXPECT_EQ(schedule.steps_for(sum + 1), 21);
+}
+
+TEST_F(Data, PackedDocumentsAreSequencesOfTheirOwn) {
+  TokenSource source(make_shard("a.tok", {3, 1, 6}), 5, false);
+  EXPECT_EQ(source.num_windows(), 2);
+  EXPECT_EQ(source.max_pieces(), 3);
+  BatchBuilder builder(2, 5, source.max_pieces(), spec::Packing::documents);
+  builder.add(source, 0);
+  builder.add(source, 1);
+  HostBatch batch = builder.take();
+  EXPECT_EQ(batch.tokens, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+  EXPECT_EQ(batch.positions, (std::vector<int32_t>{0, 1, 2, 0, 0, 0, 1, 2, 3, 4}));
+  EXPECT_EQ(batch.sequence_of, (std::vector<int32_t>{0, 0, 0, 1, 2, 3, 3, 3, 3, 3}));
+  EXPECT_EQ(batch.targets, (std::vector<int32_t>{1, 2, -1, -1, 5, 6, 7, 8, 9, -1}));
+  EXPECT_EQ(batch.offsets, (std::vector<int32_t>{0, 3, 4, 5, 10, 10, 10, 10, 10}));
+  EXPECT_EQ(batch.contexts, (std::vector<int32_t>{3, 1, 1, 5, 0, 0, 0, 0}));
+  EXPECT_EQ(batch.num_supervised, 7);
+}
+
+TEST_F(Data, StreamPackingCrossesDocuments) {
+  TokenSource source(make_shard("a.tok", {3, 1, 6}), 5, false);
+  BatchBuilder builder(1, 5, source.max_pieces(), spec::Packing::stream);
+  builder.add(source, 0);
+  HostBatch batch = builder.take();
+  EXPECT_EQ(batch.targets, (std::vector<int32_t>{1, 2, 3, 4, 5}));
+  EXPECT_EQ(batch.positions, (std::vector<int32_t>{0, 1, 2, 3, 4}));
+}
+
+TEST_F(Data, ShortValidationWindowIsPaddedWithoutTargets) {
+  LoaderOptions options{.sources = {{make_shard("a.tok", {20})}},
+                        .validation = {{make_shard("v.tok", {7})}},
+                        .validation_micro_batches = 10,
+                        .window = 5,
+                        .micro_batch = 3};
+  Loader loader(options, BatchSchedule(3, 3, 0, 3));
+  ASSERT_EQ(loader.validation().size(), 1u);
+  const HostBatch& batch = loader.validation()[0];
+  EXPECT_EQ(batch.tokens.size(), 15u);
+  EXPECT_EQ(batch.num_supervised, 6);
+  EXPECT_EQ(static_cast<int64_t>(batch.contexts.size()), loader.max_sequences());
+}
+
+TEST_F(Data, RanksAndAccumulationShareOneStreamOfSamples) {
+  std::vector<int> lengths;
+  for (int i = 0; i < 60; ++i) lengths.push_back(1 + i % 17);
+  const std::string shard = make_shard("a.tok", lengths);
+  auto samples = [&](int64_t micro_batch, int ranks, int64_t step) {
+    std::multiset<std::vector<int32_t>> out;
+    for (int rank = 0; rank < ranks; ++rank) {
+      Loader loader(
+          {.sources = {{shard}}, .window = 8, .micro_batch = micro_batch, .seed = 3, .rank = rank, .ranks = ranks},
+          BatchSchedule(8, 8, 0, micro_batch * ranks));
+      for (const HostBatch& batch : loader.step(step)) {
+        for (size_t i = 0; i < batch.tokens.size(); i += 8)
+          out.insert({batch.tokens.begin() + static_cast<long>(i), batch.tokens.begin() + static_cast<long>(i) + 8});
+      }
+    }
+    return out;
+  };
+  for (int64_t step : {0, 1, 9}) {
+    auto expected = samples(8, 1, step);
+    EXPECT_EQ(expected.size(), 8u);
+    EXPECT_EQ(samples(1, 1, step), expected);
+    EXPECT_EQ(samples(2, 2, step), expected);
+    EXPECT_EQ(samples(1, 4, step), expected);
+  }
+}
+
+TEST_F(Data, ReadingOnFromAnyStepGivesTheSameBatches) {
+  LoaderOptions options{
+      .sources = {{make_shard("a.tok", std::vector<int>(30, 11)), 1.0}, {make_shard("b.tok", {500}, 1000, 400), 2.0}},
+      .window = 8,
+      .micro_batch = 2,
+      .seed = 3};
+  Loader whole(options, BatchSchedule(2, 6, 4, 2));
+  std::vector<std::vector<HostBatch>> steps;
+  for (int64_t s = 0; s < 8; ++s) steps.push_back(whole.step(s));
+  Loader resumed(options, BatchSchedule(2, 6, 4, 2));
+  for (int64_t s = 5; s < 8; ++s) {
+    auto batches = resumed.step(s);
+    ASSERT_EQ(batches.size(), steps[static_cast<size_t>(s)].size());
+    for (size_t i = 0; i < batches.size(); ++i) EXPECT_EQ(batches[i].tokens, steps[static_cast<size_t>(s)][i].tokens);
+  }
+}
+
+TEST_F(Data, TooLittleDataForOneSequenceIsAnError) {
+  const std::string shard = make_shard("a.tok", {4});
+  EXPECT_THROW(TokenSource(shard, 5, false), base::Error);
+  EXPECT_NO_THROW(TokenSource(shard, 5, true));
+}
+
+}  // namespace
+}  // namespace sinter::data

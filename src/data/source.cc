@@ -1,0 +1,92 @@
+#include "data/source.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+
+namespace sinter::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> shard_paths(const std::string& path) {
+  if (!fs::is_directory(path)) return {path};
+  std::vector<std::string> paths;
+  for (const auto& entry : fs::directory_iterator(path)) {
+    if (entry.path().extension() == kShardExtension) paths.push_back(entry.path().string());
+  }
+  std::sort(paths.begin(), paths.end());
+  SINTER_CHECK(!paths.empty(), "folder '{}' has no token shards (*{}); make them with `sinter data tokenize`", path,
+               kShardExtension);
+  return paths;
+}
+
+// Most documents that any window of the shard touches.
+int64_t most_pieces(const TokenShard& shard, int64_t window) {
+  int64_t most = 1, first = 0;
+  for (int64_t begin = 0; begin < shard.num_tokens(); begin += window) {
+    const int64_t end = std::min(begin + window, shard.num_tokens());
+    while (shard.document_begin(first + 1) <= begin) ++first;
+    int64_t last = first;
+    while (shard.document_begin(last + 1) < end) ++last;
+    most = std::max(most, last - first + 1);
+    first = last;
+  }
+  return most;
+}
+
+}  // namespace
+
+TokenSource::TokenSource(const std::string& path, int64_t window, bool keep_tail) : path_(path), window_(window) {
+  for (const std::string& file : shard_paths(path)) {
+    shards_.push_back(std::make_unique<TokenShard>(file));
+    const TokenShard& shard = *shards_.back();
+    SINTER_CHECK(shard.vocab_size() == shards_.front()->vocab_size() &&
+                     shard.tokenizer_hash() == shards_.front()->tokenizer_hash(),
+                 "token shards '{}' and '{}' were made with different tokenizers", shards_.front()->path(),
+                 shard.path());
+    const int64_t whole = shard.num_tokens() / window, tail = shard.num_tokens() % window;
+    windows_before_.push_back(windows_before_.back() + whole + (keep_tail && tail > 0 ? 1 : 0));
+    max_pieces_ = std::max(max_pieces_, most_pieces(shard, window));
+  }
+  SINTER_CHECK(num_windows() > 0,
+               "'{}' has {} tokens, fewer than one sequence of {}; add data or lower data.sequence_length", path,
+               num_tokens(), window);
+}
+
+int64_t TokenSource::num_tokens() const {
+  int64_t sum = 0;
+  for (const auto& shard : shards_) sum += shard->num_tokens();
+  return sum;
+}
+
+int64_t TokenSource::num_documents() const {
+  int64_t sum = 0;
+  for (const auto& shard : shards_) sum += shard->num_documents();
+  return sum;
+}
+
+int64_t TokenSource::vocab_size() const { return shards_.front()->vocab_size(); }
+
+int64_t TokenSource::read(int64_t i, std::vector<int32_t>& tokens, std::vector<Piece>& pieces) const {
+  const auto s = static_cast<size_t>(std::upper_bound(windows_before_.begin(), windows_before_.end(), i) -
+                                     windows_before_.begin() - 1);
+  const TokenShard& shard = *shards_[s];
+  const int64_t begin = (i - windows_before_[s]) * window_, end = std::min(begin + window_, shard.num_tokens());
+  const int64_t count = end - begin;
+  tokens.assign(static_cast<size_t>(count) + 1, -1);
+  pieces.clear();
+  int64_t document = shard.document_of(begin);
+  for (int64_t at = begin; at < end; ++document) {
+    const int64_t stop = std::min(shard.document_begin(document + 1), end);
+    if (stop > at) pieces.push_back({at - begin, stop - at});
+    at = std::max(at, stop);
+  }
+  // The token behind the window is only looked at where the document goes on into it.
+  const bool goes_on = shard.document_begin(document) > end;
+  shard.read(begin, count + (goes_on ? 1 : 0), tokens.data());
+  return count;
+}
+
+}  // namespace sinter::data

@@ -1,0 +1,44 @@
+// A source of training samples: one or more token shards cut into windows of a fixed number of tokens.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/token_shard.h"
+
+namespace sinter::data {
+
+// A stretch of one document inside a window.
+struct Piece {
+  int64_t begin = 0;  // place in the window
+  int64_t count = 0;
+};
+
+class TokenSource {
+ public:
+  // path: a shard, or a folder whose *.tok files are read in order of name. keep_tail: the tokens after the last whole
+  // window of a shard make one more, shorter window (validation); otherwise they are left out.
+  TokenSource(const std::string& path, int64_t window, bool keep_tail);
+
+  int64_t num_windows() const { return windows_before_.back(); }
+  int64_t num_tokens() const;
+  int64_t num_documents() const;
+  int64_t vocab_size() const;
+  uint64_t tokenizer_hash() const { return shards_.front()->tokenizer_hash(); }
+  // Most documents that any window touches.
+  int64_t max_pieces() const { return max_pieces_; }
+  // Tokens of window i, with one more behind it (the last token's target) where the same document goes on, else -1.
+  // `tokens` gets at most window + 1 entries; pieces cover all but the last. Returns the tokens without that last.
+  int64_t read(int64_t i, std::vector<int32_t>& tokens, std::vector<Piece>& pieces) const;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  int64_t window_;
+  int64_t max_pieces_ = 1;
+  std::vector<std::unique_ptr<TokenShard>> shards_;
+  std::vector<int64_t> windows_before_{0};  // of each shard, one more at the end
+};
+
+}  // namespace sinter::data
