@@ -1,9 +1,22 @@
+#include "base/cpu.h"
+#include "hwy/targets.h"
+#include "kernels/cpu/cpu.h"
 #include "kernels/reference/reference.h"
 
 namespace sinter::kernels {
+namespace {
 
-const KernelTable* cpu_table() {
-  static constexpr KernelTable kTable{
+// Highway asks the CPU itself; this makes it follow SINTER_ISA too. Before the first kernel runs.
+void limit_highway_targets() {
+  int64_t disabled = 0;
+  if (!base::cpu_features().avx512) disabled |= HWY_AVX3 | HWY_AVX3_DL;
+  if (!base::cpu_features().avx2) disabled |= HWY_AVX2 | HWY_SSE4 | HWY_SSSE3;
+  if (disabled) hwy::DisableTargets(disabled);
+}
+
+KernelTable make_table() {
+  limit_highway_targets();
+  return {
       .name = "cpu",
       .fill = reference::fill,
       .axpby = reference::axpby,
@@ -11,10 +24,10 @@ const KernelTable* cpu_table() {
       .column_sum = reference::column_sum,
       .embedding_forward = reference::embedding_forward,
       .embedding_backward = reference::embedding_backward,
-      .norm_forward = reference::norm_forward,
-      .norm_backward = reference::norm_backward,
-      .head_norm_forward = reference::head_norm_forward,
-      .head_norm_backward = reference::head_norm_backward,
+      .norm_forward = cpu::norm_forward,
+      .norm_backward = cpu::norm_backward,
+      .head_norm_forward = cpu::head_norm_forward,
+      .head_norm_backward = cpu::head_norm_backward,
       .rope_table = reference::rope_table,
       .rope = reference::rope,
       .kv_write = reference::kv_write,
@@ -36,7 +49,13 @@ const KernelTable* cpu_table() {
       .sum_squares = reference::sum_squares,
       .clip_control = reference::clip_control,
   };
-  return &kTable;
+}
+
+}  // namespace
+
+const KernelTable* cpu_table() {
+  static const KernelTable table = make_table();
+  return &table;
 }
 
 }  // namespace sinter::kernels

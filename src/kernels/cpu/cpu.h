@@ -1,0 +1,33 @@
+// The fast kernels behind cpu_table(): contracts in kernels/table.h. Each picks its instruction set at run time.
+#pragma once
+#include "kernels/table.h"
+
+namespace sinter::kernels::cpu {
+
+void fill(Stream&, const Tensor& y, float value);
+void axpby(Stream&, const AxpbyArgs&);
+void column_sum(Stream&, const ColumnSumArgs&);
+void embedding_forward(Stream&, const EmbeddingForwardArgs&);
+void embedding_backward(Stream&, const EmbeddingBackwardArgs&);
+void norm_forward(Stream&, const NormForwardArgs&);
+void norm_backward(Stream&, const NormBackwardArgs&);
+void head_norm_forward(Stream&, const HeadNormForwardArgs&);
+void head_norm_backward(Stream&, const HeadNormBackwardArgs&);
+void rope(Stream&, const RopeArgs&);
+void kv_write(Stream&, const KvWriteArgs&);
+void activation_forward(Stream&, const ActivationForwardArgs&);
+void activation_backward(Stream&, const ActivationBackwardArgs&);
+void dropout(Stream&, const DropoutArgs&);
+void cross_entropy(Stream&, const CrossEntropyArgs&);
+void router_forward(Stream&, const RouterForwardArgs&);
+void router_backward(Stream&, const RouterBackwardArgs&);
+void balance_loss(Stream&, const BalanceLossArgs&);
+void expert_sort(Stream&, const ExpertSortArgs&);
+void expert_gather(Stream&, const ExpertGatherArgs&);
+void expert_combine(Stream&, const ExpertCombineArgs&);
+void expert_combine_backward(Stream&, const ExpertCombineBackwardArgs&);
+void adamw(Stream&, const AdamwArgs&);
+void sgd(Stream&, const SgdArgs&);
+void sum_squares(Stream&, const SumSquaresArgs&);
+
+}  // namespace sinter::kernels::cpu

@@ -1,0 +1,169 @@
+// Vector helpers for the Highway kernels, compiled once per target: loads and stores of f32, bf16 and f16 as floats,
+// exp and its relatives. Not a normal header: see Highway on *-inl.h.
+#if defined(SINTER_KERNELS_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SINTER_KERNELS_CPU_SIMD_INL_H_
+#undef SINTER_KERNELS_CPU_SIMD_INL_H_
+#else
+#define SINTER_KERNELS_CPU_SIMD_INL_H_
+#endif
+
+#include <cstring>
+
+#include "base/dtype.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sinter::kernels::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using base::bf16;
+using base::f16;
+using FloatTag = hn::ScalableTag<float>;
+using UintTag = hn::RebindToUnsigned<FloatTag>;
+using IntTag = hn::RebindToSigned<FloatTag>;
+using Floats = hn::Vec<FloatTag>;
+inline constexpr FloatTag kFloats;
+inline constexpr UintTag kUints;
+inline constexpr IntTag kInts;
+inline constexpr size_t kLanes = hn::MaxLanes(FloatTag());
+inline constexpr bool kIsScalar = kLanes == 1;
+
+HWY_INLINE Floats set(float value) { return hn::Set(kFloats, value); }
+HWY_INLINE Floats zero() { return hn::Zero(kFloats); }
+
+// ---- a whole vector from and to memory -----------------------------------------------------------------------------
+HWY_INLINE Floats load(const float* p) { return hn::LoadU(kFloats, p); }
+HWY_INLINE Floats load(const bf16* p) {
+  const hn::Rebind<uint16_t, FloatTag> tag;
+  auto bits = hn::PromoteTo(kUints, hn::LoadU(tag, reinterpret_cast<const uint16_t*>(p)));
+  return hn::BitCast(kFloats, hn::ShiftLeft<16>(bits));
+}
+HWY_INLINE Floats load(const f16* p) {
+  if constexpr (kIsScalar) {
+    return set(static_cast<float>(*p));
+  } else {
+    const hn::Rebind<hwy::float16_t, FloatTag> tag;
+    return hn::PromoteTo(kFloats, hn::LoadU(tag, reinterpret_cast<const hwy::float16_t*>(p)));
+  }
+}
+
+// The bits of a bf16, rounded to nearest even, NaN kept, in the low half of each lane.
+HWY_INLINE hn::Vec<UintTag> bf16_bits(Floats v) {
+  auto u = hn::BitCast(kUints, v);
+  auto odd = hn::And(hn::ShiftRight<16>(u), hn::Set(kUints, 1));
+  auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(u, hn::Set(kUints, 0x7fff)), odd));
+  auto quiet = hn::Or(hn::ShiftRight<16>(u), hn::Set(kUints, 0x40));
+  return hn::IfThenElse(hn::RebindMask(kUints, hn::IsNaN(v)), quiet, rounded);
+}
+
+HWY_INLINE void store(Floats v, float* p) { hn::StoreU(v, kFloats, p); }
+HWY_INLINE void store(Floats v, bf16* p) {
+  const hn::Rebind<uint16_t, FloatTag> tag;
+  hn::StoreU(hn::DemoteTo(tag, hn::BitCast(kInts, bf16_bits(v))), tag, reinterpret_cast<uint16_t*>(p));
+}
+HWY_INLINE void store(Floats v, f16* p) {
+  if constexpr (kIsScalar) {
+    *p = f16(hn::GetLane(v));
+  } else {
+    const hn::Rebind<hwy::float16_t, FloatTag> tag;
+    hn::StoreU(hn::DemoteTo(tag, v), tag, reinterpret_cast<hwy::float16_t*>(p));
+  }
+}
+
+// ---- `n` elements, n <= kLanes; the lanes beyond read as 0 and are not written ----------------------------------------
+template <class T>
+HWY_INLINE Floats load_n(const T* p, size_t n) {
+  if (kIsScalar || n == kLanes) return load(p);
+  T buffer[kLanes] = {};
+  std::memcpy(buffer, p, n * sizeof(T));
+  return load(buffer);
+}
+template <class T>
+HWY_INLINE void store_n(Floats v, T* p, size_t n) {
+  if (kIsScalar || n == kLanes) return store(v, p);
+  T buffer[kLanes];
+  store(v, buffer);
+  std::memcpy(p, buffer, n * sizeof(T));
+}
+
+// Calls f(i, n) for i = 0, kLanes, ... below `count`; n is kLanes except in a last, partial turn.
+template <class F>
+HWY_INLINE void for_vectors(size_t count, F&& f) {
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) f(i, kLanes);
+  if (i < count) f(i, count - i);
+}
+
+HWY_INLINE float sum_lanes(Floats v) { return hn::GetLane(hn::SumOfLanes(kFloats, v)); }
+HWY_INLINE float max_lanes(Floats v) { return hn::GetLane(hn::MaxOfLanes(kFloats, v)); }
+
+// ---- functions ---------------------------------------------------------------------------------------------------
+// 2^n for whole n in [-126, 127].
+HWY_INLINE Floats power_of_two(hn::Vec<IntTag> n) {
+  return hn::BitCast(kFloats, hn::ShiftLeft<23>(hn::Add(n, hn::Set(kInts, 127))));
+}
+
+// e^x within 1 ulp or so; 0 and infinity beyond the range, subnormals and NaN kept.
+HWY_INLINE Floats exp(Floats x) {
+  // x = n ln 2 + r, |r| <= ln 2 / 2; e^r by a polynomial fitted on that interval (error 8e-9).
+  Floats clamped = hn::Min(hn::Max(x, set(-105.0f)), set(90.0f));
+  Floats n = hn::Round(hn::Mul(clamped, set(1.44269504088896f)));
+  Floats r = hn::NegMulAdd(n, set(0.693145751953125f), clamped);
+  r = hn::NegMulAdd(n, set(1.42860682030941723212e-6f), r);
+  Floats p = hn::MulAdd(r, set(0.00139261835877f), set(0.00836317905272f));
+  p = hn::MulAdd(p, r, set(0.0416665546172f));
+  p = hn::MulAdd(p, r, set(0.166665769897f));
+  p = hn::MulAdd(p, r, set(0.5f));
+  p = hn::MulAdd(hn::Mul(p, r), r, hn::Add(r, set(1.0f)));
+  // In two factors: n may lie outside what one factor can hold.
+  auto whole = hn::ConvertTo(kInts, n), half = hn::ShiftRight<1>(whole);
+  Floats result = hn::Mul(hn::Mul(p, power_of_two(half)), power_of_two(hn::Sub(whole, half)));
+  return hn::IfThenElse(hn::IsNaN(x), x, result);
+}
+
+// e^x for x <= 0, for softmax: results below 2^-126 are 0. A NaN stays one.
+HWY_INLINE Floats exp_nonpositive(Floats x) {
+  Floats n = hn::Round(hn::Mul(hn::Max(x, set(-88.0f)), set(1.44269504088896f)));
+  Floats r = hn::NegMulAdd(n, set(0.693145751953125f), x);
+  r = hn::NegMulAdd(n, set(1.42860682030941723212e-6f), r);
+  Floats p = hn::MulAdd(r, set(0.00139261835877f), set(0.00836317905272f));
+  p = hn::MulAdd(p, r, set(0.0416665546172f));
+  p = hn::MulAdd(p, r, set(0.166665769897f));
+  p = hn::MulAdd(p, r, set(0.5f));
+  p = hn::MulAdd(hn::Mul(p, r), r, hn::Add(r, set(1.0f)));
+  auto scaled = hn::Mul(p, power_of_two(hn::ConvertTo(kInts, n)));
+  return hn::IfThenZeroElse(hn::Lt(x, set(-87.0f)), scaled);
+}
+
+HWY_INLINE Floats sigmoid(Floats x) { return hn::Div(set(1.0f), hn::Add(set(1.0f), exp(hn::Neg(x)))); }
+
+// The normal distribution at x: its density and its integral from minus infinity.
+struct NormalAt {
+  Floats density, cdf;
+};
+HWY_INLINE NormalAt normal_at(Floats x) {
+  // erfc(z) = e^(-z^2) t q(t) with t = 1 / (1 + z / 2), z = |x| / sqrt 2; q fitted on z in [0, 28] (error 9e-9).
+  Floats z = hn::Mul(hn::Abs(x), set(0.70710678118654752f));
+  Floats t = hn::Div(set(1.0f), hn::MulAdd(z, set(0.5f), set(1.0f)));
+  Floats q = hn::MulAdd(t, set(0.0443452090623f), set(-0.240767841693f));
+  q = hn::MulAdd(q, t, set(0.507273257934f));
+  q = hn::MulAdd(q, t, set(-0.472085130918f));
+  q = hn::MulAdd(q, t, set(0.145410009223f));
+  q = hn::MulAdd(q, t, set(-0.0656824545531f));
+  q = hn::MulAdd(q, t, set(0.0954502087242f));
+  q = hn::MulAdd(q, t, set(0.174947671449f));
+  q = hn::MulAdd(q, t, set(0.246922285083f));
+  q = hn::MulAdd(q, t, set(0.282091971837f));
+  q = hn::MulAdd(q, t, set(0.282094819645f));
+  Floats bell = exp(hn::Mul(hn::Mul(x, x), set(-0.5f)));
+  Floats tail = hn::Mul(hn::Mul(hn::Mul(q, t), bell), set(0.5f));
+  Floats cdf = hn::IfThenElse(hn::Lt(x, zero()), tail, hn::Sub(set(1.0f), tail));
+  return {hn::Mul(bell, set(0.39894228040143267794f)), cdf};
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace sinter::kernels::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
