@@ -1,0 +1,44 @@
+// Data parallelism: the gradients of all ranks summed in buckets, behind the backward pass that makes them.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "core/tensor.h"
+
+namespace sinter::parallel {
+
+// Watches a flat gradient buffer. During the last micro-batch of a step whoever finishes a stretch of it calls
+// mark_ready; a bucket whose every element is ready starts its sum at once. finish() starts what is left and waits.
+// Buckets start in the same order on all ranks because their backward passes are the same. Off the host a bucket is
+// staged through host memory.
+class GradientReducer {
+ public:
+  // gradients: (n) f32. Buckets are cut every bucket_bytes, counted from the end, where backward begins.
+  GradientReducer(comm::Communicator& comm, core::Tensor gradients, size_t bucket_bytes);
+
+  void begin_step();  // nothing is ready
+  // Elements [begin, end) got their last addition. Each element at most once a step.
+  void mark_ready(int64_t begin, int64_t end);
+  void finish();
+  int64_t num_buckets() const { return static_cast<int64_t>(buckets_.size()); }
+  // Buckets of this step that were on their way before finish() was called.
+  int64_t num_overlapped() const { return overlapped_; }
+
+ private:
+  struct Bucket {
+    int64_t begin = 0, end = 0, missing = 0;
+    std::unique_ptr<comm::Request> request;
+    std::vector<float> staged;  // off the host only
+  };
+  void start(Bucket& bucket);
+
+  comm::Communicator& comm_;
+  core::Tensor gradients_;
+  int64_t bucket_elements_;
+  std::vector<Bucket> buckets_;  // last stretch of the buffer first
+  int64_t overlapped_ = 0;
+};
+
+}  // namespace sinter::parallel
