@@ -1,0 +1,68 @@
+// Generation over the ragged batch and the paged cache: prefill in chunks and decode together, many sequences at once.
+//
+// Each step gives every running sequence some tokens under one budget: one for those that decode, the next chunk of the
+// prompt for those that do not yet. A sequence is admitted when the pool has the blocks it can ever need, so nothing is
+// preempted. The serving engine will put its own scheduler in this place.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/block_pool.h"
+#include "engine/sampler.h"
+#include "models/transformer.h"
+
+namespace sinter::engine {
+
+struct Request {
+  std::vector<int32_t> prompt;
+  SamplingOptions sampling;
+  int64_t max_new_tokens = 128;
+  std::vector<int64_t> stop_tokens;  // end the sequence and are not part of it
+};
+
+enum class FinishReason { length, stop };
+
+struct Result {
+  std::vector<int32_t> tokens;
+  FinishReason reason = FinishReason::length;
+};
+
+struct GeneratorOptions {
+  int64_t block_size = 16;        // tokens per cache block
+  int64_t cache_tokens = 0;       // room in the cache; 0 = enough for the longest request, twice
+  int64_t step_tokens = 512;      // tokens of one step, prefill and decode together
+  int64_t max_sequences = 64;     // running at once
+};
+
+// What a run did, for rates.
+struct GeneratorStats {
+  int64_t prompt_tokens = 0, new_tokens = 0, num_steps = 0;
+  double seconds = 0;
+};
+
+class Generator {
+ public:
+  Generator(const models::Transformer& transformer, const GeneratorOptions& options);
+  // Called with (request, token) as each token is chosen; return false to end that request there.
+  using OnToken = std::function<bool(size_t request, int32_t token)>;
+  // Runs all requests to their end. Throws base::Error for an empty prompt, a token outside the vocabulary, or a request
+  // longer than the model's context.
+  std::vector<Result> run(const std::vector<Request>& requests, const OnToken& on_token = {});
+  const GeneratorStats& stats() const { return stats_; }
+
+ private:
+  struct Sequence;
+  void check(const Request& request, size_t index) const;
+  void make_cache(const std::vector<Request>& requests);
+  void run_step(std::vector<Sequence>& running, const OnToken& on_token);
+  core::Tensor forward(std::vector<Sequence>& running, const std::vector<int64_t>& shares);
+  int64_t share_of(const Sequence& sequence, int64_t budget) const;
+
+  const models::Transformer& transformer_;
+  GeneratorOptions options_;
+  core::KvCache cache_;
+  GeneratorStats stats_;
+};
+
+}  // namespace sinter::engine
