@@ -1,6 +1,7 @@
 #include "base/cpu.h"
 #include "hwy/targets.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/matmul.h"
 #include "kernels/reference/reference.h"
 
 namespace sinter::kernels {
@@ -20,7 +21,7 @@ KernelTable make_table() {
       .name = "cpu",
       .fill = reference::fill,
       .axpby = reference::axpby,
-      .matmul = reference::matmul,
+      .matmul = cpu::matmul,
       .column_sum = reference::column_sum,
       .embedding_forward = reference::embedding_forward,
       .embedding_backward = reference::embedding_backward,

@@ -1,0 +1,4 @@
+#include "kernels/cpu/matmul_kernel.h"
+namespace sinter::kernels::cpu {
+const MatmulKernel* avx2_f32_kernel() { return nullptr; }
+}  // namespace sinter::kernels::cpu

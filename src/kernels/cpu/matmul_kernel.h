@@ -1,0 +1,75 @@
+// The seam between the blocked matrix product (matmul.cc) and its microkernels, one file per instruction set.
+//
+// A microkernel multiplies packed panels. Panels are made of 4-byte units: a float, or two bf16 that follow each other
+// in K. A panel of a holds `rows` rows of op(a), a panel of b holds `columns` columns of op(b), both with K running
+// slowest, so that any range of K (in steps of `unit_multiple`) is one contiguous piece. What is missing to a full
+// panel or to a full step of K is zero.
+//
+// Every sum over K is one chain, in the order of K, that neither the panel's position nor the blocking of K changes:
+// multiply() carries on from the sums it finds in `tile`. A row's result therefore depends on K alone.
+#pragma once
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace sinter::kernels::cpu {
+
+// A matrix to pack, seen along one of its outer axes ("lines": rows of op(a), columns of op(b)) and K.
+struct PackSource {
+  const void* data = nullptr;
+  base::DType dtype = base::DType::f32;
+  int64_t stride = 0;  // elements between lines when K is contiguous, else between steps of K
+  bool k_is_contiguous = true;
+};
+
+// Lines [first_line, first_line + num_lines) and K elements [first_k, first_k + num_k), into panels `panel_stride`
+// units apart, the first at `panels`.
+struct PackRange {
+  int64_t first_line, num_lines;
+  int64_t first_k, num_k;
+  int64_t panel_stride;
+};
+
+// c = alpha * tile (+ bias) (+ c) for a block of c.
+struct TileOutput {
+  const float* tile;
+  int64_t tile_stride;
+  int64_t rows, columns;
+  void* c;
+  int64_t c_stride;
+  base::DType dtype;  // of c and bias
+  const void* bias;   // of the first column, or null
+  float alpha;
+  bool accumulate;
+};
+
+struct MatmulKernel {
+  const char* name;
+  int rows;           // of a panel of a
+  int columns;        // of a panel of b
+  int k_per_unit;     // 1: f32 panels, 2: pairs of bf16
+  int unit_multiple;  // panels hold a multiple of this many units of K
+  void (*pack_a)(const PackSource&, const PackRange&, uint32_t* panels);
+  void (*pack_b)(const PackSource&, const PackRange&, uint32_t* panels);
+  // tile (rows x columns, full width) = (continues ? tile : 0) + a b over `units` units; only the first `num_rows` rows
+  // need be written.
+  void (*multiply)(int num_rows, int64_t units, const uint32_t* a, const uint32_t* b, float* tile, int64_t tile_stride,
+                   bool continues);
+  void (*finish)(const TileOutput&);
+  // Called in each thread around a run of multiply() calls: tile registers must be configured and given back.
+  void (*enter)();
+  void (*leave)();
+  // Runs the multiply instruction on registers alone about `steps` times and returns the floating-point operations
+  // done: the ceiling of this instruction set on one core.
+  double (*spin)(int64_t steps);
+};
+
+// Each returns null where the program was built for another architecture; whether this CPU can run them is asked from
+// base::cpu_features().
+const MatmulKernel* portable_f32_kernel();
+const MatmulKernel* avx2_f32_kernel();
+const MatmulKernel* avx512_f32_kernel();
+const MatmulKernel* avx512_bf16_kernel();
+const MatmulKernel* amx_bf16_kernel();
+
+}  // namespace sinter::kernels::cpu

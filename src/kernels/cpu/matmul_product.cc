@@ -1,0 +1,234 @@
+// Loops, from the outside: blocks of rows and columns (bounds the scratch), blocks of K, then tasks of a few panels of
+// b by many rows. A task packs its panels of b into its core's L2 cache and walks the rows of a, packed once for
+// everyone, past them.
+#include "kernels/cpu/matmul_product.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/threads.h"
+#include "kernels/cpu/aligned_buffer.h"
+
+namespace sinter::kernels::cpu {
+namespace {
+
+constexpr int64_t kMaxBlockUnits = 1024;               // of K
+constexpr int64_t kMaxPackedUnits = int64_t{2} << 20;  // of a, shared by all threads: 8 MiB
+constexpr int64_t kMaxPartialSums = int64_t{4} << 20;  // 16 MiB
+constexpr int64_t kMaxTileElements = 32 * 64;
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
+
+int64_t l2_bytes() {
+  static const int64_t bytes = [] {
+    int64_t found = ::sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return found <= 0 ? int64_t{1} << 20 : std::clamp<int64_t>(found, int64_t{256} << 10, int64_t{4} << 20);
+  }();
+  return bytes;
+}
+
+// How a product is cut. Speed only: no result depends on it.
+struct Blocking {
+  int64_t units;          // of K in a block
+  int64_t rows, columns;  // in a block of c, multiples of a panel
+  int64_t task_rows;      // of one task, a multiple of a panel
+  int64_t task_panels;    // of b, of one task
+};
+
+Blocking choose_blocking(const MatmulKernel& kernel, const Product& p, int64_t total_units, bool needs_partials) {
+  Blocking cut;
+  int64_t num_blocks = std::max<int64_t>(1, divide_up(total_units, kMaxBlockUnits));
+  cut.units =
+      std::max<int64_t>(kernel.unit_multiple, round_up(divide_up(total_units, num_blocks), kernel.unit_multiple));
+  int64_t row_panels = divide_up(p.m, kernel.rows), column_panels = divide_up(p.n, kernel.columns);
+  int64_t max_row_panels = std::max<int64_t>(1, kMaxPackedUnits / (cut.units * kernel.rows));
+  int64_t max_column_panels = column_panels;
+  if (needs_partials) {
+    max_row_panels = std::min(max_row_panels, divide_up(1024, kernel.rows));
+    int64_t rows = std::min(row_panels, max_row_panels) * kernel.rows;
+    max_column_panels = std::max<int64_t>(1, kMaxPartialSums / (rows * kernel.columns));
+  }
+  // Blocks of equal size rather than full ones and a remainder.
+  cut.rows = divide_up(row_panels, divide_up(row_panels, max_row_panels)) * kernel.rows;
+  cut.columns = divide_up(column_panels, divide_up(column_panels, max_column_panels)) * kernel.columns;
+
+  int64_t rows = cut.rows / kernel.rows, panels = cut.columns / kernel.columns;
+  int64_t fitting = std::max<int64_t>(1, l2_bytes() / 2 / (cut.units * kernel.columns * 4));
+  cut.task_panels = std::min(panels, fitting);
+  int64_t task_row_panels = rows;
+  int64_t min_row_panels = std::max<int64_t>(1, 256 / kernel.rows);  // fewer, and packing b again starts to show
+  int64_t wanted = base::num_threads() == 1 ? 1 : 4 * base::num_threads();
+  auto num_tasks = [&] { return divide_up(rows, task_row_panels) * divide_up(panels, cut.task_panels); };
+  while (num_tasks() < wanted) {
+    if (task_row_panels >= 2 * min_row_panels) {
+      task_row_panels = divide_up(task_row_panels, 2);
+    } else if (cut.task_panels > 1) {
+      cut.task_panels = divide_up(cut.task_panels, 2);
+    } else if (task_row_panels > std::max<int64_t>(1, 64 / kernel.rows)) {
+      task_row_panels = divide_up(task_row_panels, 2);
+    } else {
+      break;
+    }
+  }
+  cut.task_rows = divide_up(rows, divide_up(rows, task_row_panels)) * kernel.rows;
+  cut.task_panels = divide_up(panels, divide_up(panels, cut.task_panels));
+  return cut;
+}
+
+thread_local AlignedBuffer t_packed_a;  // of the thread that called run_product
+thread_local AlignedBuffer t_partials;  // likewise
+thread_local AlignedBuffer t_packed_b;  // of the thread that runs a task
+
+class ProductRun {
+ public:
+  ProductRun(const MatmulKernel& kernel, const Product& product)
+      : kernel_(kernel),
+        p_(product),
+        total_units_(panel_units(kernel, product.k)),
+        sums_in_c_(product.c_dtype == base::DType::f32 && !product.accumulate),
+        is_plain_(sums_in_c_ && product.alpha == 1.0f && !product.bias),
+        cut_(choose_blocking(kernel, product, total_units_, total_units_ > kMaxBlockUnits && !sums_in_c_)) {}
+
+  void run() {
+    packed_a_ = t_packed_a.reserve_array<uint32_t>(cut_.rows * cut_.units);
+    if (total_units_ > cut_.units && !sums_in_c_) {
+      partials_ = t_partials.reserve_array<float>(cut_.rows * cut_.columns);
+    }
+    for (first_row_ = 0; first_row_ < p_.m; first_row_ += cut_.rows) {
+      for (first_column_ = 0; first_column_ < p_.n; first_column_ += cut_.columns) {
+        first_unit_ = 0;
+        do {
+          run_block();
+          first_unit_ += cut_.units;
+        } while (first_unit_ < total_units_);
+      }
+    }
+  }
+
+ private:
+  int64_t block_units() const { return std::min(cut_.units, total_units_ - first_unit_); }
+  int64_t block_rows() const { return std::min(cut_.rows, p_.m - first_row_); }
+  int64_t block_columns() const { return std::min(cut_.columns, p_.n - first_column_); }
+  bool is_first() const { return first_unit_ == 0; }
+  bool is_last() const { return first_unit_ + cut_.units >= total_units_; }
+  // Elements of K in this block.
+  int64_t first_k() const { return first_unit_ * kernel_.k_per_unit; }
+  int64_t num_k() const { return std::min(block_units() * kernel_.k_per_unit, p_.k - first_k()); }
+
+  void run_block() {
+    pack_rows();
+    int64_t row_tasks = divide_up(block_rows(), cut_.task_rows);
+    int64_t column_tasks = divide_up(divide_up(block_columns(), kernel_.columns), cut_.task_panels);
+    base::parallel_for(row_tasks * column_tasks, 1, [&](int64_t begin, int64_t end) {
+      kernel_.enter();
+      for (int64_t t = begin; t < end; ++t) run_task(t % row_tasks * cut_.task_rows, t / row_tasks * cut_.task_panels);
+      kernel_.leave();
+    });
+  }
+
+  void pack_rows() {
+    int64_t rows = block_rows();
+    constexpr int64_t kGrain = 64;  // a multiple of every panel
+    auto pack = [&](int64_t begin, int64_t end) {
+      PackRange range{first_row_ + begin, end - begin, first_k(), num_k(), cut_.units * kernel_.rows};
+      kernel_.pack_a(p_.a, range, packed_a_ + begin * cut_.units);
+    };
+    if (rows * block_units() < 16384) return pack(0, rows);
+    base::parallel_for(divide_up(rows, kGrain), 1,
+                       [&](int64_t begin, int64_t end) { pack(begin * kGrain, std::min(rows, end * kGrain)); });
+  }
+
+  // Panels [first, first + count) of this block's columns: where the first is, and how far apart they are.
+  const uint32_t* panels_of_b(int64_t first_panel, int64_t count, int64_t* stride) {
+    int64_t column = first_column_ + first_panel * kernel_.columns;
+    int64_t global_panel = column / kernel_.columns;
+    if (p_.packed_b.data && !p_.packed_b.is_narrow) {
+      *stride = total_units_ * kernel_.columns;
+      return static_cast<const uint32_t*>(p_.packed_b.data) + global_panel * *stride + first_unit_ * kernel_.columns;
+    }
+    *stride = block_units() * kernel_.columns;
+    uint32_t* packed = t_packed_b.reserve_array<uint32_t>(count * *stride);
+    if (p_.packed_b.is_narrow) {
+      for (int64_t i = 0; i < count; ++i) {
+        const uint16_t* narrow =
+            static_cast<const uint16_t*>(p_.packed_b.data) + (global_panel + i) * p_.k * kernel_.columns;
+        PackSource source{narrow, p_.b.dtype, kernel_.columns, false};
+        kernel_.pack_b(source, {0, kernel_.columns, first_k(), num_k(), *stride}, packed + i * *stride);
+      }
+    } else {
+      int64_t columns = std::min(count * kernel_.columns, p_.n - column);
+      kernel_.pack_b(p_.b, {column, columns, first_k(), num_k(), *stride}, packed);
+    }
+    return packed;
+  }
+
+  void run_task(int64_t task_row, int64_t task_panel) {
+    int64_t rows = std::min(cut_.task_rows, block_rows() - task_row);
+    int64_t panels = std::min(cut_.task_panels, divide_up(block_columns(), kernel_.columns) - task_panel);
+    int64_t b_stride = 0;
+    const uint32_t* b = panels_of_b(task_panel, panels, &b_stride);
+    for (int64_t r = 0; r < rows; r += kernel_.rows) {
+      const uint32_t* a = packed_a_ + (task_row + r) * cut_.units;
+      for (int64_t j = 0; j < panels; ++j) {
+        run_tile(a, b + j * b_stride, task_row + r, static_cast<int>(std::min<int64_t>(kernel_.rows, rows - r)),
+                 (task_panel + j) * kernel_.columns);
+      }
+    }
+  }
+
+  // One register tile at (row, column) of the block.
+  void run_tile(const uint32_t* a, const uint32_t* b, int64_t row, int num_rows, int64_t column) {
+    int64_t columns = std::min<int64_t>(kernel_.columns, block_columns() - column);
+    int64_t c_at = (first_row_ + row) * p_.n + first_column_ + column;
+    float* sums_of_c = static_cast<float*>(p_.c) + c_at;  // meant only when c holds the sums
+    bool fits = columns == kernel_.columns;
+    alignas(64) float edge[kMaxTileElements];
+    float* tile = edge;
+    int64_t stride = kernel_.columns;
+    if (partials_) {
+      tile = partials_ + row * cut_.columns + column;
+      stride = cut_.columns;
+    } else if (fits && sums_in_c_ && (is_plain_ || !is_last() || !is_first())) {
+      tile = sums_of_c;
+      stride = p_.n;
+    } else if (!is_first()) {  // the block's last columns: their sums so far stand in c, in fewer columns than a panel
+      copy_sums(sums_of_c, p_.n, edge, stride, num_rows, columns);
+    }
+    kernel_.multiply(num_rows, block_units(), a, b, tile, stride, !is_first());
+    if (is_last() && !(is_plain_ && tile == sums_of_c)) {
+      void* c = static_cast<char*>(p_.c) + c_at * static_cast<int64_t>(base::dtype_bytes(p_.c_dtype));
+      const void* bias = p_.bias ? static_cast<const char*>(p_.bias) +
+                                       (first_column_ + column) * static_cast<int64_t>(base::dtype_bytes(p_.c_dtype))
+                                 : nullptr;
+      kernel_.finish({tile, stride, num_rows, columns, c, p_.n, p_.c_dtype, bias, p_.alpha, p_.accumulate});
+    } else if (tile == edge) {
+      copy_sums(edge, stride, sums_of_c, p_.n, num_rows, columns);
+    }
+  }
+
+  static void copy_sums(const float* from, int64_t from_stride, float* to, int64_t to_stride, int64_t rows,
+                        int64_t columns) {
+    for (int64_t r = 0; r < rows; ++r) std::copy_n(from + r * from_stride, columns, to + r * to_stride);
+  }
+
+  const MatmulKernel& kernel_;
+  const Product& p_;
+  const int64_t total_units_;
+  const bool sums_in_c_;  // partial sums over K can stand in c itself
+  const bool is_plain_;   // and need nothing more at the end
+  const Blocking cut_;
+  uint32_t* packed_a_ = nullptr;
+  float* partials_ = nullptr;                                  // (cut_.rows, cut_.columns)
+  int64_t first_row_ = 0, first_column_ = 0, first_unit_ = 0;  // of the block now worked on
+};
+
+}  // namespace
+
+void run_product(const MatmulKernel& kernel, const Product& product) {
+  if (product.m == 0 || product.n == 0) return;
+  ProductRun(kernel, product).run();
+}
+
+}  // namespace sinter::kernels::cpu

@@ -1,0 +1,34 @@
+// The blocked driver: one product c = alpha op(a) op(b) (+ bias) (+ c) on all threads.
+#pragma once
+#include "kernels/cpu/matmul_kernel.h"
+
+namespace sinter::kernels::cpu {
+
+// b packed ahead, whole K: panels of the kernel's units, or (16-bit formats under an f32 kernel) panels that keep their
+// 16-bit elements as [k][column] and are widened block by block, so that reading them costs 2 bytes an element.
+struct PackedPanels {
+  const void* data = nullptr;  // null: not packed ahead
+  bool is_narrow = false;
+};
+
+struct Product {
+  int64_t m = 0, n = 0, k = 0;
+  PackSource a, b;
+  PackedPanels packed_b;
+  void* c = nullptr;  // (m, n), rows n apart
+  base::DType c_dtype = base::DType::f32;
+  const void* bias = nullptr;  // (n) in the format of c
+  float alpha = 1.0f;
+  bool accumulate = false;
+};
+
+void run_product(const MatmulKernel& kernel, const Product& product);
+
+// Units of K in a panel.
+inline int64_t panel_units(const MatmulKernel& kernel, int64_t k) {
+  int64_t step = kernel.unit_multiple;
+  int64_t units = (k + kernel.k_per_unit - 1) / kernel.k_per_unit;
+  return (units + step - 1) / step * step;
+}
+
+}  // namespace sinter::kernels::cpu

@@ -1,0 +1,248 @@
+#include "kernels/cpu/matmul.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "base/threads.h"
+
+namespace sinter::kernels {
+namespace {
+
+using base::DType;
+using base::Shape;
+using cpu::MatmulIsa;
+
+core::Allocator& allocator() { return core::runtime({}).allocator(); }
+
+// Values in (-1, 1), small multiples of 1/64 mixed in so that 16-bit formats round some and hold others.
+Tensor random_tensor(Shape shape, DType dtype, uint64_t seed) {
+  Tensor t(allocator(), shape, dtype);
+  base::CounterRng rng{seed, 7};
+  std::vector<float> values(static_cast<size_t>(shape.num_elements()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = 2 * rng.uniform(i) - 1;
+  if (!values.empty()) base::convert_elements(DType::f32, values.data(), dtype, t.raw(), values.size());
+  return t;
+}
+
+Tensor copy_of(const Tensor& t) {
+  Tensor copy(allocator(), t.shape(), t.dtype());
+  std::memcpy(copy.raw(), t.raw(), t.bytes());
+  return copy;
+}
+
+void run(const MatmulArgs& args) { cpu::matmul(core::runtime({}).stream(), args); }
+
+// The largest difference from the reference, counted in what rounding explains: 1 is the limit.
+double excess_error(const MatmulArgs& args, int64_t k) {
+  MatmulArgs expected = args;
+  expected.c = copy_of(args.c);
+  expected.b.derived = nullptr;
+  run(args);
+  reference_table()->matmul(core::runtime({}).stream(), expected);
+  std::vector<float> ours = core::to_host_floats(args.c), theirs = core::to_host_floats(expected.c);
+  double limit = 1e-6 * std::sqrt(static_cast<double>(k) + 1) * (1 + std::fabs(args.alpha));
+  double relative = args.c.dtype() == DType::bf16 ? 1.0 / 128 : args.c.dtype() == DType::f16 ? 1.0 / 1024 : 1e-6;
+  double worst = 0;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    double difference = std::fabs(static_cast<double>(ours[i]) - theirs[i]);
+    worst = std::max(worst, difference / (limit + relative * std::fabs(theirs[i])));
+    if (!std::isfinite(ours[i])) return INFINITY;
+  }
+  return worst;
+}
+
+struct Case {
+  int64_t m, n, k;
+  bool transpose_a = false, transpose_b = true;
+  DType dtype = DType::f32, c_dtype = DType::f32;
+};
+
+MatmulArgs make_args(const Case& c) {
+  MatmulArgs args;
+  args.a = random_tensor(c.transpose_a ? Shape{c.k, c.m} : Shape{c.m, c.k}, c.dtype, 1);
+  args.b.data = random_tensor(c.transpose_b ? Shape{c.n, c.k} : Shape{c.k, c.n}, c.dtype, 2);
+  args.c = random_tensor({c.m, c.n}, c.c_dtype, 3);
+  args.transpose_a = c.transpose_a;
+  args.transpose_b = c.transpose_b;
+  return args;
+}
+
+constexpr std::pair<DType, DType> kFormats[] = {{DType::f32, DType::f32},
+                                                {DType::bf16, DType::bf16},
+                                                {DType::bf16, DType::f32},
+                                                {DType::f16, DType::f16},
+                                                {DType::f16, DType::f32}};
+
+// Every test runs at each level of this CPU, and leaves the best one set.
+class Matmul : public testing::TestWithParam<MatmulIsa> {
+ protected:
+  void SetUp() override {
+    if (!cpu::can_run(GetParam())) GTEST_SKIP() << "this CPU has no " << cpu::matmul_isa_name(GetParam());
+    best_ = cpu::matmul_isa();
+    threads_ = base::num_threads();
+    cpu::set_matmul_isa(GetParam());
+  }
+  void TearDown() override {
+    if (threads_ == 0) return;
+    cpu::set_matmul_isa(best_);
+    base::set_num_threads(threads_);
+  }
+
+ private:
+  MatmulIsa best_ = MatmulIsa::portable;
+  int threads_ = 0;
+};
+
+TEST_P(Matmul, EveryTransposeAndFormatMatchesTheReference) {
+  const int64_t sizes[][3] = {{1, 1, 1},    {1, 50, 33},  {3, 17, 5},   {8, 48, 64},    {33, 65, 31},
+                              {37, 97, 70}, {64, 1, 129}, {1, 129, 64}, {130, 100, 257}};
+  for (auto [dtype, c_dtype] : kFormats) {
+    for (int transposes = 0; transposes < 4; ++transposes) {
+      for (auto [m, n, k] : sizes) {
+        MatmulArgs args = make_args({m, n, k, (transposes & 1) != 0, (transposes & 2) != 0, dtype, c_dtype});
+        EXPECT_LE(excess_error(args, k), 1.0) << "m " << m << " n " << n << " k " << k << " transposes " << transposes
+                                              << " " << base::dtype_name(dtype) << " to " << base::dtype_name(c_dtype);
+      }
+    }
+  }
+}
+
+TEST_P(Matmul, BiasScaleAndAccumulationMatchTheReferenceAlsoOverSeveralBlocksOfK) {
+  for (int64_t k : {40, 2100, 4200}) {
+    for (auto [dtype, c_dtype] : kFormats) {
+      for (int mode = 0; mode < 8; ++mode) {
+        MatmulArgs args = make_args({19, 53, k, false, true, dtype, c_dtype});
+        if (mode & 1) args.bias = random_tensor({53}, c_dtype, 4);
+        if (mode & 2) args.alpha = -0.37f;
+        args.accumulate = mode & 4;
+        EXPECT_LE(excess_error(args, k), 1.0)
+            << "k " << k << " mode " << mode << " " << base::dtype_name(dtype) << " to " << base::dtype_name(c_dtype);
+      }
+    }
+  }
+}
+
+TEST_P(Matmul, BlocksOfRowsAndColumnsMatchTheReference) {
+  // More rows than a block of packed rows holds beside partial sums, and more columns than one block of those.
+  EXPECT_LE(excess_error(make_args({1100, 60, 1100, true, false, DType::bf16, DType::bf16}), 1100), 1.0);
+  MatmulArgs wide = make_args({1030, 4200, 33, false, true, DType::f32, DType::f32});
+  wide.accumulate = true;
+  EXPECT_LE(excess_error(wide, 33), 1.0);
+}
+
+TEST_P(Matmul, NothingToSumGivesBiasOrKeepsC) {
+  MatmulArgs args = make_args({3, 5, 0});
+  args.bias = random_tensor({5}, DType::f32, 4);
+  run(args);
+  std::vector<float> c = core::to_host_floats(args.c), bias = core::to_host_floats(args.bias);
+  for (int i = 0; i < 15; ++i) EXPECT_EQ(c[i], bias[i % 5]);
+  args.bias = {};
+  args.accumulate = true;
+  run(args);
+  EXPECT_EQ(core::to_host_floats(args.c), c);
+  run(make_args({0, 5, 4}));
+  run(make_args({5, 0, 4}));
+}
+
+TEST_P(Matmul, GroupsMatchTheReference) {
+  const std::vector<int32_t> offsets = {0, 3, 3, 40, 41, 90, 90, 91, 97};  // one expert large, two empty
+  const int64_t experts = 8, rows = 97, n = 51, k = 37;
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    for (bool transpose_b : {false, true}) {
+      MatmulArgs args;
+      args.a = random_tensor({rows, k}, dtype, 1);
+      args.b.data = random_tensor(transpose_b ? Shape{experts, n, k} : Shape{experts, k, n}, dtype, 2);
+      args.c = random_tensor({rows, n}, dtype, 3);
+      args.transpose_b = transpose_b;
+      args.group_offsets = core::make_tensor(allocator(), {experts + 1}, offsets);
+      EXPECT_LE(excess_error(args, k), 1.0);
+      std::shared_ptr<core::DerivedWeight> derived;
+      args.b.derived = &derived;
+      EXPECT_LE(excess_error(args, k), 1.0);
+    }
+    for (bool accumulate : {false, true}) {
+      MatmulArgs args;
+      args.a = random_tensor({rows, k}, dtype, 1);
+      args.b.data = random_tensor({rows, n}, dtype, 2);
+      args.c = random_tensor({experts, k, n}, DType::f32, 3);
+      args.transpose_a = true;
+      args.accumulate = accumulate;
+      args.group_offsets = core::make_tensor(allocator(), {experts + 1}, offsets);
+      EXPECT_LE(excess_error(args, rows), 1.0);
+    }
+  }
+}
+
+TEST_P(Matmul, ARowHasTheSameBitsWhateverTheOtherRowsTheThreadsAndThePacking) {
+  const int64_t m = 75, n = 203, k = 2333;  // several blocks of K
+  for (auto [dtype, c_dtype] : kFormats) {
+    MatmulArgs whole = make_args({m, n, k, false, true, dtype, c_dtype});
+    base::set_num_threads(1);
+    run(whole);
+    std::shared_ptr<core::DerivedWeight> derived;
+    for (int threads : {1, 2, 3}) {
+      base::set_num_threads(threads);
+      for (auto [first, rows] : {std::pair<int64_t, int64_t>{0, m}, {0, 1}, {74, 1}, {13, 7}, {31, 33}}) {
+        for (bool is_packed : {false, true}) {
+          MatmulArgs part = whole;
+          part.a = whole.a.slice(first, rows);
+          part.c = Tensor(allocator(), {rows, n}, c_dtype);
+          part.b.derived = is_packed ? &derived : nullptr;
+          run(part);
+          EXPECT_EQ(std::memcmp(part.c.raw(), whole.c.slice(first, rows).raw(), part.c.bytes()), 0)
+              << "rows " << first << " to " << first + rows << ", " << threads << " threads, packed " << is_packed
+              << ", " << base::dtype_name(dtype) << " to " << base::dtype_name(c_dtype);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Matmul, APackedWeightIsRenewedWhenItsVersionGrows) {
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    MatmulArgs args = make_args({2, 70, 90, false, true, dtype, dtype});
+    std::shared_ptr<core::DerivedWeight> derived;
+    args.b.derived = &derived;
+    EXPECT_LE(excess_error(args, 90), 1.0);
+    const core::DerivedWeight* first = derived.get();
+    run(args);
+    EXPECT_EQ(derived.get(), first) << "packed again without need";
+    args.b.data = random_tensor({70, 90}, dtype, 9);
+    args.b.version = 2;
+    EXPECT_LE(excess_error(args, 90), 1.0);
+    EXPECT_EQ(derived->version, 2u);
+  }
+}
+
+TEST_P(Matmul, NotANumberStaysInItsRow) {
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    MatmulArgs args = make_args({9, 50, 33, false, true, dtype, dtype});
+    float nan = NAN;
+    base::convert_elements(DType::f32, &nan, dtype, args.a.slice(4, 1).raw(), 1);
+    run(args);
+    std::vector<float> c = core::to_host_floats(args.c);
+    for (int i = 0; i < 9 * 50; ++i) EXPECT_EQ(std::isnan(c[i]), i / 50 == 4);
+  }
+}
+
+TEST_P(Matmul, MismatchedShapesAndFormatsAreErrors) {
+  MatmulArgs args = make_args({4, 6, 5});
+  args.b.data = random_tensor({6, 4}, DType::f32, 2);
+  EXPECT_THROW(run(args), base::Error);
+  args = make_args({4, 6, 5});
+  args.b.data = random_tensor({6, 5}, DType::bf16, 2);
+  EXPECT_THROW(run(args), base::Error);
+  args = make_args({4, 6, 5});
+  args.bias = random_tensor({5}, DType::f32, 2);
+  EXPECT_THROW(run(args), base::Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(Isa, Matmul, testing::ValuesIn(cpu::kMatmulIsas),
+                         [](const auto& info) { return std::string(cpu::matmul_isa_name(info.param)); });
+
+}  // namespace
+}  // namespace sinter::kernels
