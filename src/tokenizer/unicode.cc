@@ -1,0 +1,257 @@
+#include "tokenizer/unicode.h"
+
+#include <utf8proc.h>
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace sinter::tokenizer {
+namespace {
+
+bool is_white_space(uint32_t c) {
+  return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
+         c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+}
+
+uint8_t class_of(uint32_t code) {
+  uint8_t flags = is_white_space(code) ? kSpace : 0;
+  if (code == '\r' || code == '\n') flags |= kNewline;
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LT: return flags | kLetter | kUpper;
+    case UTF8PROC_CATEGORY_LL: return flags | kLetter | kLower;
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO: return flags | kLetter;
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_NO: return flags | kNumber;
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME: return flags | kMark;
+    case UTF8PROC_CATEGORY_PC:
+    case UTF8PROC_CATEGORY_PD:
+    case UTF8PROC_CATEGORY_PS:
+    case UTF8PROC_CATEGORY_PE:
+    case UTF8PROC_CATEGORY_PI:
+    case UTF8PROC_CATEGORY_PF:
+    case UTF8PROC_CATEGORY_PO: return flags | kPunct;
+    default: return flags;
+  }
+}
+
+struct Alphabet {
+  std::array<uint32_t, 256> of_byte{};
+  std::array<int16_t, 512> to_byte{};
+  Alphabet() {
+    to_byte.fill(-1);
+    uint32_t next = 256;
+    for (uint32_t b = 0; b < 256; ++b) {
+      bool printable = (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
+      of_byte[b] = printable ? b : next++;
+      to_byte[of_byte[b]] = static_cast<int16_t>(b);
+    }
+  }
+};
+const Alphabet& alphabet() {
+  static const Alphabet instance;
+  return instance;
+}
+
+// Calls valid(run) on the longest well-formed stretches and copies the bytes between them.
+template <class F>
+std::string map_valid_runs(std::string_view text, F&& valid) {
+  std::string out;
+  out.reserve(text.size() + 8);
+  size_t run = 0;
+  for (size_t pos = 0; pos <= text.size();) {
+    bool bad = pos == text.size();
+    Char c{kBadByte, 1};
+    if (!bad) {
+      c = decode_char(text, pos);
+      bad = c.code == kBadByte;
+    }
+    if (bad) {
+      if (run < pos) valid(text.substr(run, pos - run), out);
+      if (pos < text.size()) out += text[pos];
+      run = pos + 1;
+    }
+    pos += c.length;
+  }
+  return out;
+}
+
+bool is_ascii(std::string_view text) {
+  size_t i = 0;
+  for (; i + 8 <= text.size(); i += 8) {
+    uint64_t word;
+    std::memcpy(&word, text.data() + i, 8);
+    if (word & 0x8080808080808080ull) return false;
+  }
+  for (; i < text.size(); ++i) {
+    if (text[i] & 0x80) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+namespace detail {
+
+// Most of the code space is a few pages that repeat (unassigned, ideographs, Hangul): store each distinct page once.
+ClassTable::ClassTable() {
+  int num_pages = 0;
+  for (uint32_t page = 0; page < std::size(page_of); ++page) {
+    uint8_t classes[256];
+    for (uint32_t i = 0; i < 256; ++i) classes[i] = class_of(page << 8 | i);
+    int found = 0;
+    while (found < num_pages && std::memcmp(pages[found], classes, 256) != 0) ++found;
+    if (found == num_pages) {
+      SINTER_CHECK(num_pages < 256, "the Unicode tables of utf8proc have more distinct pages than expected (256)");
+      std::memcpy(pages[num_pages++], classes, 256);
+    }
+    page_of[page] = static_cast<uint8_t>(found);
+  }
+}
+
+const ClassTable& class_table() {
+  static const ClassTable instance;
+  return instance;
+}
+
+}  // namespace detail
+
+Char decode_char(std::string_view text, size_t pos) {
+  const auto* p = reinterpret_cast<const unsigned char*>(text.data()) + pos;
+  const size_t left = text.size() - pos;
+  auto follows = [&](size_t i) { return i < left && (p[i] & 0xc0) == 0x80; };
+  const uint32_t b = p[0];
+  if (b < 0x80) return {b, 1};
+  if (b >= 0xc2 && b < 0xe0) {
+    if (follows(1)) return {(b & 0x1f) << 6 | (p[1] & 0x3fu), 2};
+  } else if (b >= 0xe0 && b < 0xf0) {
+    if (follows(1) && follows(2)) {
+      uint32_t code = (b & 0xf) << 12 | (p[1] & 0x3fu) << 6 | (p[2] & 0x3fu);
+      if (code >= 0x800 && (code < 0xd800 || code > 0xdfff)) return {code, 3};
+    }
+  } else if (b >= 0xf0 && b < 0xf5) {
+    if (follows(1) && follows(2) && follows(3)) {
+      uint32_t code = (b & 7) << 18 | (p[1] & 0x3fu) << 12 | (p[2] & 0x3fu) << 6 | (p[3] & 0x3fu);
+      if (code >= 0x10000 && code <= 0x10ffff) return {code, 4};
+    }
+  }
+  return {kBadByte, 1};
+}
+
+void append_utf8(std::string& out, uint32_t code) {
+  if (code < 0x80) {
+    out += static_cast<char>(code);
+  } else if (code < 0x800) {
+    out += static_cast<char>(0xc0 | code >> 6);
+    out += static_cast<char>(0x80 | (code & 0x3f));
+  } else if (code < 0x10000) {
+    out += static_cast<char>(0xe0 | code >> 12);
+    out += static_cast<char>(0x80 | (code >> 6 & 0x3f));
+    out += static_cast<char>(0x80 | (code & 0x3f));
+  } else {
+    out += static_cast<char>(0xf0 | code >> 18);
+    out += static_cast<char>(0x80 | (code >> 12 & 0x3f));
+    out += static_cast<char>(0x80 | (code >> 6 & 0x3f));
+    out += static_cast<char>(0x80 | (code & 0x3f));
+  }
+}
+
+bool is_valid_utf8(std::string_view text) {
+  for (size_t pos = 0; pos < text.size();) {
+    Char c = decode_char(text, pos);
+    if (c.code == kBadByte) return false;
+    pos += c.length;
+  }
+  return true;
+}
+
+size_t incomplete_tail(std::string_view text) {
+  for (size_t back = 1; back <= 3 && back <= text.size(); ++back) {
+    const auto b = static_cast<unsigned char>(text[text.size() - back]);
+    if ((b & 0xc0) == 0x80) continue;  // a continuation byte: the lead is further back
+    size_t length = b >= 0xf0 && b < 0xf5 ? 4 : b >= 0xe0 && b < 0xf0 ? 3 : b >= 0xc2 && b < 0xe0 ? 2 : 1;
+    if (length <= back) return 0;
+    // A second byte that can never follow this lead (overlong, surrogate, beyond 10FFFF) will not become a character.
+    if (back >= 2) {
+      const auto second = static_cast<unsigned char>(text[text.size() - back + 1]);
+      if ((b == 0xe0 && second < 0xa0) || (b == 0xed && second > 0x9f) || (b == 0xf0 && second < 0x90) ||
+          (b == 0xf4 && second > 0x8f)) {
+        return 0;
+      }
+    }
+    return back;
+  }
+  return 0;
+}
+
+std::string normalize_unicode(std::string_view text, NormalForm form) {
+  if (is_ascii(text)) return std::string(text);
+  int options = UTF8PROC_STABLE;
+  options |= form == NormalForm::nfc || form == NormalForm::nfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
+  if (form == NormalForm::nfkc || form == NormalForm::nfkd) options |= UTF8PROC_COMPAT;
+  return map_valid_runs(text, [&](std::string_view run, std::string& out) {
+    utf8proc_uint8_t* mapped = nullptr;
+    utf8proc_ssize_t n = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(run.data()),
+                                      static_cast<utf8proc_ssize_t>(run.size()), &mapped,
+                                      static_cast<utf8proc_option_t>(options));
+    SINTER_CHECK(n >= 0, "cannot normalize {} bytes of text: {}", run.size(), utf8proc_errmsg(n));
+    out.append(reinterpret_cast<const char*>(mapped), static_cast<size_t>(n));
+    std::free(mapped);
+  });
+}
+
+std::string lowercase_unicode(std::string_view text) {
+  return map_valid_runs(text, [](std::string_view run, std::string& out) {
+    for (size_t pos = 0; pos < run.size();) {
+      Char c = decode_char(run, pos);
+      if (c.code == 0x130) {  // the one character whose lower case is two
+        out += "i\u0307";
+      } else {
+        append_utf8(out, static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c.code))));
+      }
+      pos += c.length;
+    }
+  });
+}
+
+std::string strip_nonspacing_marks(std::string_view text) {
+  return map_valid_runs(text, [](std::string_view run, std::string& out) {
+    for (size_t pos = 0; pos < run.size();) {
+      Char c = decode_char(run, pos);
+      if (utf8proc_category(static_cast<utf8proc_int32_t>(c.code)) != UTF8PROC_CATEGORY_MN) out += run.substr(pos, c.length);
+      pos += c.length;
+    }
+  });
+}
+
+uint32_t byte_to_alphabet(uint8_t byte) { return alphabet().of_byte[byte]; }
+
+int alphabet_to_byte(uint32_t code) { return code < 512 ? alphabet().to_byte[code] : -1; }
+
+bool alphabet_to_bytes(std::string_view token, std::string& bytes) {
+  bytes.clear();
+  for (size_t pos = 0; pos < token.size();) {
+    Char c = decode_char(token, pos);
+    int byte = alphabet_to_byte(c.code);
+    if (byte < 0) return false;
+    bytes += static_cast<char>(byte);
+    pos += c.length;
+  }
+  return true;
+}
+
+std::string bytes_to_alphabet(std::string_view bytes) {
+  std::string out;
+  out.reserve(bytes.size() * 2);
+  for (unsigned char b : bytes) append_utf8(out, byte_to_alphabet(b));
+  return out;
+}
+
+}  // namespace sinter::tokenizer
