@@ -46,6 +46,7 @@ double one_minus_cosine(const std::vector<float>& found, const std::vector<float
     a += static_cast<double>(found[i]) * found[i];
     b += static_cast<double>(expected[i]) * expected[i];
   }
+  if (a == 0 && b == 0) return 0;  // an expert no token chose
   return 1.0 - dot / std::max(std::sqrt(a * b), 1e-30);
 }
 
