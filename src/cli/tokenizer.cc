@@ -1,6 +1,7 @@
 // sinter tokenizer encode | decode | train | inspect
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <iostream>
 #include <iterator>
@@ -9,9 +10,11 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "cli/verbs.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/train.h"
 
 namespace sinter::cli {
 namespace {
@@ -21,6 +24,10 @@ using tokenizer::Tokenizer;
 std::string read_input(const std::string& path) {
   if (path != "-") return base::read_file(path);
   return {std::istreambuf_iterator<char>(std::cin), {}};
+}
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 void write_output(std::string_view bytes) {
@@ -85,6 +92,93 @@ void add_decode(CLI::App& parent) {
   });
 }
 
+void add_train(CLI::App& parent) {
+  struct Options {
+    std::vector<std::string> files, special{"<|endoftext|>"};
+    std::string out, pattern = "gpt2";
+    int32_t vocab_size = 32768;
+    uint64_t min_count = 1;
+    bool json = false;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* verb = parent.add_subcommand("train", "train a byte-level BPE on text files");
+  verb->add_option("FILES", options->files, "UTF-8 text files")->required();
+  verb->add_option("--out", options->out, "folder (tokenizer.json and tokenizer_config.json) or a .json file")->required();
+  verb->add_option("--vocab-size", options->vocab_size, "tokens in all: 256 bytes, merges and special tokens")->capture_default_str();
+  verb->add_option("--special", options->special, "special tokens, cut out of the text; the first is BOS and EOS")->capture_default_str();
+  verb->add_option("--pattern", options->pattern, "gpt2, cl100k, llama3, qwen2, o200k or a regular expression")->capture_default_str();
+  verb->add_option("--min-count", options->min_count, "stop when no pair is as frequent")->capture_default_str();
+  verb->add_flag("--json", options->json, "print the summary as JSON");
+  verb->callback([options] {
+    const double start = now_seconds();
+    std::vector<base::MappedFile> files;
+    std::vector<std::string_view> texts;
+    size_t bytes = 0;
+    for (const std::string& path : options->files) {
+      files.emplace_back(path);
+      texts.push_back(files.back().text());
+      bytes += texts.back().size();
+    }
+    base::ProgressLine progress;
+    const tokenizer::TrainResult result = tokenizer::train_bpe(
+        texts, {.vocab_size = options->vocab_size,
+                .special_tokens = options->special,
+                .pattern = options->pattern,
+                .min_count = options->min_count,
+                .progress = [&](int32_t done, int32_t wanted) {
+                  const double spent = now_seconds() - start;
+                  progress.update(fmt::format("merge {} of {}, {} left", done, wanted,
+                                              base::format_duration(spent * (wanted - done) / std::max(done, 1))));
+                }});
+    progress.finish();
+    result.tokenizer.save(options->out);
+    const double seconds = now_seconds() - start;
+    if (result.tokenizer.vocab_size() < options->vocab_size) {
+      base::log_warning("the text has pairs for {} tokens only, {} were asked for", result.tokenizer.vocab_size(), options->vocab_size);
+    }
+    if (options->json) {
+      write_output(nlohmann::json{{"vocab_size", result.tokenizer.vocab_size()}, {"merges", result.merges.size()}, {"bytes", bytes}, {"pieces", result.num_pieces}, {"distinct_pieces", result.num_distinct}, {"seconds", seconds}, {"out", options->out}}.dump(2) + "\n");
+    } else {
+      write_output(fmt::format("{} tokens ({} merges) from {} of text, {} distinct pieces, in {}: {}\n", base::format_grouped(result.tokenizer.vocab_size()), base::format_grouped(static_cast<int64_t>(result.merges.size())), base::format_bytes(static_cast<double>(bytes)), base::format_grouped(static_cast<int64_t>(result.num_distinct)), base::format_duration(seconds), options->out));
+    }
+  });
+}
+
+void add_inspect(CLI::App& parent) {
+  struct Options {
+    std::string tokenizer, text;
+    bool json = false, special = false;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* verb = parent.add_subcommand("inspect", "what is in a tokenizer, or how it splits a text");
+  verb->add_option("TOKENIZER", options->tokenizer, "model folder, tokenizer.json, *.tiktoken or *.model")->required();
+  verb->add_option("--text", options->text, "show the tokens of this text one by one");
+  verb->add_flag("--special", options->special, "special tokens written in the text are those tokens");
+  verb->add_flag("--json", options->json, "print as JSON");
+  verb->callback([options] {
+    const Tokenizer tokenizer = Tokenizer::load(options->tokenizer);
+    const auto& ids = tokenizer.special_ids();
+    std::vector<std::pair<std::string, int32_t>> named{{"bos", ids.bos}, {"eos", ids.eos}, {"pad", ids.pad}, {"unk", ids.unk}};
+    nlohmann::json summary{{"description", tokenizer.description()}, {"vocab_size", tokenizer.vocab_size()}};
+    base::Table special({"role", "id", "token"}), tokens({"id", "token", "bytes"});
+    for (auto& [role, id] : named) {
+      if (id < 0) continue;
+      summary["special"][role] = {{"id", id}, {"token", tokenizer.token_text(id)}};
+      special.add_row({role, std::to_string(id), tokenizer.token_text(id)});
+    }
+    for (int32_t id : tokenizer.encode(options->text, {.parse_special = options->special})) {
+      const std::string bytes = tokenizer.token_bytes(id);
+      tokens.add_row({std::to_string(id), tokenizer.token_text(id), std::to_string(bytes.size())});
+      summary["tokens"].push_back({{"id", id}, {"token", tokenizer.token_text(id)}, {"bytes", bytes.size()}});
+    }
+    if (options->json) return write_output(summary.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    std::string out = options->tokenizer + ": " + tokenizer.description() + "\n";
+    if (summary.contains("special")) out += special.to_string(2);
+    if (!options->text.empty()) out += tokens.to_string(2);
+    write_output(out);
+  });
+}
+
 }  // namespace
 
 void add_tokenizer(CLI::App& app) {
@@ -92,6 +186,8 @@ void add_tokenizer(CLI::App& app) {
   verb->require_subcommand(1);
   add_encode(*verb);
   add_decode(*verb);
+  add_train(*verb);
+  add_inspect(*verb);
 }
 
 }  // namespace sinter::cli
