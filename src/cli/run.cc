@@ -10,6 +10,7 @@ namespace sinter::cli {
 namespace {
 
 void add_verbs(CLI::App& app) {
+  add_bench(app);
   add_tokenizer(app);
   add_verify(app);
 }

@@ -10,6 +10,7 @@ namespace sinter::cli {
 // Parses the command line and runs the verb. Exit status: 0 ok, 1 failed, 2 bad usage.
 int run(int argc, char** argv);
 
+void add_bench(CLI::App& app);
 void add_tokenizer(CLI::App& app);
 void add_verify(CLI::App& app);
 

@@ -1,0 +1,62 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "bench/ceilings.h"
+#include "bench/matmul.h"
+#include "cli/verbs.h"
+
+namespace sinter::cli {
+namespace {
+
+struct Benchmark {
+  const char* name;
+  const char* help;
+  bench::Report (*run)(const bench::Options&);
+};
+
+// In the order they run when none is named: the machine's ceilings first.
+constexpr Benchmark kBenchmarks[] = {
+    {"ceilings", "what the machine can do: GFLOP/s on registers, memory read GB/s", bench::bench_ceilings},
+    {"matmul", "matrix products of GPT-2's training step, beside a peer library", bench::bench_matmul},
+    {"decode_matmul", "matrix products of few rows with a packed weight", bench::bench_decode_matmul},
+};
+
+void run_benchmarks(const std::vector<std::string>& names, const bench::Options& options, bool is_json) {
+  nlohmann::json all = nlohmann::json::object();
+  for (const Benchmark& benchmark : kBenchmarks) {
+    if (!names.empty() && std::find(names.begin(), names.end(), benchmark.name) == names.end()) continue;
+    bench::Report report = benchmark.run(options);
+    if (is_json) {
+      all[report.name] = report.to_json();
+    } else {
+      std::printf("%s\n", report.to_text().c_str());
+      std::fflush(stdout);
+    }
+  }
+  if (is_json) std::printf("%s\n", all.dump(2).c_str());
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand("bench", "every speed with its share of this machine's own limit");
+  auto names = std::make_shared<std::vector<std::string>>();
+  auto options = std::make_shared<bench::Options>();
+  auto is_json = std::make_shared<bool>(false);
+  std::vector<std::string> known;
+  std::string help = "what to measure; all when none is named:";
+  for (const Benchmark& b : kBenchmarks) {
+    known.push_back(b.name);
+    help += std::string("\n  ") + b.name + ": " + b.help;
+  }
+  verb->add_option("benchmarks", *names, help)->check(CLI::IsMember(known));
+  verb->add_flag("--full", options->is_full, "the long list of cases");
+  verb->add_option("--seconds", options->case_seconds, "time spent on one case, the best run counts")
+      ->check(CLI::Range(0.01, 60.0))
+      ->capture_default_str();
+  verb->add_flag("--json", *is_json, "print one JSON object instead of tables");
+  verb->callback([=] { run_benchmarks(*names, *options, *is_json); });
+}
+
+}  // namespace sinter::cli
