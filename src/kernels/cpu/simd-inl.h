@@ -136,7 +136,16 @@ HWY_INLINE Floats exp_nonpositive(Floats x) {
   return hn::IfThenZeroElse(hn::Lt(x, set(-87.0f)), scaled);
 }
 
-HWY_INLINE Floats sigmoid(Floats x) { return hn::Div(set(1.0f), hn::Add(set(1.0f), exp(hn::Neg(x)))); }
+// 1 / (1 + e^-x) and one minus it, both without cancellation.
+struct Sigmoid {
+  Floats value, rest;
+};
+HWY_INLINE Sigmoid sigmoid(Floats x) {
+  Floats small = exp(hn::Neg(hn::Abs(x)));
+  Floats large_part = hn::Div(set(1.0f), hn::Add(set(1.0f), small)), small_part = hn::Mul(small, large_part);
+  auto negative = hn::Lt(x, zero());
+  return {hn::IfThenElse(negative, small_part, large_part), hn::IfThenElse(negative, large_part, small_part)};
+}
 
 // The normal distribution at x: its density and its integral from minus infinity.
 struct NormalAt {

@@ -1,0 +1,304 @@
+// RoPE, activations, dropout, cross entropy, embedding, memory kernels and optimizers against the reference.
+#include "kernels/test_grid.h"
+
+namespace sinter::kernels {
+namespace {
+
+using namespace testing;  // NOLINT
+
+TEST(CpuRope, MatchesReferenceAndTurnsBack) {
+  constexpr int64_t kTokens = 19, kHeads = 5;
+  for (const Format& format : kFormats) {
+    for (int64_t dim : {2, 8, 34, 48, 64, 128}) {
+      std::vector<int32_t> positions(kTokens);
+      for (int64_t t = 0; t < kTokens; ++t) positions[t] = static_cast<int32_t>(t * 37 % 301);
+      Tensor inv_freq = random_tensor({1, dim / 2}, DType::f32, 3), cos_sin = empty_tensor({kTokens, dim}, DType::f32);
+      cpu_table()->rope_table(stream(), {.positions = int_tensor(positions), .inv_freq = inv_freq, .cos_sin = cos_sin});
+      Tensor x = random_tensor({kTokens, kHeads * dim}, format.dtype, 1);
+      for (bool inverse : {false, true}) {
+        check_against_reference(
+            [&](const KernelTable& table) {
+              RopeArgs args{.num_rotated = 3, .head_dim = dim, .x = clone(x), .cos_sin = cos_sin, .inverse = inverse};
+              table.rope(stream(), args);
+              return std::vector<Tensor>{args.x};
+            },
+            format.tolerance, "rope of " + std::to_string(dim));
+      }
+      Tensor turned = clone(x);
+      cpu_table()->rope(stream(), {.num_rotated = 3, .head_dim = dim, .x = turned, .cos_sin = cos_sin});
+      cpu_table()->rope(stream(), {.num_rotated = 3, .head_dim = dim, .x = turned, .cos_sin = cos_sin, .inverse = true});
+      expect_close(turned, x, 2 * format.tolerance, "rope and back");
+    }
+  }
+}
+
+constexpr spec::Activation kActivations[] = {spec::Activation::silu, spec::Activation::gelu, spec::Activation::gelu_tanh,
+                                             spec::Activation::relu};
+
+TEST(CpuActivation, ForwardAndBackwardMatchReference) {
+  for (const Format& format : kFormats) {
+    for (auto kind : kActivations) {
+      for (bool gated : {false, true}) {
+        for (int64_t width : kOddSizes) {
+          int64_t rows = 5, in = gated ? 2 * width : width;
+          Tensor x = random_tensor({rows, in}, format.dtype, 1, 3.0f), dy = random_tensor({rows, width}, format.dtype, 2);
+          check_against_reference(
+              [&](const KernelTable& table) {
+                Tensor y = empty_tensor({rows, width}, format.dtype), dx = clone(x);
+                table.activation_forward(stream(), {.kind = kind, .gated = gated, .x = x, .y = y});
+                table.activation_backward(stream(), {.kind = kind, .gated = gated, .dy = dy, .x = dx, .dx = dx});
+                return std::vector<Tensor>{y, dx};
+              },
+              format.tolerance, "activation " + std::to_string(static_cast<int>(kind)) + " of " + std::to_string(width));
+        }
+      }
+    }
+  }
+}
+
+// Every value and slope over the whole range, within a few units in the last place of what is representable near it.
+TEST(CpuActivation, IsAccurateOverTheWholeRange) {
+  std::vector<float> values;
+  for (float x = -20; x <= 20; x += 0.00371f) values.push_back(x);
+  for (float x : {-1e30f, -200.0f, -100.0f, -88.5f, -0.0f, 0.0f, 1e-30f, 88.5f, 100.0f, 200.0f, 1e30f}) values.push_back(x);
+  Shape shape{1, static_cast<int64_t>(values.size())};
+  Tensor x = core::make_tensor(allocator(), shape, values), ones = empty_tensor(shape, DType::f32);
+  cpu_table()->fill(stream(), ones, 1.0f);
+  for (auto kind : kActivations) {
+    auto run = [&](const KernelTable& table) {
+      Tensor y = empty_tensor(shape, DType::f32), dx = empty_tensor(shape, DType::f32);
+      table.activation_forward(stream(), {.kind = kind, .gated = false, .x = x, .y = y});
+      table.activation_backward(stream(), {.kind = kind, .gated = false, .dy = ones, .x = x, .dx = dx});
+      std::vector<float> both = core::to_host_floats(y), slopes = core::to_host_floats(dx);
+      both.insert(both.end(), slopes.begin(), slopes.end());
+      return both;
+    };
+    std::vector<float> actual = run(*cpu_table()), expected = run(*reference_table());
+    for (size_t i = 0; i < actual.size(); ++i) {
+      // Below these the rounding of the argument shows; a slope is a sum that passes through 0.
+      double least = i < values.size() ? 0.05 : 0.2;
+      double limit = 6e-7 * std::max(least, std::abs(static_cast<double>(expected[i])));
+      ASSERT_NEAR(actual[i], expected[i], limit) << "kind " << static_cast<int>(kind) << " at "
+                                                  << values[i % values.size()];
+    }
+  }
+}
+
+TEST(CpuDropout, DrawsTheSameMaskAsTheReference) {
+  for (const Format& format : kFormats) {
+    for (int64_t count : {1, 5, 1023, 1024, 20001}) {
+      for (uint64_t first : {0ull, 3ull, (1ull << 34) - 9, 1ull << 40}) {
+        Tensor x = random_tensor({count}, format.dtype, 1);
+        check_against_reference(
+            [&](const KernelTable& table) {
+              DropoutArgs args{.p = 0.3f, .key = {11, 0x1234567890ull}, .first_index = first, .x = x, .y = clone(x)};
+              table.dropout(stream(), args);
+              return std::vector<Tensor>{args.y};
+            },
+            format.tolerance, "dropout of " + std::to_string(count));
+      }
+    }
+  }
+}
+
+TEST(CpuCrossEntropy, MatchesReference) {
+  for (const Format& format : kFormats) {
+    for (int64_t vocab : {1, 3, 17, 65, 1024, 1025, 5003}) {
+      std::vector<int32_t> targets;
+      for (int64_t r = 0; r < 9; ++r) targets.push_back(r % 4 == 3 ? -1 : static_cast<int32_t>(r * 31 % vocab));
+      Tensor logits = random_tensor({9, vocab}, format.dtype, 1, 6.0f);
+      Tensor scale = core::make_tensor(allocator(), {1}, std::vector<float>{0.37f});
+      for (bool write_gradient : {false, true}) {
+        check_against_reference(
+            [&](const KernelTable& table) {
+              CrossEntropyArgs args{.logits = clone(logits), .targets = int_tensor(targets),
+                                    .losses = empty_tensor({9}, DType::f32), .scale = scale,
+                                    .write_gradient = write_gradient};
+              table.cross_entropy(stream(), args);
+              return std::vector<Tensor>{args.losses, args.logits};
+            },
+            format.tolerance, "cross entropy of " + std::to_string(vocab));
+      }
+    }
+  }
+}
+
+TEST(CpuCrossEntropy, TargetOutsideTheVocabularyIsAnError) {
+  CrossEntropyArgs args{.logits = random_tensor({1, 4}, DType::f32, 1), .targets = int_tensor({4}),
+                        .losses = empty_tensor({1}, DType::f32)};
+  EXPECT_THROW(cpu_table()->cross_entropy(stream(), args), base::Error);
+  EXPECT_THROW(reference_table()->cross_entropy(stream(), args), base::Error);
+}
+
+TEST(CpuEmbedding, ForwardAndBackwardMatchReference) {
+  constexpr int64_t kTokens = 101, kVocab = 23, kPositions = 40;
+  std::vector<int32_t> tokens, positions;
+  for (int64_t t = 0; t < kTokens; ++t) {
+    tokens.push_back(static_cast<int32_t>(t * t * 7 % kVocab));
+    positions.push_back(static_cast<int32_t>(t % kPositions));
+  }
+  for (const Format& format : kFormats) {
+    for (int64_t channels : kOddSizes) {
+      for (bool has_positions : {false, true}) {
+        Tensor table = random_tensor({kVocab, channels}, format.dtype, 1);
+        Tensor position_table = random_tensor({kPositions, channels}, format.dtype, 2);
+        Tensor dy = random_tensor({kTokens, channels}, format.dtype, 3);
+        check_against_reference(
+            [&](const KernelTable& kernels) {
+              EmbeddingForwardArgs forward{.tokens = int_tensor(tokens), .positions = int_tensor(positions), .table = table,
+                                           .y = empty_tensor({kTokens, channels}, format.dtype)};
+              EmbeddingBackwardArgs backward{.tokens = forward.tokens, .positions = forward.positions, .dy = dy,
+                                             .dtable = random_tensor({kVocab, channels}, DType::f32, 4)};
+              if (has_positions) {
+                forward.position_table = position_table;
+                backward.dposition_table = random_tensor({kPositions, channels}, DType::f32, 5);
+              }
+              kernels.embedding_forward(stream(), forward);
+              kernels.embedding_backward(stream(), backward);
+              std::vector<Tensor> out{forward.y, backward.dtable};
+              if (has_positions) out.push_back(backward.dposition_table);
+              return out;
+            },
+            format.tolerance, "embedding of " + std::to_string(channels));
+      }
+    }
+  }
+  EmbeddingForwardArgs bad{.tokens = int_tensor({static_cast<int32_t>(kVocab)}),
+                           .table = random_tensor({kVocab, 4}, DType::f32, 1), .y = empty_tensor({1, 4}, DType::f32)};
+  EXPECT_THROW(cpu_table()->embedding_forward(stream(), bad), base::Error);
+}
+
+TEST(CpuMemory, FillAxpbyAndCastsMatchReference) {
+  for (const Format& from : kFormats) {
+    for (const Format& to : kFormats) {
+      for (int64_t count : {1, 7, 65, 33000}) {
+        Tensor x = random_tensor({count}, from.dtype, 1), y = random_tensor({count}, to.dtype, 2);
+        for (float beta : {0.0f, -0.5f}) {
+          check_against_reference(
+              [&](const KernelTable& table) {
+                AxpbyArgs args{.x = x, .y = clone(y), .alpha = beta == 0 ? 1.0f : 1.5f, .beta = beta};
+                table.axpby(stream(), args);
+                Tensor filled = empty_tensor({count}, to.dtype);
+                table.fill(stream(), filled, 0.3f);
+                return std::vector<Tensor>{args.y, filled};
+              },
+              to.tolerance, "axpby");
+        }
+      }
+    }
+  }
+  // Casts keep the special values and round to nearest even.
+  std::vector<float> special{NAN, INFINITY, -INFINITY, 0.0f, -0.0f, 1e-40f, 1.00390625f, 1.01171875f, 3.4e38f, 6e-8f};
+  Tensor x = core::make_tensor(allocator(), {static_cast<int64_t>(special.size())}, special);
+  for (const Format& to : kFormats) {
+    Tensor a = empty_tensor(x.shape(), to.dtype), b = empty_tensor(x.shape(), to.dtype);
+    cpu_table()->axpby(stream(), {.x = x, .y = a});
+    reference_table()->axpby(stream(), {.x = x, .y = b});
+    for (int64_t i = 1; i < x.num_elements(); ++i) {
+      EXPECT_EQ(core::to_host_floats(a)[i], core::to_host_floats(b)[i]) << special[i];
+    }
+    EXPECT_TRUE(std::isnan(core::to_host_floats(a)[0]));
+  }
+}
+
+TEST(CpuMemory, SumsMatchReference) {
+  for (const Format& format : kFormats) {
+    for (int64_t rows : {1, 15, 16, 17, 1500}) {
+      for (int64_t columns : {1, 17, 130}) {
+        Tensor x = random_tensor({rows, columns}, format.dtype, 1);
+        for (bool accumulate : {false, true}) {
+          check_against_reference(
+              [&](const KernelTable& table) {
+                ColumnSumArgs args{.x = x, .y = random_tensor({columns}, DType::f32, 2), .accumulate = accumulate};
+                table.column_sum(stream(), args);
+                Tensor total = random_tensor({1}, DType::f32, 3);
+                table.sum_squares(stream(), {.x = x, .total = total});
+                return std::vector<Tensor>{args.y, total};
+              },
+              1e-5, "sums of " + std::to_string(rows) + " x " + std::to_string(columns));
+        }
+      }
+    }
+  }
+}
+
+TEST(CpuMemory, CacheWritesGoToTheirSlots) {
+  for (const Format& format : kFormats) {
+    constexpr int64_t kHeads = 4, kKvHeads = 2, kDim = 24, kTokens = 5;
+    Tensor qkv = random_tensor({kTokens, (kHeads + 2 * kKvHeads) * kDim}, format.dtype, 1);
+    check_against_reference(
+        [&](const KernelTable& table) {
+          KvWriteArgs args{.num_heads = kHeads, .num_kv_heads = kKvHeads, .head_dim = kDim, .qkv = qkv,
+                           .slots = int_tensor({7, -1, 0, 11, 3}), .keys = zero_tensor({3, 4, kKvHeads, kDim}, format.dtype),
+                           .values = zero_tensor({3, 4, kKvHeads, kDim}, format.dtype)};
+          table.kv_write(stream(), args);
+          return std::vector<Tensor>{args.keys, args.values};
+        },
+        0.0, "kv_write");
+  }
+}
+
+TEST(CpuOptimizer, AdamwMatchesReference) {
+  for (DType grad_format : {DType::f32, DType::bf16}) {
+    for (DType state_format : {DType::f32, DType::bf16}) {
+      for (DType copy_format : {DType::f32, DType::bf16, DType::f16}) {
+        for (int64_t count : {1, 17, 1025, 40001}) {
+          for (float go : {0.0f, 1.0f}) {
+            Tensor control = core::make_tensor(allocator(), {2}, std::vector<float>{0.7f, go});
+            check_against_reference(
+                [&](const KernelTable& table) {
+                  AdamwArgs args{.master = random_tensor({count}, DType::f32, 1), .grad = random_tensor({count}, grad_format, 2),
+                                 .m = random_tensor({count}, state_format, 3), .v = random_tensor({count}, state_format, 4),
+                                 .copy = zero_tensor({count}, copy_format), .control = control, .lr = 0.01f,
+                                 .weight_decay = 0.1f, .step = 7, .key = {5, 6}};
+                  table.axpby(stream(), {.x = args.v, .y = args.v, .alpha = 0.0f});  // v >= 0
+                  table.adamw(stream(), args);
+                  return std::vector<Tensor>{args.master, args.m, args.v, args.copy};
+                },
+                // a sum that falls on the other side of a rounding step may turn a bf16 state by one unit
+                state_format == DType::bf16 || copy_format != DType::f32 ? 1.2e-2 : 1e-5, "adamw of " + std::to_string(count));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CpuOptimizer, StochasticRoundingIsFairOnAverage) {
+  constexpr int64_t kCount = 40000;
+  for (const KernelTable* table : {cpu_table(), reference_table()}) {
+    Tensor m = empty_tensor({kCount}, DType::bf16), v = zero_tensor({kCount}, DType::bf16), grad = zero_tensor({kCount}, DType::f32);
+    table->fill(stream(), m, 1.0f);
+    AdamwArgs args{.master = zero_tensor({kCount}, DType::f32), .grad = grad, .m = m, .v = v,
+                   .control = core::make_tensor(allocator(), {2}, std::vector<float>{1.0f, 1.0f}), .beta1 = 0.999f,
+                   .key = {5, 6}};
+    table->adamw(stream(), args);  // 0.999 lies a quarter of the way from 0.99609375 to 1.0's lower neighbour
+    std::vector<float> values = core::to_host_floats(m);
+    double mean = 0;
+    for (float x : values) mean += x / kCount;
+    EXPECT_NEAR(mean, 0.999, 6e-5) << table->name;
+  }
+}
+
+TEST(CpuOptimizer, SgdMatchesReference) {
+  Tensor control = core::make_tensor(allocator(), {2}, std::vector<float>{0.7f, 1.0f});
+  for (DType grad_format : {DType::f32, DType::bf16}) {
+    for (bool has_velocity : {false, true}) {
+      check_against_reference(
+          [&](const KernelTable& table) {
+            SgdArgs args{.master = random_tensor({3001}, DType::f32, 1), .grad = random_tensor({3001}, grad_format, 2),
+                         .copy = empty_tensor({3001}, DType::bf16), .control = control, .lr = 0.1f, .momentum = 0.9f,
+                         .weight_decay = 0.01f};
+            if (has_velocity) args.velocity = random_tensor({3001}, DType::f32, 3);
+            table.sgd(stream(), args);
+            std::vector<Tensor> out{args.master};
+            if (has_velocity) out.push_back(args.velocity);
+            return out;
+          },
+          1e-5, "sgd");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sinter::kernels

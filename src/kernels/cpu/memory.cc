@@ -1,0 +1,159 @@
+// Kernels bound by memory alone: fill, axpby (and casts), column sums, sums of squares, cache writes.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/formats.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/reference/reference.h"
+
+#include "kernels/cpu/highway_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/memory.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sinter::kernels::cpu {
+namespace HWY_NAMESPACE {
+
+constexpr int64_t kPiece = 32768;  // elements handed to a thread at a time
+
+template <class X, class Y>
+void axpby_elements(const AxpbyArgs& args) {
+  Floats alpha = set(args.alpha), beta = set(args.beta);
+  bool reads_y = args.beta != 0;  // beta 0 overwrites whatever y holds, NaN too
+  base::parallel_for(args.y.num_elements(), kPiece, [&](int64_t begin, int64_t end) {
+    const X* x = args.x.data<X>() + begin;
+    Y* y = args.y.data<Y>() + begin;
+    size_t count = static_cast<size_t>(end - begin);
+    if (reads_y) {
+      for_vectors(count, [&](size_t i, size_t n) HWY_ATTR {
+        store_n(hn::MulAdd(alpha, load_n(x + i, n), hn::Mul(beta, load_n(y + i, n))), y + i, n);
+      });
+    } else {
+      for_vectors(count, [&](size_t i, size_t n) HWY_ATTR { store_n(hn::Mul(alpha, load_n(x + i, n)), y + i, n); });
+    }
+  });
+}
+
+void axpby_any(const AxpbyArgs& args) {
+  with_format(args.x.dtype(), "axpby", [&]<class X>(X) {
+    with_format(args.y.dtype(), "axpby", [&]<class Y>(Y) { axpby_elements<X, Y>(args); });
+  });
+}
+
+template <class T>
+double sum_squares_of(const T* x, size_t count) {
+  Floats sum[4] = {zero(), zero(), zero(), zero()};
+  size_t i = 0;
+  for (; i + 4 * kLanes <= count; i += 4 * kLanes) {
+    for (size_t j = 0; j < 4; ++j) {
+      Floats v = load(x + i + j * kLanes);
+      sum[j] = hn::MulAdd(v, v, sum[j]);
+    }
+  }
+  for (; i < count; i += kLanes) {
+    Floats v = load_n(x + i, std::min(kLanes, count - i));
+    sum[0] = hn::MulAdd(v, v, sum[0]);
+  }
+  return sum_lanes(hn::Add(hn::Add(sum[0], sum[1]), hn::Add(sum[2], sum[3])));
+}
+
+// parts[i] = sum of squares of chunk i.
+void sum_squares_any(const Tensor& x, int64_t chunk, double* parts) {
+  with_format(x.dtype(), "sum_squares", [&]<class T>(T) {
+    base::parallel_for(x.num_elements(), chunk, [&](int64_t begin, int64_t end) {
+      parts[begin / chunk] = sum_squares_of(x.data<T>() + begin, static_cast<size_t>(end - begin));
+    });
+  });
+}
+
+// parts (count, N): sums of each part's rows.
+void column_sum_any(const Tensor& x, const RowParts& cut, float* parts) {
+  with_format(x.dtype(), "column_sum", [&]<class T>(T) {
+    size_t columns = static_cast<size_t>(x.size(-1));
+    base::parallel_for(cut.count, 1, [&](int64_t part, int64_t) {
+      float* sum = parts + static_cast<size_t>(part) * columns;
+      std::fill(sum, sum + columns, 0.0f);
+      for (int64_t r = cut.begin(part); r < cut.end(part); ++r) {
+        const T* row = x.data<T>() + static_cast<size_t>(r) * columns;
+        for_vectors(columns, [&](size_t i, size_t n) HWY_ATTR {
+          store_n(hn::Add(load_n(sum + i, n), load_n(row + i, n)), sum + i, n);
+        });
+      }
+    });
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace sinter::kernels::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sinter::kernels::cpu {
+
+HWY_EXPORT(axpby_any);
+HWY_EXPORT(sum_squares_any);
+HWY_EXPORT(column_sum_any);
+
+namespace {
+thread_local Scratch t_parts;
+}
+
+void fill(Stream& stream, const Tensor& y, float value) {
+  if (y.dtype() == base::DType::i32 || y.dtype() == base::DType::f64) return reference::fill(stream, y, value);
+  with_format(y.dtype(), "fill", [&]<class T>(T) {
+    base::parallel_for(y.num_elements(), 65536, [&](int64_t begin, int64_t end) {
+      std::fill(y.data<T>() + begin, y.data<T>() + end, static_cast<T>(value));
+    });
+  });
+}
+
+void axpby(Stream& stream, const AxpbyArgs& args) {
+  if (args.x.dtype() == base::DType::f64 || args.y.dtype() == base::DType::f64) return reference::axpby(stream, args);
+  HWY_DYNAMIC_DISPATCH(axpby_any)(args);
+}
+
+void sum_squares(Stream&, const SumSquaresArgs& args) {
+  constexpr int64_t kChunk = 16384;
+  std::vector<double> parts(static_cast<size_t>((args.x.num_elements() + kChunk - 1) / kChunk));
+  HWY_DYNAMIC_DISPATCH(sum_squares_any)(args.x, kChunk, parts.data());
+  double sum = std::accumulate(parts.begin(), parts.end(), 0.0);
+  float& total = args.total.data<float>()[0];
+  total = static_cast<float>(total + sum);
+}
+
+void column_sum(Stream&, const ColumnSumArgs& args) {
+  int64_t columns = args.x.size(-1);
+  RowParts cut(args.x.rows());
+  float* parts = t_parts.get<float>(static_cast<size_t>(cut.count * columns));
+  HWY_DYNAMIC_DISPATCH(column_sum_any)(args.x, cut, parts);
+  float* y = args.y.data<float>();
+  base::parallel_for(columns, 1024, [&](int64_t begin, int64_t end) {
+    if (!args.accumulate) std::fill(y + begin, y + end, 0.0f);
+    for (int64_t p = 0; p < cut.count; ++p) {
+      const float* part = parts + p * columns;
+      for (int64_t n = begin; n < end; ++n) y[n] += part[n];
+    }
+  });
+}
+
+void kv_write(Stream&, const KvWriteArgs& args) {
+  int64_t width = (args.num_heads + 2 * args.num_kv_heads) * args.head_dim;
+  size_t element = base::dtype_bytes(args.qkv.dtype());
+  size_t kv_bytes = static_cast<size_t>(args.num_kv_heads * args.head_dim) * element;
+  for_each_row(args.qkv.size(0), 2 * args.num_kv_heads * args.head_dim, [&](int64_t t) {
+    int64_t slot = args.slots.data<int32_t>()[t];
+    if (slot < 0) return;
+    const char* k = args.qkv.data<char>() + static_cast<size_t>(t * width + args.num_heads * args.head_dim) * element;
+    std::memcpy(args.keys.data<char>() + static_cast<size_t>(slot) * kv_bytes, k, kv_bytes);
+    std::memcpy(args.values.data<char>() + static_cast<size_t>(slot) * kv_bytes, k + kv_bytes, kv_bytes);
+  });
+}
+
+}  // namespace sinter::kernels::cpu
+#endif

@@ -1,0 +1,161 @@
+// AdamW and SGD, one pass over memory each. Formats other than f32 pass through small buffers that stay in cache.
+#include <cmath>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/formats.h"
+
+#include "kernels/cpu/highway_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/optimizer.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/philox-inl.h"
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sinter::kernels::cpu {
+namespace HWY_NAMESPACE {
+
+constexpr size_t kChunk = 1024;      // elements in a buffer
+constexpr int64_t kPiece = 16 * 1024;  // elements handed to a thread at a time
+
+// A chunk of a tensor as floats: the tensor's own memory when it is f32, else a converted copy.
+struct Chunk {
+  HWY_ALIGN float buffer[kChunk];
+  float* floats = nullptr;
+
+  void open(const Tensor& t, int64_t first, size_t count) {
+    if (t.dtype() == base::DType::f32) {
+      floats = t.data<float>() + first;
+      return;
+    }
+    floats = buffer;
+    with_format(t.dtype(), "optimizer", [&]<class T>(T) {
+      const T* x = t.data<T>() + first;
+      for_vectors(count, [&](size_t i, size_t n) HWY_ATTR { store_n(load_n(x + i, n), buffer + i, n); });
+    });
+  }
+  // Room for results; close() rounds them into the tensor.
+  void close(const Tensor& t, int64_t first, size_t count) {
+    if (floats != buffer) return;
+    with_format(t.dtype(), "optimizer", [&]<class T>(T) {
+      T* x = t.data<T>() + first;
+      for_vectors(count, [&](size_t i, size_t n) HWY_ATTR { store_n(load_n(buffer + i, n), x + i, n); });
+    });
+  }
+};
+
+void write_copy(const Tensor& copy, int64_t first, const float* values, size_t count) {
+  if (!copy) return;
+  with_format(copy.dtype(), "optimizer", [&]<class T>(T) {
+    T* y = copy.data<T>() + first;
+    for_vectors(count, [&](size_t i, size_t n) HWY_ATTR { store_n(load_n(values + i, n), y + i, n); });
+  });
+}
+
+// Replaces floats by the bf16 above or below them: adds 16 random bits, then truncates. `shift` picks the half word.
+void round_stochastic(float* values, const uint32_t* bits, int shift, size_t count) {
+  for_vectors(count, [&](size_t i, size_t n) HWY_ATTR {
+    Floats v = load_n(values + i, n);
+    auto u = hn::BitCast(kUints, v), word = hn::LoadU(kUints, bits + i);
+    auto noise = shift ? hn::ShiftRight<16>(word) : hn::And(word, hn::Set(kUints, 0xffff));
+    auto rounded = hn::And(hn::Add(u, noise), hn::Set(kUints, 0xffff0000u));
+    store_n(hn::IfThenElse(hn::IsFinite(v), hn::BitCast(kFloats, rounded), v), values + i, n);
+  });
+}
+
+// factors: of the gradient, 1 / (1 - beta1^step), 1 / sqrt(1 - beta2^step)
+HWY_INLINE void adamw_chunk(const AdamwArgs& args, const float* factors, float* p, const float* grad, float* m, float* v,
+                            size_t count) {
+  Floats beta1 = set(args.beta1), beta2 = set(args.beta2), rest1 = set(1.0f - args.beta1), rest2 = set(1.0f - args.beta2);
+  Floats scale = set(factors[0]), c1 = set(factors[1]), c2 = set(factors[2]);
+  Floats lr = set(args.lr), eps = set(args.eps), decay = set(args.weight_decay);
+  for_vectors(count, [&](size_t i, size_t n) HWY_ATTR {
+    Floats g = hn::Mul(load_n(grad + i, n), scale);
+    Floats new_m = hn::MulAdd(beta1, load_n(m + i, n), hn::Mul(rest1, g));
+    Floats new_v = hn::MulAdd(beta2, load_n(v + i, n), hn::Mul(rest2, hn::Mul(g, g)));
+    Floats update = hn::Div(hn::Mul(new_m, c1), hn::MulAdd(hn::Sqrt(new_v), c2, eps));
+    Floats old = load_n(p + i, n);
+    store_n(hn::NegMulAdd(lr, hn::MulAdd(decay, old, update), old), p + i, n);
+    store_n(new_m, m + i, n);
+    store_n(new_v, v + i, n);
+  });
+}
+
+void adamw_any(const AdamwArgs& args, const float* factors) {
+  base::CounterRng rng{args.key.seed, args.key.stream};
+  bool rounds_m = args.m.dtype() == base::DType::bf16, rounds_v = args.v.dtype() == base::DType::bf16;
+  base::parallel_for(args.master.num_elements(), kPiece, [&](int64_t begin, int64_t end) {
+    Chunk grad, m, v;
+    HWY_ALIGN uint32_t words[kChunk + 8 + 4 * kLanes];
+    for (int64_t first = begin; first < end; first += kChunk) {
+      size_t count = static_cast<size_t>(std::min<int64_t>(kChunk, end - first));
+      float* p = args.master.data<float>() + first;
+      grad.open(args.grad, first, count);
+      m.open(args.m, first, count);
+      v.open(args.v, first, count);
+      adamw_chunk(args, factors, p, grad.floats, m.floats, v.floats, count);
+      if (rounds_m || rounds_v) {
+        const uint32_t* bits = random_bits(rng, static_cast<uint64_t>(first), count, words);
+        if (rounds_m) round_stochastic(m.floats, bits, 16, count);
+        if (rounds_v) round_stochastic(v.floats, bits, 0, count);
+      }
+      m.close(args.m, first, count);
+      v.close(args.v, first, count);
+      write_copy(args.copy, first, p, count);
+    }
+  });
+}
+
+void sgd_any(const SgdArgs& args, float grad_scale) {
+  Floats scale = set(grad_scale), lr = set(args.lr), momentum = set(args.momentum), decay = set(args.weight_decay);
+  base::parallel_for(args.master.num_elements(), kPiece, [&](int64_t begin, int64_t end) {
+    Chunk grad, velocity;
+    for (int64_t first = begin; first < end; first += kChunk) {
+      size_t count = static_cast<size_t>(std::min<int64_t>(kChunk, end - first));
+      float* p = args.master.data<float>() + first;
+      grad.open(args.grad, first, count);
+      if (args.velocity) velocity.open(args.velocity, first, count);
+      for_vectors(count, [&](size_t i, size_t n) HWY_ATTR {
+        Floats old = load_n(p + i, n);
+        Floats step = hn::MulAdd(load_n(grad.floats + i, n), scale, hn::Mul(decay, old));
+        if (args.velocity) {
+          step = hn::MulAdd(momentum, load_n(velocity.floats + i, n), step);
+          store_n(step, velocity.floats + i, n);
+        }
+        store_n(hn::NegMulAdd(lr, step, old), p + i, n);
+      });
+      if (args.velocity) velocity.close(args.velocity, first, count);
+      write_copy(args.copy, first, p, count);
+    }
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace sinter::kernels::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sinter::kernels::cpu {
+
+HWY_EXPORT(adamw_any);
+HWY_EXPORT(sgd_any);
+
+void adamw(Stream&, const AdamwArgs& args) {
+  const float* control = args.control.data<float>();
+  if (control[1] == 0) return;
+  double correction1 = 1.0 - std::pow(static_cast<double>(args.beta1), args.step);
+  double correction2 = 1.0 - std::pow(static_cast<double>(args.beta2), args.step);
+  const float factors[3] = {control[0], static_cast<float>(1.0 / correction1),
+                            static_cast<float>(1.0 / std::sqrt(correction2))};
+  HWY_DYNAMIC_DISPATCH(adamw_any)(args, factors);
+}
+
+void sgd(Stream&, const SgdArgs& args) {
+  const float* control = args.control.data<float>();
+  if (control[1] == 0) return;
+  HWY_DYNAMIC_DISPATCH(sgd_any)(args, control[0]);
+}
+
+}  // namespace sinter::kernels::cpu
+#endif
