@@ -11,6 +11,7 @@ namespace {
 
 void add_verbs(CLI::App& app) {
   add_bench(app);
+  add_plan(app);
   add_tokenizer(app);
   add_verify(app);
 }
@@ -34,8 +35,9 @@ std::string suggestion(const CLI::App& app, int argc, char** argv) {
         names.push_back(child->get_name());
         if (child->get_name() == word) next = child;
       }
-      if (!next) return base::did_you_mean(word, names);
-      level = next;
+      const bool takes_words = !level->get_options([](const CLI::Option* o) { return o->get_positional(); }).empty();
+      if (!next && !takes_words) return base::did_you_mean(word, names);
+      if (next) level = next;
     }
   }
   return "";

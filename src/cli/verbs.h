@@ -11,6 +11,7 @@ namespace sinter::cli {
 int run(int argc, char** argv);
 
 void add_bench(CLI::App& app);
+void add_plan(CLI::App& app);
 void add_tokenizer(CLI::App& app);
 void add_verify(CLI::App& app);
 

@@ -106,7 +106,7 @@ double InferenceModel::kv_bytes(double context) const {
 }
 
 InferenceEfficiency typical_efficiency(const WeightFormat& weights) {
-  return {weights.bytes_per_weight >= 2 ? 0.70 : weights.bytes_per_weight >= 1 ? 0.60 : 0.50, 0.60, true};
+  return {weights.bytes_per_weight >= 2 ? 0.70 : weights.bytes_per_weight >= 1 ? 0.55 : 0.45, 0.60, true};
 }
 
 Decode decode_step(const InferenceModel& m, const Device& device, const WeightFormat& weights, int tp, double batch,

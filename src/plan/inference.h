@@ -45,7 +45,7 @@ struct InferenceEfficiency {
   double compute = 1;     // of the peak
   bool count_latency = false;  // all-reduce latency under tensor parallelism
 };
-// What open engines reach: 70 / 60 / 50 % of the bandwidth with 16 / 8 / 4-bit weights, 60 % of the peak.
+// What open engines reach: 70 / 55 / 45 % of the bandwidth with 16 / 8 / 4-bit weights, 60 % of the peak.
 InferenceEfficiency typical_efficiency(const WeightFormat& weights);
 
 struct Decode {

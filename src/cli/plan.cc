@@ -1,0 +1,99 @@
+// `sinter plan MODEL`: parameters, FLOPs, memory, time and cost; and its subcommands.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/plan.h"
+#include "cli/verbs.h"
+#include "plan/flops.h"
+#include "plan/models.h"
+#include "spec/parameters.h"
+
+namespace sinter::cli {
+namespace {
+
+using nlohmann::json;
+
+struct PlanOptions {
+  std::string model;
+  int64_t seq_len = 0;
+  bool json = false, explain = false;
+};
+
+void print_parameters(const spec::ModelSpec& spec, json& out, bool as_json, std::vector<ExplainedLine>& why) {
+  spec::ParameterCounts counts = spec::count_parameters(spec);
+  out["parameters"] = {{"total", counts.total}, {"active", counts.active}, {"embedding", counts.embedding}, {"position", counts.position},
+                       {"head", counts.head}};
+  for (const plan::FormulaCount& f : plan::parameter_formulas(spec)) {
+    out["parameter_formulas"].push_back({{"name", f.name}, {"formula", f.formula}, {"value", f.value}});
+    why.push_back({"parameters by formula: " + f.name, f.formula, "", base::format_grouped(static_cast<int64_t>(f.value))});
+  }
+  if (as_json) return;
+  base::Table table({"parameters", "count", "share"});
+  auto row = [&](const char* name, int64_t n) {
+    if (n > 0) table.add_row({name, base::format_grouped(n), fmt::format("{:.1f} %", 100.0 * static_cast<double>(n) / static_cast<double>(counts.total))});
+  };
+  row("total", counts.total);
+  if (counts.active != counts.total) row("active per token", counts.active);
+  row("token embedding", counts.embedding);
+  row("positions", counts.position);
+  row("head", counts.head);
+  row("blocks", counts.total - counts.embedding - counts.position - counts.head);
+  fmt::print("{}\n", table.to_string());
+}
+
+void print_flops(const spec::ModelSpec& spec, double seq_len, json& out, bool as_json, std::vector<ExplainedLine>& why) {
+  plan::FlopBasis basis = plan::make_flop_basis(spec);
+  base::Table table({"convention", "GFLOP per token", "attention", "counts", "formula"});
+  for (const plan::FlopConvention& c : plan::flop_conventions()) {
+    plan::FlopsPerToken f = plan::train_flops_per_token(basis, seq_len, c);
+    out["flops_per_token"][std::string(c.name)] = {{"total", f.total()}, {"attention", f.attention}, {"forward", plan::forward_flops_per_token(basis, seq_len, c).total()}};
+    table.add_row({std::string(c.name), fmt::format("{:.3f}", f.total() / 1e9), fmt::format("{:.1f} %", 100 * f.attention / f.total()),
+                   c.counts_hardware ? "hardware" : "model", "C = " + std::string(c.formula)});
+    why.push_back({fmt::format("training FLOPs per token ({})", c.name), std::string(c.formula),
+                   fmt::format("{:.6g} + {:g} x {:g} x {:g}", f.parameters, c.attention_factor, basis.attention_width, plan::attended_keys(basis, seq_len)),
+                   fmt::format("{:.6g}", f.total())});
+  }
+  if (!as_json) fmt::print("Training FLOPs per token at {} tokens of context (forward: one third)\n{}\n", seq_len, table.to_string());
+}
+
+void run_plan(const PlanOptions& o) {
+  plan::ResolvedModel model = plan::resolve_model(o.model);
+  if (o.seq_len < 0) base::fail_usage("--seq-len is {}; the least is 1", o.seq_len);
+  const int64_t seq_len = o.seq_len > 0 ? o.seq_len : std::min<int64_t>(4096, std::max<int64_t>(1, model.spec.max_positions));
+  json out{{"model", model.name}, {"family", spec::family_name(model.spec.family)}};
+  std::vector<ExplainedLine> why;
+  if (!o.json) fmt::print("{} ({}): {} layers, hidden {}, {} heads, {} KV heads, ffn {}, vocab {}\n\n", model.name, spec::family_name(model.spec.family),
+                          model.spec.num_layers, model.spec.hidden, model.spec.num_heads, model.spec.num_kv_heads, model.spec.ffn, model.spec.vocab_size);
+  print_parameters(model.spec, out, o.json, why);
+  print_flops(model.spec, static_cast<double>(seq_len), out, o.json, why);
+  if (o.json) return print_json(out);
+  if (o.explain) print_explanation(why);
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app) {
+  auto o = std::make_shared<PlanOptions>();
+  CLI::App* plan = app.add_subcommand("plan", "parameters, FLOPs, memory, time, cost, layouts, scaling laws");
+  plan->add_option("model", o->model, "a model's name (see `plan models`), a Hugging Face folder or a config.json");
+  plan->add_option("--seq-len", o->seq_len, "sequence length (default: 4096, or the model's own limit where that is smaller)");
+  plan->add_flag("--json", o->json, "print JSON");
+  plan->add_flag("--explain", o->explain, "print each formula with the numbers put in");
+  add_plan_devices(*plan);
+  add_plan_scaling(*plan);
+  add_plan_batch(*plan);
+  add_plan_cost(*plan);
+  add_plan_inference(*plan);
+  plan->callback([plan, o] {
+    if (!plan->get_subcommands().empty()) return;
+    if (o->model.empty()) base::fail_usage("name a model, for example `sinter plan llama-3.1-8b --gpus 8xH100`, or a subcommand (see --help)");
+    run_plan(*o);
+  });
+}
+
+}  // namespace sinter::cli

@@ -1,0 +1,43 @@
+// The parts of `sinter plan`: one file per subcommand, and the options they share.
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "plan/hardware.h"
+
+namespace CLI {
+class App;
+}
+
+namespace sinter::cli {
+
+// --gpus, --nodes, --network, --rails, --read, --write, --price, --mtbf, --hardware
+struct ClusterOptions {
+  std::string gpus, hardware, network;
+  int64_t nodes = 0;
+  int rails = 0;
+  double read_gb_s = 0, write_gb_s = 0, price = -1, mtbf_hours = 0;
+};
+void add_cluster_options(CLI::App& command, ClusterOptions& options, const std::string& default_gpus);
+// Throws UsageError with the nearest valid choice (0 devices, nodes that do not divide them, unknown names).
+plan::Cluster make_cluster(const ClusterOptions& options);
+plan::HardwareTable make_hardware(const ClusterOptions& options);
+
+// One formula with its numbers put in, for --explain.
+struct ExplainedLine {
+  std::string name, formula, numbers, result;
+};
+void print_explanation(const std::vector<ExplainedLine>& lines);
+// Prints `value` with two spaces, as every --json does.
+void print_json(const nlohmann::json& value);
+// "$77.0M"
+std::string format_money(double dollars);
+
+void add_plan_devices(CLI::App& plan);    // devices, models
+void add_plan_scaling(CLI::App& plan);
+void add_plan_batch(CLI::App& plan);
+void add_plan_cost(CLI::App& plan);
+void add_plan_inference(CLI::App& plan);
+
+}  // namespace sinter::cli

@@ -1,0 +1,143 @@
+// `sinter plan cost`: device hours, days, money, staff, energy and carbon of a training run.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/plan.h"
+#include "plan/batch.h"
+#include "plan/cost.h"
+#include "plan/flops.h"
+#include "plan/models.h"
+#include "spec/parameters.h"
+
+namespace sinter::cli {
+namespace {
+
+using nlohmann::json;
+
+struct CostOptions {
+  ClusterOptions cluster;
+  std::string model, tokens, parameters, convention = "6nd", grid = "world", format = "bf16";
+  double gpu_hours = 0, tflops = 0, mfu = 0.40, staff = 0, salary = 0, staff_years = 1, power = 0, pue = 1;
+  int64_t seq_len = 4096;
+  bool json = false, explain = false;
+};
+
+void run_cost_command(const CostOptions& o) {
+  plan::Cluster cluster = make_cluster(o.cluster);
+  std::vector<ExplainedLine> why;
+  json out;
+  double hours = o.gpu_hours, flops = 0, parameters = 0;
+  if (hours <= 0) {
+    if (o.model.empty() && o.parameters.empty()) base::fail_usage("name a model, or give --parameters or --gpu-hours");
+    if (o.tokens.empty()) base::fail_usage("--tokens is missing; for example --tokens 15.6T");
+    double tokens = plan::parse_count(o.tokens, "--tokens"), per_token = 0;
+    const plan::FlopConvention& convention = plan::flop_convention(o.convention);
+    if (!o.model.empty()) {
+      spec::ModelSpec spec = plan::resolve_model(o.model).spec;
+      parameters = static_cast<double>(spec::count_parameters(spec).total);
+      per_token = plan::train_flops_per_token(plan::make_flop_basis(spec), static_cast<double>(o.seq_len), convention).total();
+    } else {
+      parameters = plan::parse_count(o.parameters, "--parameters");
+      per_token = 6 * parameters;
+    }
+    flops = per_token * tokens;
+    double rate = o.tflops > 0 ? o.tflops * 1e12 : cluster.device.compute_rate(plan::parse_format(o.format)) * o.mfu;
+    if (o.tflops <= 0 && !(o.mfu > 0 && o.mfu <= 1)) base::fail_usage("--mfu is {}; expected a share in (0, 1]", o.mfu);
+    hours = plan::gpu_hours_for(flops, rate);
+    why.push_back({fmt::format("training FLOPs ({})", o.model.empty() ? "6nd" : convention.name),
+                   o.model.empty() ? "6 N D" : fmt::format("({}) D", convention.formula),
+                   fmt::format("{:.6g} x {:.6g}", per_token, tokens), fmt::format("{:.4g}", flops)});
+    why.push_back({"GPU hours", "FLOPs / (rate x 3600)", fmt::format("{:.4g} / ({:.4g} x 3600)", flops, rate),
+                   base::format_grouped(std::llround(hours))});
+    out["flops"] = flops;
+    out["flops_per_token"] = per_token;
+    out["convention"] = o.model.empty() ? "6nd" : std::string(convention.name);
+    out["flops_per_second_per_device"] = rate;
+  }
+  plan::CostInput in;
+  in.gpu_hours = hours;
+  in.num_devices = static_cast<double>(cluster.num_devices);
+  in.price_per_hour = cluster.price_per_hour;
+  in.staff = o.staff;
+  in.salary_per_year = o.salary;
+  in.staff_years = o.staff_years;
+  in.power_watts = o.power > 0 ? o.power : cluster.device.power_watts;
+  in.pue = o.pue;
+  in.kg_co2_per_kwh = plan::parse_grid(o.grid);
+  plan::RunCost cost = plan::run_cost(in);
+  why.push_back({"days", "GPU hours / devices / 24", fmt::format("{:.6g} / {} / 24", hours, cluster.num_devices), fmt::format("{:.1f}", cost.days)});
+  why.push_back({"money", "GPU hours x price + people x salary x years",
+                 fmt::format("{:.6g} x {:g} + {:g} x {:g} x {:g}", hours, in.price_per_hour, in.staff, in.salary_per_year, in.staff_years),
+                 format_money(cost.money)});
+  why.push_back({"energy", "GPU hours x power x PUE", fmt::format("{:.6g} x {:g} W x {:g}", hours, in.power_watts, in.pue),
+                 fmt::format("{:.4g} MWh", cost.energy_kwh / 1000)});
+  why.push_back({"carbon", "energy x intensity of the grid", fmt::format("{:.6g} kWh x {:g} kg/kWh", cost.energy_kwh, in.kg_co2_per_kwh),
+                 fmt::format("{:.2f} t CO2", cost.co2_tonnes)});
+  out.update(json{{"gpu_hours", cost.gpu_hours}, {"devices", cluster.num_devices}, {"device", cluster.device.name}, {"days", cost.days},
+                  {"price_per_hour", in.price_per_hour}, {"device_money", cost.device_money}, {"staff_money", cost.staff_money},
+                  {"money", cost.money}, {"energy_kwh", cost.energy_kwh}, {"co2_tonnes", cost.co2_tonnes},
+                  {"kg_co2_per_kwh", in.kg_co2_per_kwh}});
+  plan::Reliability reliability;
+  if (parameters > 0) {
+    reliability = plan::plan_reliability(in.num_devices, parameters * plan::kCheckpointBytesPerParameter,
+                                         cluster.storage.write_bandwidth, cluster.storage.read_bandwidth, cluster.mtbf_hours);
+    out["checkpoint"] = {{"bytes", parameters * plan::kCheckpointBytesPerParameter}, {"write_s", reliability.write_s},
+                         {"load_s", reliability.load_s}, {"interval_s", reliability.interval_s},
+                         {"cluster_mtbf_s", reliability.cluster_mtbf_s}, {"goodput", reliability.goodput}};
+  }
+  if (o.json) return print_json(out);
+  base::Table table({"quantity", "value"});
+  if (flops > 0) table.add_row({fmt::format("training FLOPs ({})", std::string(out["convention"])), fmt::format("{:.3g}", flops)});
+  table.add_row({"GPU hours", hours < 1e6 ? base::format_grouped(std::llround(hours)) : fmt::format("{:.2f}M", hours / 1e6)});
+  table.add_row({fmt::format("days on {} x {}", cluster.num_devices, cluster.device.name), fmt::format("{:.1f}", cost.days)});
+  table.add_row({fmt::format("devices at ${:.2f}/h", in.price_per_hour), format_money(cost.device_money)});
+  if (cost.staff_money > 0) table.add_row({"staff", format_money(cost.staff_money)});
+  table.add_row({"money", format_money(cost.money)});
+  table.add_row({fmt::format("energy at {:g} W, PUE {:g}", in.power_watts, in.pue), fmt::format("{:.4g} MWh", cost.energy_kwh / 1000)});
+  table.add_row({fmt::format("carbon at {:g} kg/kWh", in.kg_co2_per_kwh), fmt::format("{:.2f} t CO2", cost.co2_tonnes)});
+  if (reliability.write_s > 0) {
+    table.add_row({"checkpoint", fmt::format("{}, written in {}", base::format_bytes(parameters * plan::kCheckpointBytesPerParameter),
+                                             base::format_duration(reliability.write_s))});
+    table.add_row({"best checkpoint interval", base::format_duration(reliability.interval_s)});
+  }
+  if (parameters > 0) {
+    table.add_row({"mean time between failures", base::format_duration(reliability.cluster_mtbf_s)});
+    table.add_row({"share of time that makes progress", fmt::format("{:.1f} %", 100 * reliability.goodput)});
+  }
+  fmt::print("{}", table.to_string());
+  if (o.explain) print_explanation(why);
+}
+
+}  // namespace
+
+void add_plan_cost(CLI::App& plan) {
+  auto o = std::make_shared<CostOptions>();
+  CLI::App* c = plan.add_subcommand("cost", "GPU hours, days, money, staff, energy and carbon of a training run");
+  c->add_option("model", o->model, "a model's name or folder");
+  c->add_option("--parameters", o->parameters, "parameters in place of a model, such as 405B");
+  c->add_option("--tokens", o->tokens, "training tokens, such as 15.6T");
+  c->add_option("--gpu-hours", o->gpu_hours, "device hours, when they are known");
+  add_cluster_options(*c, o->cluster, "8xH100");
+  c->add_option("--tflops", o->tflops, "TFLOP/s each device reaches (default: peak x --mfu)");
+  c->add_option("--mfu", o->mfu, "share of the peak that is reached")->capture_default_str();
+  c->add_option("--format", o->format, "number format of the products")->capture_default_str();
+  c->add_option("--convention", o->convention, "FLOP convention: 6nd, palm, megatron, ... (see --explain)")->capture_default_str();
+  c->add_option("--seq-len", o->seq_len, "sequence length, for conventions that count attention")->capture_default_str();
+  c->add_option("--staff", o->staff, "people");
+  c->add_option("--salary", o->salary, "USD per person and year");
+  c->add_option("--years", o->staff_years, "years the people work on it")->capture_default_str();
+  c->add_option("--power", o->power, "watts per device (default: the table's)");
+  c->add_option("--pue", o->pue, "power of the building over power of the devices")->capture_default_str();
+  c->add_option("--grid", o->grid, "kg CO2 per kWh, or world, us, eu, france, llama-2, llama-3.1")->capture_default_str();
+  c->add_flag("--json", o->json, "print JSON");
+  c->add_flag("--explain", o->explain, "print each formula with the numbers put in");
+  c->callback([o] { run_cost_command(*o); });
+}
+
+}  // namespace sinter::cli

@@ -1,0 +1,73 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/plan.h"
+
+namespace sinter::cli {
+
+void add_cluster_options(CLI::App& command, ClusterOptions& o, const std::string& default_gpus) {
+  o.gpus = default_gpus;
+  command.add_option("--gpus", o.gpus, "devices: 64xA100-80GB, 4x8xH100 (nodes x devices), H200, or a cluster file *.toml")
+      ->capture_default_str();
+  command.add_option("--nodes", o.nodes, "nodes the devices stand in (default: as many as the device's usual node needs)");
+  command.add_option("--network", o.network, "adapters between nodes: ndr-400, hdr-200, ethernet-100, ... (see `plan devices`)");
+  command.add_option("--rails", o.rails, "adapters per node");
+  command.add_option("--read", o.read_gb_s, "storage read rate of the whole cluster, GB/s");
+  command.add_option("--write", o.write_gb_s, "storage write rate of the whole cluster, GB/s");
+  command.add_option("--price", o.price, "USD per device and hour (default: the hardware table's assumption)");
+  command.add_option("--mtbf", o.mtbf_hours, "mean hours between failures of one device (default: Llama 3's run)");
+  command.add_option("--hardware", o.hardware, "your own hardware table (TOML), beside the built-in one");
+}
+
+plan::HardwareTable make_hardware(const ClusterOptions& o) { return plan::load_hardware(o.hardware); }
+
+plan::Cluster make_cluster(const ClusterOptions& o) {
+  plan::HardwareTable table = make_hardware(o);
+  plan::Cluster cluster = plan::parse_cluster(table, o.gpus);
+  if (o.nodes < 0) base::fail_usage("--nodes is {}; the least is 1", o.nodes);
+  if (o.nodes > 0) {
+    if (o.nodes > cluster.num_devices || cluster.num_devices % o.nodes != 0) {
+      int64_t nearest = 1;
+      for (int64_t n = 1; n <= cluster.num_devices; ++n) {
+        if (cluster.num_devices % n == 0 && std::abs(n - o.nodes) < std::abs(nearest - o.nodes)) nearest = n;
+      }
+      base::fail_usage("--nodes {} does not divide {} devices; the nearest that does is {}", o.nodes, cluster.num_devices, nearest);
+    }
+    int per_node = static_cast<int>(cluster.num_devices / o.nodes);
+    cluster.rails = std::max(1, cluster.rails * per_node / cluster.per_node);
+    cluster.per_node = per_node;
+  }
+  if (!o.network.empty()) cluster.network = table.network(o.network);
+  if (o.rails < 0) base::fail_usage("--rails is {}; the least is 1", o.rails);
+  if (o.rails > 0) cluster.rails = o.rails;
+  if (o.read_gb_s > 0) cluster.storage.read_bandwidth = o.read_gb_s * 1e9;
+  if (o.write_gb_s > 0) cluster.storage.write_bandwidth = o.write_gb_s * 1e9;
+  if (o.price >= 0) cluster.price_per_hour = o.price;
+  if (o.mtbf_hours > 0) cluster.mtbf_hours = o.mtbf_hours;
+  return cluster;
+}
+
+void print_explanation(const std::vector<ExplainedLine>& lines) {
+  fmt::print("\nHow each number comes about\n");
+  for (const ExplainedLine& line : lines) {
+    fmt::print("  {}\n      = {}\n", line.name, line.formula);
+    if (!line.numbers.empty()) fmt::print("      = {}\n", line.numbers);
+    fmt::print("      = {}\n", line.result);
+  }
+}
+
+void print_json(const nlohmann::json& value) { fmt::print("{}\n", value.dump(2)); }
+
+std::string format_money(double dollars) {
+  if (dollars >= 1e9) return fmt::format("${:.2f}B", dollars / 1e9);
+  if (dollars >= 1e6) return fmt::format("${:.2f}M", dollars / 1e6);
+  if (dollars >= 1e4) return fmt::format("${:.1f}k", dollars / 1e3);
+  return fmt::format("${:.2f}", dollars);
+}
+
+}  // namespace sinter::cli
