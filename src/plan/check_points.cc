@@ -59,7 +59,8 @@ spec::ModelSpec spec_of(const json& m) {
   if (text_at(m, "arch") == "gpt" && !m.contains("kv_heads")) {
     return gpt_spec(whole_at(m, "layers", 0), hidden, heads, whole_at(m, "vocab", 51200), 2048);
   }
-  bool is_gpt = text_at(m, "arch") == "gpt" || !flag_at(m, "gated_mlp", true);
+  // A source that says neither the family nor the MLP's width means the plain GPT of 2020.
+  bool is_gpt = text_at(m, "arch") == "gpt" || !flag_at(m, "gated_mlp", m.contains("ffn"));
   spec::ModelSpec model = llama_spec(whole_at(m, "layers", 0), hidden, heads, whole_at(m, "kv_heads", heads),
                                      whole_at(m, "ffn", 4 * hidden), whole_at(m, "vocab", 51200),
                                      flag_at(m, "tied_embeddings", is_gpt));
@@ -110,16 +111,20 @@ ModelShape latent_shape(const json& m) {
   return shape;
 }
 
-void read_model(const json& m, CheckRow& row) {
+void read_model(const json& m, int64_t seq_len, CheckRow& row) {
   row.model_name = text_at(m, "name");
   if (contains(text_at(m, "arch"), "mla")) {
     row.model = latent_shape(m);
-  } else if (m.contains("layers") && m.contains("hidden") && m.contains("vocab")) {
-    row.model = make_model_shape(spec_of(m));
+  } else if (m.contains("layers") && m.contains("hidden") && m.contains("heads")) {
+    spec::ModelSpec model = spec_of(m);
+    model.max_positions = std::max<int64_t>(1, seq_len);  // position tables are as long as the run's sequences
+    row.model = make_model_shape(model);
   } else if (std::optional<spec::ModelSpec> model = known_model(row.model_name)) {
     row.model = make_model_shape(*model);
   } else {
-    row.problem = fmt::format("the shape of model '{}' is not given", row.model_name);
+    if (row.kind == "train" || row.kind == "layer_time" || row.kind == "finetune") {
+      row.problem = fmt::format("the shape of model '{}' is not given", row.model_name);
+    }
   }
 }
 
@@ -207,10 +212,13 @@ void read_hardware(const json& point, const HardwareTable& hardware, CheckRow& r
   double node = node_bandwidth_of(network.is_string() ? network.get<std::string>() : "");
   if (node > 0) cluster.network.bandwidth = node / cluster.rails;
   if (double hbm = number_at(h, "hbm_tbs", 0); hbm > 0) cluster.device.bandwidth = hbm * 1e12;
-  if (contains(name, "power limited")) cluster.device.name += " (power limited)";
-  if (contains(name, "Grand Teton")) cluster.device.name += " (500 W)";
-  row.peak_flops = number_at(h, row.format == "fp8" || row.format == "fp4" ? "peak_fp8_tflops" : "peak_bf16_tflops",
-                             number_at(h, "peak_bf16_tflops", number_at(h, "peak_fp16_tflops", 0))) * 1e12;
+  if (contains(name, "power limited")) row.problem = "the device is limited to a power that is not given";
+  row.peak_flops = number_at(h, "peak_bf16_tflops", number_at(h, "peak_fp16_tflops", 0)) * 1e12;
+  if (row.format == "fp8" || row.format == "fp4") {
+    row.peak_flops = number_at(h, "peak_fp8_tflops", cluster.device.peak(Format::fp8) / 1e12) * 1e12;
+  }
+  if (contains(plain, "TPU") && row.kind == "train") row.problem = "the two-dimensional sharding of TPU pods is not planned";
+  if (cluster.device.peak(Format::bf16) == 0 && row.format == "bf16") row.format = "fp16";
   row.cluster = cluster;
 }
 
@@ -221,6 +229,9 @@ void read_layout(const json& point, CheckRow& row) {
     if (value.is_number()) row.layout[key] = value.get<double>();
   }
   row.operation = text_at(l, "op");
+  if (double parameters = number_at(point["model"], "params_reported", 0); parameters > 0) {
+    row.layout["params_reported"] = parameters;
+  }
   spec::ParallelSpec& p = row.parallel;
   p.tp = whole_at(l, "tp", 1);
   p.pp = whole_at(l, "pp", 1);
@@ -236,7 +247,7 @@ void read_layout(const json& point, CheckRow& row) {
   if (text_at(l, "fsdp") == "SHARD_GRAD_OP") p.zero = 2;
   (p.zero > 0 ? p.shard : p.replica) = dp;
   int64_t interleave = whole_at(l, "vp", 1);
-  row.interleave_given = !flag_at(l, "interleaved", false) || l.contains("vp");
+  row.interleave_given = l.contains("vp") || !(flag_at(l, "interleaved", false) || row.source == "Llama 3");
   if (interleave > 1 && p.pp > 1) {
     p.interleave = interleave;
     p.schedule = spec::PipelineKind::interleaved;
@@ -246,8 +257,6 @@ void read_layout(const json& point, CheckRow& row) {
   if (contains(recompute, "selective")) p.recompute = spec::Recompute::selective;
   p.sequence_parallel = p.tp > 1 && flag_at(l, "sequence_parallel", row.software != "megatron-2021" &&
                                                                          row.software != "megatron-deepspeed");
-  row.format = format_of(text_at(l, "precision"));
-  if (row.source == "MosaicML") p.main_gradients = base::DType::f32;
   p.seq_len = std::max<int64_t>(1, whole_at(point, "seq_len", 2048));
   row.micro_batch_given = b.contains("micro");
   p.micro_batch = whole_at(b, "micro", 1);
@@ -268,10 +277,14 @@ CheckRow read_point(const json& point, const HardwareTable& hardware) {
     if (value.is_number()) row.measured[key] = value.get<double>();
   }
   row.format = format_of(text_at(point["layout"], "precision"));
-  read_model(point["model"], row);
+  read_model(point["model"], whole_at(point, "seq_len", 2048), row);
   read_hardware(point, hardware, row);
   read_layout(point, row);
   if (contains(source, "MegaScale (NSDI24) Table 2, MegaScale")) row.software = "megatron";
+  if (row.source == "Narayanan 2021" && row.parallel.zero == 3) row.software = "deepspeed-zero3";
+  if (row.model && (row.software == "megatron-2021" || row.software == "megatron-deepspeed")) {
+    row.model->has_dropout = true;  // GPT as trained in 2020-2022
+  }
   if (row.kind == "finetune") row.problem = "adapters and packed fine-tuning are not planned";
   if (row.software == "megatron-2021" && row.source == "MegaScale" && !row.interleave_given) row.layout["vp"] = 6;
   if (contains(text_at(point["layout"], "variant"), "tokendrop")) row.problem = "token dropping is not planned";

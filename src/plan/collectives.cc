@@ -25,20 +25,32 @@ double Collectives::bandwidth(const Group& group) const {
   double inside = link * efficiency_.link_share;
   if (nodes(group) == 1) return inside;
   // A ring through a node enters and leaves it once per adapter; the group owns the adapters of its own devices.
-  double outside = cluster_.device_network_bandwidth() * static_cast<double>(local) * efficiency_.network_share;
+  double adapters = single_rail_ ? 1.0 : static_cast<double>(local);
+  double outside = cluster_.device_network_bandwidth() * adapters * efficiency_.network_share;
   return local == 1 ? outside : std::min(inside, outside);
+}
+
+// A ring takes one step per rank it passes: cheap ones inside a node, dear ones between nodes.
+double Collectives::ring_latency(const Group& group) const {
+  double steps = static_cast<double>(group.size - 1), far = static_cast<double>(nodes(group) - 1);
+  return (steps - far) * efficiency_.link_latency + far * efficiency_.network_latency;
 }
 
 double Collectives::all_gather(const Group& group, double bytes) const {
   if (group.size <= 1) return 0;
   double n = static_cast<double>(group.size);
-  double local = static_cast<double>(ranks_per_node(group)), far = static_cast<double>(nodes(group));
-  double latency = (local - 1) * efficiency_.link_latency +
-                   (far > 1 ? std::min(far - 1, 2 * std::log2(far)) * efficiency_.network_latency : 0);
-  return latency + (n - 1) / n * bytes / bandwidth(group);
+  return ring_latency(group) + (n - 1) / n * bytes / bandwidth(group);
 }
 
-double Collectives::all_reduce(const Group& group, double bytes) const { return 2 * all_gather(group, bytes); }
+double Collectives::all_reduce(const Group& group, double bytes) const {
+  if (group.size <= 1) return 0;
+  double n = static_cast<double>(group.size), far = static_cast<double>(nodes(group));
+  double ring = 2 * ring_latency(group) + 2 * (n - 1) / n * bytes / bandwidth(group);
+  // A pair of trees passes the nodes in logarithmic time at some cost in bandwidth.
+  double local = static_cast<double>(ranks_per_node(group) - 1) * efficiency_.link_latency;
+  double tree = 2 * (local + std::log2(far) * efficiency_.network_latency) + 2 * bytes / (0.85 * bandwidth(group));
+  return far > 1 ? std::min(ring, tree) : ring;
+}
 
 double Collectives::all_to_all(const Group& group, double bytes) const {
   if (group.size <= 1) return 0;

@@ -23,7 +23,9 @@ struct Group {
 
 class Collectives {
  public:
-  Collectives(const Cluster& cluster, const LinkEfficiency& efficiency) : cluster_(cluster), efficiency_(efficiency) {}
+  // `single_rail`: a ring between nodes uses one adapter, not the adapters of all the group's devices in a node.
+  Collectives(const Cluster& cluster, const LinkEfficiency& efficiency, bool single_rail = false)
+      : cluster_(cluster), efficiency_(efficiency), single_rail_(single_rail) {}
 
   // `bytes` is the whole buffer: what every rank ends up with (all-gather), starts from (reduce-scatter) or both.
   double all_reduce(const Group& group, double bytes) const;
@@ -34,6 +36,9 @@ class Collectives {
   // Between two ranks `distance` apart.
   double send(int64_t distance, double bytes) const;
 
+  // Of one pass round the group, however short the message.
+  double ring_latency(const Group& group) const;
+
   int64_t ranks_per_node(const Group& group) const;
   int64_t nodes(const Group& group) const;
 
@@ -41,6 +46,7 @@ class Collectives {
   double bandwidth(const Group& group) const;  // bytes/s through one rank of a ring over the group
   const Cluster& cluster_;
   LinkEfficiency efficiency_;
+  bool single_rail_;
 };
 
 }  // namespace sinter::plan

@@ -1,10 +1,81 @@
+// What devices reach in training. Each set was fitted once, by plan/fit, to the published rows named beside it; one set
+// serves every program measured on that device. Two programs have sets of their own because their hosts and networks,
+// not the device, set their speed: Megatron-DeepSpeed as vTrain measured it (fitted on every 20th row), and nanotron on
+// the cluster of the public sweep (fitted on its rows without a pipeline).
+#include <algorithm>
+
 #include "plan/time.h"
 
 namespace sinter::plan {
+namespace {
 
-const Efficiency& find_efficiency(const std::string& device, const std::string& software) {
-  static const Efficiency common;
-  return common;
+struct Entry {
+  const char* device;    // beginning of the name
+  const char* software;  // nullptr = any
+  Efficiency efficiency;
+};
+
+Efficiency make(double gemm, double gemm_narrow, double attention, double memory, LinkEfficiency links) {
+  Efficiency e;
+  e.gemm = gemm;
+  e.gemm_narrow = gemm_narrow;
+  e.attention = attention;
+  e.memory = memory;
+  e.links = links;
+  return e;
+}
+
+Efficiency vtrain_a100() {
+  Efficiency e = make(0.8165, 0.6, 0.388, 0.7993, {0.98, 2.095e-5, 0.98, 1.5e-5});
+  e.gemm_start = 2.43e-5;
+  e.host_block = 9.882e-4;
+  e.host_collective = 8.091e-5;
+  e.step_fixed = 1.099e-2;
+  return e;
+}
+
+Efficiency nanotron_h100() {
+  Efficiency e = make(0.684, 0.764, 0.30, 0.6, {0.446, 5e-6, 0.30, 8e-4});
+  e.host_block = 2.2e-3;
+  e.step_fixed = 1e-3;
+  return e;
+}
+
+const std::vector<Entry>& entries() {
+  static const std::vector<Entry> all{
+      {"A100-SXM4", "megatron-deepspeed", vtrain_a100()},
+      {"H100-SXM5", "nanotron", nanotron_h100()},
+      // MosaicML, Narayanan 2021, Korthikanti 2022, Megatron-LM 2020, MegaScale
+      {"A100", nullptr, make(0.780, 0.6, 0.388, 0.641, {0.95, 5e-6, 0.690, 7.9e-5})},
+      // MosaicML, Megatron-Core, torchtitan, Llama 3, dgxc-benchmarking
+      {"H100", nullptr, make(0.684, 0.764, 0.221, 0.513, {0.90, 5e-6, 0.737, 9.9e-6})},
+      {"H200", nullptr, make(0.684, 0.764, 0.221, 0.513, {0.90, 5e-6, 0.737, 9.9e-6})},
+      {"GH200", nullptr, make(0.684, 0.764, 0.221, 0.513, {0.90, 5e-6, 0.737, 9.9e-6})},
+      {"H800", nullptr, make(0.684, 0.764, 0.221, 0.513, {0.90, 5e-6, 0.737, 9.9e-6})},
+      // SimuMax, Megatron-Bridge, dgxc-benchmarking
+      {"B200", nullptr, make(0.410, 0.90, 0.300, 0.278, {0.90, 5e-6, 0.70, 1.5e-5})},
+      {"GB200", nullptr, make(0.509, 0.599, 0.300, 0.302, {0.90, 5e-6, 0.70, 1.5e-5})},
+      {"B300", nullptr, make(0.500, 0.880, 0.300, 0.410, {0.90, 5e-6, 0.70, 1.5e-5})},
+      // Megatron-LM 2020 (four rows)
+      {"V100", nullptr, make(0.78, 0.6, 0.30, 0.75, {0.75, 8e-6, 0.70, 3e-5})},
+  };
+  return all;
+}
+
+}  // namespace
+
+Efficiency find_efficiency(const Device& device, const std::string& software) {
+  for (const Entry& entry : entries()) {
+    bool same_device = device.name.rfind(entry.device, 0) == 0;
+    if (same_device && (!entry.software || software == entry.software)) return entry.efficiency;
+  }
+  // Nothing published: what the device's own curves or best product say, less what training loses against them.
+  Efficiency e = make(0.65, 0.6, 0.3, 0.65, {0.8, 6e-6, 0.7, 2e-5});
+  auto bf16 = static_cast<size_t>(Format::bf16);
+  if (device.attainable[bf16] > 0 && device.flops[bf16] > 0) e.gemm = 0.9 * device.attainable[bf16] / device.flops[bf16];
+  if (!device.gemm.empty()) e.gemm = device.gemm.at(1e12);
+  if (!device.memory.empty()) e.memory = device.memory.at(1e9);
+  return e;
 }
 
 }  // namespace sinter::plan

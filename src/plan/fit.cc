@@ -69,6 +69,7 @@ const std::map<std::string, Member>& members() {
   static const std::map<std::string, Member> all{
       {"gemm", [](Efficiency& e) -> double& { return e.gemm; }},
       {"gemm_narrow", [](Efficiency& e) -> double& { return e.gemm_narrow; }},
+      {"expert", [](Efficiency& e) -> double& { return e.expert; }},
       {"gemm_start", [](Efficiency& e) -> double& { return e.gemm_start; }},
       {"attention", [](Efficiency& e) -> double& { return e.attention; }},
       {"memory", [](Efficiency& e) -> double& { return e.memory; }},
@@ -124,7 +125,7 @@ Efficiency fit_efficiency(const Efficiency& start, const std::vector<std::string
     double sum = 0;
     for (size_t i = 0; i < measured.size(); ++i) sum += std::abs(std::log(predict(e, i) / measured[i]));
     // Shares above 1 are not physical.
-    for (const char* share : {"gemm", "gemm_narrow", "attention", "memory", "link_share", "network_share"}) {
+    for (const char* share : {"gemm", "gemm_narrow", "expert", "attention", "memory", "link_share", "network_share"}) {
       sum += 1e3 * std::max(0.0, efficiency_constant(e, share) - 1.0);
     }
     return sum / static_cast<double>(measured.size());

@@ -1,5 +1,7 @@
 #include "plan/software.h"
 
+#include <fmt/ranges.h>
+
 #include "base/error.h"
 #include "base/text.h"
 
@@ -19,6 +21,7 @@ std::vector<Software> make_software() {
   megatron.keeps_activation = false;
   megatron.overlaps_tensor_parallel = true;
   megatron.overlaps_pipeline = true;
+  megatron.attention_scale = 1.7;  // cuDNN
   all.push_back(megatron);
 
   Software classic;  // 2020-2022: unfused attention, nothing overlapped
@@ -31,6 +34,12 @@ std::vector<Software> make_software() {
   deepspeed.name = "megatron-deepspeed";
   all.push_back(deepspeed);
 
+  Software zero3;  // DeepSpeed of 2021
+  zero3.name = "deepspeed-zero3";
+  zero3.flash_attention = false;
+  zero3.single_rail = true;
+  all.push_back(zero3);
+
   Software nanotron;
   nanotron.name = "nanotron";
   nanotron.keeps_rotated = true;
@@ -38,6 +47,7 @@ std::vector<Software> make_software() {
   nanotron.gradient_copy_bytes = 2;  // bf16 gradients beside the fp32 sums
   nanotron.activation_scale = 1.387;
   nanotron.overhead_bytes = 4.9e8;
+  nanotron.overlaps_data_parallel = false;
   all.push_back(nanotron);
 
   Software fsdp;  // PyTorch FSDP: Mosaic, torchtitan
@@ -45,10 +55,12 @@ std::vector<Software> make_software() {
   fsdp.keeps_rotated = true;
   fsdp.logit_bytes = 10;
   fsdp.selective_matmul_share = 0.5;
+  fsdp.elementwise_scale = 2.0;
   all.push_back(fsdp);
 
   Software compiled = fsdp;  // torch.compile fuses the element-wise work
   compiled.name = "fsdp-compiled";
+  compiled.elementwise_scale = 1.0;
   all.push_back(compiled);
   return all;
 }
@@ -70,8 +82,8 @@ const Software& find_software(const std::string& name) {
   for (const Software& s : all_software()) {
     if (s.name == name) return s;
   }
-  base::fail_usage("software '{}' is not known; expected one of sinter, megatron, megatron-2021, megatron-deepspeed, "
-                   "nanotron, fsdp, fsdp-compiled{}", name, base::did_you_mean(name, software_names()));
+  base::fail_usage("software '{}' is not known; expected one of {}{}", name, fmt::join(software_names(), ", "),
+                    base::did_you_mean(name, software_names()));
 }
 
 }  // namespace sinter::plan

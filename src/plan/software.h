@@ -27,8 +27,10 @@ struct Software {
   bool overlaps_data_parallel = true;    // gradient and weight traffic runs under the backward and forward pass
   bool overlaps_tensor_parallel = false; // pieces of the collectives run under the neighbouring products
   bool overlaps_pipeline = false;
+  bool single_rail = false;              // a collective between nodes runs over one adapter, whatever the node has
+  double attention_scale = 1.0;          // speed of fused attention over FlashAttention-2 on Hopper and later
+  double elementwise_scale = 1.0;        // passes over memory beside those of fused kernels
   double selective_matmul_share = 0;     // of a block's forward products that `selective` computes again
-  double kernels_per_block = 0;          // 0 = the device's default; launches of one block's forward pass
 };
 
 // "sinter", "megatron", "megatron-2021", "megatron-deepspeed", "nanotron", "fsdp".

@@ -47,7 +47,7 @@ std::array<double, 14> part_values(const StepTime& t) {
 TimeModel::TimeModel(const ModelShape& model, const spec::ParallelSpec& parallel, const Cluster& cluster,
                      const Software& software, const Efficiency& efficiency, Format format)
     : model_(model), p_(parallel), cluster_(cluster), software_(software), efficiency_(efficiency), format_(format),
-      collectives_(cluster, efficiency.links) {
+      collectives_(cluster, efficiency.links, software.single_rail) {
   tokens_ = as_double(p_.micro_batch * p_.seq_len) / as_double(p_.cp);
   element_ = bytes_of(p_.compute);
   Format wide = is_narrow(format) ? Format::bf16 : format;
@@ -71,7 +71,8 @@ double TimeModel::matmul_time(const Matmul& m, double tokens, bool is_weight_gra
   double flops = 2 * tokens * k * n;
   double bytes = element_ * (tokens * (k + n) + weights);
   if (is_weight_gradient) bytes += weights * (2 * bytes_of(p_.main_gradients) - element_);  // summed in place
-  double time = std::max(flops / gemm_rate_, bytes / (cluster_.device.bandwidth * efficiency_.memory));
+  double rate = gemm_rate_ * (m.is_expert ? efficiency_.expert : 1.0);
+  double time = std::max(flops / rate, bytes / (cluster_.device.bandwidth * efficiency_.memory));
   if (is_narrow(format_)) time += 4 * tokens * k / (cluster_.device.bandwidth * efficiency_.memory);  // cast, transpose
   return time + efficiency_.gemm_start;
 }
@@ -80,7 +81,9 @@ double TimeModel::attention_time(const BlockShape& block) const {
   bool flash = software_.flash_attention;
   double keys = mean_keys(p_.seq_len, block.window, flash);
   double flops = 2 * tokens_ * keys * as_double(model_.qk_width() + model_.v_width()) / as_double(p_.tp);
-  if (flash) return flops / (peak_ * efficiency_.attention) + efficiency_.gemm_start;
+  if (flash) {
+    return flops / (peak_ * efficiency_.attention * software_.attention_scale) + efficiency_.gemm_start;
+  }
   double scores = tokens_ * as_double(p_.seq_len) * as_double(model_.num_heads) / as_double(p_.tp);
   return flops / (peak_ * efficiency_.gemm) +
          kScoreBytesForward * scores / (cluster_.device.bandwidth * efficiency_.memory) +
@@ -107,7 +110,7 @@ TimeModel::Pass TimeModel::block_forward(const BlockShape& block) const {
   Pass pass;
   for (const Matmul& m : block.matmuls) pass.matmul += matmul_time(m, tokens_, false);
   pass.attention = attention_time(block);
-  pass.elementwise = elementwise_bytes(block) / (cluster_.device.bandwidth * efficiency_.memory) +
+  pass.elementwise = software_.elementwise_scale * elementwise_bytes(block) / (cluster_.device.bandwidth * efficiency_.memory) +
                      (block.is_sparse ? 12 : 6) * efficiency_.kernel;
   double h = as_double(model_.hidden);
   int collectives = 0;
@@ -231,6 +234,11 @@ ChunkTime TimeModel::chunk(int64_t virtual_stage) const {
   }
   if (virtual_stage == stages - 1) add_head(chunk);
   return chunk;
+}
+
+TimeModel::LayerTime TimeModel::layer(int64_t index) const {
+  const BlockTime& block = blocks_[model_.kind_of_layer[static_cast<size_t>(index)]];
+  return {block.forward.total(), block.backward.total() + block.again.total()};
 }
 
 double TimeModel::transfer() const {

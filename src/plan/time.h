@@ -18,6 +18,7 @@ namespace sinter::plan {
 struct Efficiency {
   double gemm = 0.75;            // share of the dense peak, large products
   double gemm_narrow = 0.6;      // the same for fp8 and narrower formats, against their own peak
+  double expert = 0.7;           // of those shares that experts' grouped products reach
   double gemm_start = 6e-6;      // seconds a product takes beside its FLOPs: ramp, tail wave, launch gap
   double attention = 0.45;       // share of the 16-bit peak of fused attention, forward; its backward gets 0.75 of it
   double memory = 0.8;           // share of the memory bandwidth in element-wise work
@@ -68,6 +69,11 @@ class TimeModel {
   StepPlan plan() const;
   // Layers [begin, begin + count) with the embedding or head where they belong.
   ChunkTime chunk(int64_t virtual_stage) const;
+  // One block, as a profiler would see it.
+  struct LayerTime {
+    double forward = 0, backward = 0;
+  };
+  LayerTime layer(int64_t index) const;
   // One transfer between neighbouring pipeline ranks.
   double transfer() const;
   // After the last backward: gradient traffic that is not hidden, optimizer, offload, fixed costs.
@@ -118,6 +124,6 @@ StepPlan plan_step(const ModelShape& model, const spec::ParallelSpec& parallel, 
                    const Software& software, const Efficiency& efficiency, Format format = Format::bf16);
 
 // The fitted constants of a device and program; defaults where nothing was measured.
-const Efficiency& find_efficiency(const std::string& device, const std::string& software);
+Efficiency find_efficiency(const Device& device, const std::string& software);
 
 }  // namespace sinter::plan

@@ -1,0 +1,106 @@
+#include <algorithm>
+#include <cmath>
+
+#include "plan/check.h"
+#include "plan/flops.h"
+#include "plan/memory.h"
+
+namespace sinter::plan {
+namespace {
+
+double at(const std::map<std::string, double>& values, const char* key) {
+  auto found = values.find(key);
+  return found == values.end() ? 0 : found->second;
+}
+
+}  // namespace
+
+FlopBasis flop_basis(const ModelShape& model) {
+  FlopBasis basis;
+  basis.active_parameters = static_cast<double>(model.active_parameters());
+  basis.embedding_parameters = static_cast<double>(model.embedding_parameters);
+  basis.position_parameters = static_cast<double>(model.position_parameters);
+  basis.head_parameters = static_cast<double>(model.head_parameters);
+  basis.head_matrix = static_cast<double>(model.hidden * model.vocab);
+  basis.layer_matrices = static_cast<double>(model.matmul_parameters()) - basis.head_matrix;
+  basis.head_matrix *= static_cast<double>(1 + model.num_mtp);
+  basis.num_layers = static_cast<double>(model.num_layers);
+  basis.attention_width = static_cast<double>(model.qk_width() + model.v_width()) / 2;
+  basis.tied_head = model.tied_head;
+  bool any_window = false;
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    basis.windows.push_back(model.block(layer).window);
+    any_window = any_window || model.block(layer).window > 0;
+  }
+  if (!any_window) basis.windows.clear();
+  return basis;
+}
+
+std::string convention_of(const CheckRow& row, bool hardware) {
+  const std::string& words = row.convention;
+  auto has = [&](const char* part) { return words.find(part) != std::string::npos; };
+  if (has("96*B")) return hardware ? "sc21" : "dgxc";
+  if (has("72BLsh")) return "dgxc";
+  if (has("Megatron num_floating")) return "megatron";
+  if (has("6*N_matmul")) return "dgxc";
+  if (has("6N_total") || words == "nanotron" || has("N_held")) return "palm";
+  if (hardware) return "sc21";
+  if (row.source == "MegaScale" || row.source == "Megatron-LM README") return "dgxc";
+  if (row.source == "Llama 3") return "megatron";
+  return "";
+}
+
+double convention_flops(const CheckRow& row, const std::string& convention) {
+  FlopBasis basis = flop_basis(*row.model);
+  return train_flops_per_token(basis, static_cast<double>(row.parallel.seq_len), flop_convention(convention)).total();
+}
+
+std::optional<double> measured_step(const CheckRow& row) {
+  if (double seconds = at(row.measured, "step_time_s"); seconds > 0) return seconds;
+  if (!row.cluster || !row.model) return std::nullopt;
+  double tokens = static_cast<double>(row.parallel.global_batch * row.parallel.seq_len);
+  double devices = static_cast<double>(row.cluster->num_devices);
+  if (double rate = at(row.measured, "tokens_per_s"); rate > 0) return tokens / rate;
+  if (double rate = at(row.measured, "tokens_per_s_per_gpu"); rate > 0) return tokens / (rate * devices);
+  auto from_flops = [&](double flops_per_second, bool hardware) -> std::optional<double> {
+    std::string convention = convention_of(row, hardware);
+    if (convention.empty() || flops_per_second <= 0) return std::nullopt;
+    return tokens * convention_flops(row, convention) / (flops_per_second * devices);
+  };
+  if (double rate = at(row.measured, "hw_tflops_per_gpu"); rate > 0) return from_flops(rate * 1e12, true);
+  if (double rate = at(row.measured, "model_tflops_per_gpu"); rate > 0) return from_flops(rate * 1e12, false);
+  if (double share = at(row.measured, "mfu_pct"); share > 0) return from_flops(share / 100 * row.peak_flops, false);
+  return std::nullopt;
+}
+
+spec::ParallelSpec completed_layout(const CheckRow& row, const Efficiency& efficiency) {
+  if (row.micro_batch_given && row.interleave_given) return row.parallel;
+  const Software& software = find_software(row.software);
+  spec::ParallelSpec best = row.parallel;
+  double best_seconds = 1e300;
+  int64_t given = static_cast<int64_t>(at(row.layout, "vp"));
+  for (int64_t micro : {1, 2, 4, 8, 16}) {
+    if (row.micro_batch_given && micro != 1) continue;
+    for (int64_t interleave : {1, 2, 3, 4, 6, 8}) {
+      if (row.interleave_given && interleave != row.parallel.interleave) continue;
+      if (given > 0 && interleave != given) continue;
+      spec::ParallelSpec p = row.parallel;
+      if (!row.micro_batch_given) p.micro_batch = micro;
+      p.interleave = p.pp > 1 ? interleave : 1;
+      if (p.interleave > 1) p.schedule = spec::PipelineKind::interleaved;
+      if (p.global_batch % (p.micro_batch * p.dp()) != 0 || p.pp * p.interleave > row.model->num_layers) continue;
+      if (p.interleave > 1 && p.micro_batches() % p.pp != 0) continue;
+      if (!plan_memory(*row.model, p, software).fits(row.cluster->device.memory_bytes)) continue;
+      StepPlan plan = plan_step(*row.model, p, *row.cluster, software, efficiency, parse_format(row.format));
+      if (plan.seconds < best_seconds) best = p, best_seconds = plan.seconds;
+    }
+  }
+  return best;
+}
+
+double predicted_step(const CheckRow& row, const Efficiency& efficiency) {
+  spec::ParallelSpec p = completed_layout(row, efficiency);
+  return plan_step(*row.model, p, *row.cluster, find_software(row.software), efficiency, parse_format(row.format)).seconds;
+}
+
+}  // namespace sinter::plan

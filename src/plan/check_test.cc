@@ -1,0 +1,143 @@
+// The accuracy bars: published measurements against the planner. The sweeps and points are in tests/golden/plan.
+#include "plan/check.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "plan/fit.h"
+
+namespace sinter::plan {
+namespace {
+
+const std::string kFolder = std::string(SINTER_SOURCE_DIR) + "/tests/golden/plan/";
+
+const CheckReport& report_of(const std::string& file) {
+  static std::map<std::string, CheckReport> reports;
+  auto found = reports.find(file);
+  if (found == reports.end()) {
+    CheckReport report = check_rows(load_check_rows(kFolder + file, load_hardware()));
+    found = reports.emplace(file, std::move(report)).first;
+    std::printf("%s", format_report(found->second).c_str());
+  }
+  return found->second;
+}
+
+struct Errors {
+  double sum = 0;
+  std::vector<double> all;
+  double mean() const { return sum / static_cast<double>(all.size()); }
+  double median() {
+    std::sort(all.begin(), all.end());
+    return all[all.size() / 2];
+  }
+};
+
+Errors errors_of(const CheckReport& report, const std::string& quantity, const std::vector<std::string>& sources) {
+  Errors errors;
+  for (const Comparison& c : report.comparisons) {
+    bool wanted = sources.empty();
+    for (const std::string& source : sources) wanted = wanted || c.source.rfind(source, 0) == 0;
+    if (c.quantity != quantity || !wanted) continue;
+    errors.sum += std::abs(c.error());
+    errors.all.push_back(std::abs(c.error()));
+  }
+  return errors;
+}
+
+TEST(PlanCheck, VtrainStepTimesAreWithinTenPercentOnAverage) {
+  Errors errors = errors_of(report_of("vtrain.csv"), "step time", {});
+  ASSERT_GT(errors.all.size(), 700u);
+  EXPECT_LE(errors.mean(), 0.10);
+}
+
+// The constants in the table are what this fit finds on every twentieth row; the bar holds on the rows it did not see.
+TEST(PlanCheck, VtrainConstantsComeFromFivePercentOfTheRows) {
+  std::vector<CheckRow> rows = load_check_rows(kFolder + "vtrain.csv", load_hardware());
+  std::vector<size_t> seen;
+  std::vector<double> measured;
+  for (size_t i = 0; i < rows.size(); i += 20) {
+    seen.push_back(i);
+    measured.push_back(*measured_step(rows[i]));
+  }
+  ASSERT_LE(static_cast<double>(seen.size()), 0.051 * static_cast<double>(rows.size()));
+  Efficiency start;
+  start.host_block = 1e-3;
+  start.host_collective = 1e-4;
+  start.step_fixed = 5e-3;
+  auto predict = [&](const Efficiency& e, size_t i) { return predicted_step(rows[seen[i]], e); };
+  Efficiency fitted = fit_efficiency(start, {"gemm", "gemm_start", "memory", "host_block", "host_collective", "step_fixed",
+                                             "link_share", "link_latency", "network_share"},
+                                     measured, predict);
+  double sum = 0;
+  int64_t count = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i % 20 == 0) continue;
+    sum += std::abs(predicted_step(rows[i], fitted) / *measured_step(rows[i]) - 1);
+    ++count;
+  }
+  std::printf("vTrain, constants fitted on %zu rows: %.1f %% on the other %lld\n", seen.size(),
+              100 * sum / static_cast<double>(count), static_cast<long long>(count));
+  EXPECT_LE(sum / static_cast<double>(count), 0.10);
+}
+
+TEST(PlanCheck, StepTimesOfMegatronMosaicAndTorchtitanAreWithinFifteenPercent) {
+  const CheckReport& report = report_of("points.json");
+  EXPECT_LE(errors_of(report, "step time", {"MosaicML"}).mean(), 0.15);
+  EXPECT_LE(errors_of(report, "step time", {"torchtitan"}).mean(), 0.15);
+  Errors megatron = errors_of(report, "step time", {"Megatron-LM", "Korthikanti", "Narayanan", "MegaScale", "MT-NLG"});
+  EXPECT_GE(megatron.all.size(), 50u);
+  EXPECT_LE(megatron.mean(), 0.15);
+}
+
+TEST(PlanCheck, NanotronMemoryIsWithinTenPercentInTheMedian) {
+  Errors errors = errors_of(report_of("nanotron.csv"), "memory", {});
+  ASSERT_GT(errors.all.size(), 800u);
+  EXPECT_LE(errors.median(), 0.10);
+}
+
+TEST(PlanCheck, PublishedUtilisationFollowsFromPublishedSpeed) {
+  EXPECT_LE(errors_of(report_of("points.json"), "MFU", {}).median(), 0.005);
+  EXPECT_LE(errors_of(report_of("points.json"), "FLOP/s", {}).median(), 0.005);
+  EXPECT_LE(errors_of(report_of("nanotron.csv"), "MFU", {}).median(), 0.005);
+}
+
+TEST(PlanCheck, TheChosenLayoutIsWithinFivePercentOfTheFastestOnAverage) {
+  for (const RegretSummary& regret : report_of("vtrain.csv").regrets) {
+    EXPECT_GT(regret.groups, 100);
+    EXPECT_LE(regret.mean, 0.05) << regret.source;
+  }
+}
+
+TEST(PlanCheck, EveryRowIsPredictedOrCountedWithAReason) {
+  for (const char* file : {"points.json", "vtrain.csv", "nanotron.csv"}) {
+    const CheckReport& report = report_of(file);
+    int64_t counted = report.num_predicted;
+    for (const auto& [reason, rows] : report.unpredicted) {
+      EXPECT_FALSE(reason.empty());
+      counted += rows;
+    }
+    EXPECT_EQ(counted, report.num_rows);
+    EXPECT_EQ(report_json(report)["rows"], report.num_rows);
+  }
+}
+
+TEST(PlanCheck, FilesOfAnotherFormAreRefused) {
+  std::string path = ::testing::TempDir() + "plan_check_bad.csv";
+  base::write_file_atomic(path, "a,b\n1,2\n");
+  EXPECT_THROW(load_check_rows(path, load_hardware()), base::Error);
+  base::write_file_atomic(path, "iter_ms,gpus\n1\n");
+  EXPECT_THROW(load_check_rows(path, load_hardware()), base::Error);
+  base::write_file_atomic(path, "{\"points\": 3}");
+  EXPECT_THROW(load_check_rows(path, load_hardware()), base::Error);
+  base::write_file_atomic(path, "[{\"kind\": \"train\"}]");
+  EXPECT_EQ(check_rows(load_check_rows(path, load_hardware())).num_predicted, 0);
+}
+
+}  // namespace
+}  // namespace sinter::plan
