@@ -1,4 +1,175 @@
-#include "kernels/cpu/matmul_kernel.h"
+// Pairs of bf16 on AMX tiles: 32 rows by 32 columns of sums in four tiles, two tiles of a and two of b beside them.
+//
+// For each 16 units of K a panel holds two tiles of 1 KiB: of a, 16 rows of 16 units; of b, 16 units of 16 columns. A tile
+// instruction adds the 32 products of a sum in the order of K, whatever the other rows, so rows stay independent.
+#include "kernels/cpu/matmul_pack_avx512.h"
+#include "kernels/cpu/matmul_tile.h"
+
 namespace sinter::kernels::cpu {
-const MatmulKernel* amx_bf16_kernel() { return nullptr; }
+namespace {
+
+constexpr int kSide = 16;               // rows of a tile, and units in a row of it
+constexpr int kTileUnits = kSide * kSide;
+constexpr int kWidth = 2 * kSide;       // lines of a panel
+constexpr int kRowBytes = kSide * 4;
+
+// Bytes 0..63 of the tile configuration, palette 1: eight tiles of 16 rows of 64 bytes.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+static_assert(sizeof(TileConfig) == 64);
+
+void configure_tiles() {
+  static constexpr TileConfig kConfig;
+  asm volatile("" ::"r"(&kConfig) : "memory");  // GCC 12's intrinsic names only 8 bytes of what it reads
+  _tile_loadconfig(&kConfig);
+}
+
+void release_tiles() { _tile_release(); }
+
+// Tiles of a hold lines as rows (kByLine), tiles of b hold units as rows.
+template <bool kByLine, bool kContiguous>
+void pack_tiles(const PackSource& source, const PackRange& range, uint32_t* panels) {
+  for (int64_t line = 0; line < range.num_lines; line += kWidth) {
+    uint32_t* tile = panels + line / kWidth * range.panel_stride;
+    for (int64_t k = 0; k < range.num_k; k += 2 * kSide) {
+      for (int w = 0; w < kWidth; w += kSide, tile += kTileUnits) {
+        int64_t lines = range.num_lines - line - w;
+        __m512i x[16];
+        read_block<PairsFromBf16, kContiguous, kByLine>(source, range.first_line + line + w, lines < 0 ? 0 : lines,
+                                                        range.first_k + k, range.num_k - k, x);
+#pragma GCC unroll 16
+        for (int i = 0; i < kSide; ++i) _mm512_storeu_si512(tile + i * kSide, x[i]);
+      }
+    }
+  }
+}
+
+template <bool kByLine>
+void pack_panels(const PackSource& source, const PackRange& range, uint32_t* panels) {
+  return source.k_is_contiguous ? pack_tiles<kByLine, true>(source, range, panels)
+                                : pack_tiles<kByLine, false>(source, range, panels);
+}
+
+// tmm0, tmm1: the upper 16 rows' sums; tmm2, tmm3: the lower. tmm4, tmm5: a. tmm6, tmm7: b.
+void multiply_two(int64_t units, const uint32_t* a, const uint32_t* b, float* tile, int64_t stride_bytes,
+                  bool continues) {
+  char* upper = reinterpret_cast<char*>(tile);
+  char* lower = upper + kSide * stride_bytes;
+  if (continues) {
+    _tile_loadd(0, upper, stride_bytes);
+    _tile_loadd(1, upper + kRowBytes, stride_bytes);
+    _tile_loadd(2, lower, stride_bytes);
+    _tile_loadd(3, lower + kRowBytes, stride_bytes);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int64_t u = 0; u < units; u += kSide) {
+    _tile_loadd(4, a, kRowBytes);
+    _tile_loadd(6, b, kRowBytes);
+    _tile_loadd(7, b + kTileUnits, kRowBytes);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, a + kTileUnits, kRowBytes);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+    a += 2 * kTileUnits;
+    b += 2 * kTileUnits;
+  }
+  _tile_stored(0, upper, stride_bytes);
+  _tile_stored(1, upper + kRowBytes, stride_bytes);
+  _tile_stored(2, lower, stride_bytes);
+  _tile_stored(3, lower + kRowBytes, stride_bytes);
+}
+
+// The same for 16 rows or fewer.
+void multiply_one(int64_t units, const uint32_t* a, const uint32_t* b, float* tile, int64_t stride_bytes,
+                  bool continues) {
+  char* upper = reinterpret_cast<char*>(tile);
+  if (continues) {
+    _tile_loadd(0, upper, stride_bytes);
+    _tile_loadd(1, upper + kRowBytes, stride_bytes);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+  }
+  for (int64_t u = 0; u < units; u += kSide) {
+    _tile_loadd(4, a, kRowBytes);
+    _tile_loadd(6, b, kRowBytes);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, b + kTileUnits, kRowBytes);
+    _tile_dpbf16ps(1, 4, 7);
+    a += 2 * kTileUnits;
+    b += 2 * kTileUnits;
+  }
+  _tile_stored(0, upper, stride_bytes);
+  _tile_stored(1, upper + kRowBytes, stride_bytes);
+}
+
+void copy_rows(const float* from, int64_t from_stride, float* to, int64_t to_stride, int rows) {
+  for (int r = 0; r < rows; ++r) {
+    _mm512_storeu_ps(to + r * to_stride, _mm512_loadu_ps(from + r * from_stride));
+    _mm512_storeu_ps(to + r * to_stride + kSide, _mm512_loadu_ps(from + r * from_stride + kSide));
+  }
+}
+
+void multiply_tiles(int num_rows, int64_t units, const uint32_t* a, const uint32_t* b, float* tile, int64_t tile_stride,
+                    bool continues) {
+  auto multiply = num_rows > kSide ? multiply_two : multiply_one;
+  if (num_rows % kSide == 0) return multiply(units, a, b, tile, tile_stride * 4, continues);
+  // Tiles are stored whole: rows that are not the caller's go to a buffer. The compiler does not know that the tile
+  // instructions read it, hence the barrier.
+  alignas(64) float sums[kWidth * kWidth];
+  if (continues) copy_rows(tile, tile_stride, sums, kWidth, num_rows);
+  asm volatile("" ::"r"(sums) : "memory");
+  multiply(units, a, b, sums, kWidth * 4, continues);
+  asm volatile("" ::"r"(sums) : "memory");
+  copy_rows(sums, kWidth, tile, tile_stride, num_rows);
+}
+
+double spin_tiles(int64_t steps) {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_zero(4);
+  _tile_zero(5);
+  _tile_zero(6);
+  _tile_zero(7);
+  for (int64_t i = 0; i < steps; ++i) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  return static_cast<double>(steps) * 4 * kSide * kSide * 2 * kSide * 2;
+}
+
+}  // namespace
+
+const MatmulKernel* amx_bf16_kernel() {
+  static constexpr MatmulKernel kKernel{
+      .name = "amx",
+      .rows = kWidth,
+      .columns = kWidth,
+      .k_per_unit = 2,
+      .unit_multiple = kSide,
+      .pack_a = pack_panels<true>,
+      .pack_b = pack_panels<false>,
+      .multiply = multiply_tiles,
+      .finish = finish_tile,
+      .enter = configure_tiles,
+      .leave = release_tiles,
+      .spin = spin_tiles,
+  };
+  return &kKernel;
+}
+
 }  // namespace sinter::kernels::cpu
