@@ -1,16 +1,16 @@
 // Pairs of bf16 on AMX tiles: 32 rows by 32 columns of sums in four tiles, two tiles of a and two of b beside them.
 //
-// For each 16 units of K a panel holds two tiles of 1 KiB: of a, 16 rows of 16 units; of b, 16 units of 16 columns. A tile
-// instruction adds the 32 products of a sum in the order of K, whatever the other rows, so rows stay independent.
+// For each 16 units of K a panel holds two tiles of 1 KiB: of a, 16 rows of 16 units; of b, 16 units of 16 columns. A
+// tile instruction adds the 32 products of a sum in the order of K, whatever the other rows, so rows stay independent.
 #include "kernels/cpu/matmul_pack_avx512.h"
 #include "kernels/cpu/matmul_tile.h"
 
 namespace sinter::kernels::cpu {
 namespace {
 
-constexpr int kSide = 16;               // rows of a tile, and units in a row of it
+constexpr int kSide = 16;  // rows of a tile, and units in a row of it
 constexpr int kTileUnits = kSide * kSide;
-constexpr int kWidth = 2 * kSide;       // lines of a panel
+constexpr int kWidth = 2 * kSide;  // lines of a panel
 constexpr int kRowBytes = kSide * 4;
 
 // Bytes 0..63 of the tile configuration, palette 1: eight tiles of 16 rows of 64 bytes.

@@ -1,27 +1,66 @@
 // Packing panels and writing results with AVX-512, shared by the three kernels that need it. Included by files compiled
 // with AVX-512 flags only; internal linkage for the reason given in matmul_tile.h.
-//
-// Both work on blocks of 16 lines by 16 units, held in 16 vectors. What the source gives and what the panel wants are
-// each one of two views of such a block: a vector per line (its lanes run along K), or a vector per unit of K (its
-// lanes are lines). When they differ the block is transposed in registers.
 #pragma once
 #include <immintrin.h>
 
-#include "kernels/cpu/matmul_kernel.h"
+#include "kernels/cpu/matmul_pack.h"
 
 namespace sinter::kernels::cpu {
 namespace {
 
 inline __mmask16 first_lanes(int64_t n) { return static_cast<__mmask16>(n >= 16 ? 0xffff : (1u << n) - 1); }
 
-// Readers of a source format. along_k: up to 16 units of one line, from `count` elements. across: one unit of K for
-// `lines` lines; `next` is the element of the following k, null when there is none.
+struct Block512 {
+  using Vector = __m512i;
+  static constexpr int kLanes = 16;
+  static Vector zero() { return _mm512_setzero_si512(); }
+  static void store(uint32_t* p, Vector x) { _mm512_storeu_si512(p, x); }
+  static void store_low(uint32_t* p, Vector x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_castsi512_si256(x));
+  }
+  static void store_high(uint32_t* p, Vector x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_extracti64x4_epi64(x, 1));
+  }
+  // 16 x 16 units: in pairs of vectors, then of pairs, then of quarters.
+  static void transpose(__m512i (&x)[16]) {
+    __m512i t[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+      t[2 * i] = _mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
+      t[2 * i + 1] = _mm512_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      x[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
+      x[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
+      x[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
+      x[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      t[i] = _mm512_shuffle_i32x4(x[i], x[4 + i], 0x88);
+      t[4 + i] = _mm512_shuffle_i32x4(x[i], x[4 + i], 0xdd);
+      t[8 + i] = _mm512_shuffle_i32x4(x[8 + i], x[12 + i], 0x88);
+      t[12 + i] = _mm512_shuffle_i32x4(x[8 + i], x[12 + i], 0xdd);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      x[i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0x88);
+      x[8 + i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0xdd);
+      x[4 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0x88);
+      x[12 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0xdd);
+    }
+  }
+};
+
 struct FloatsFromF32 {
+  using Block = Block512;
   static constexpr int kPerUnit = 1, kBytes = 4;
   static __m512i along_k(const void* p, int64_t count) { return _mm512_maskz_loadu_epi32(first_lanes(count), p); }
   static __m512i across(const void* p, const void*, int64_t lines) { return along_k(p, lines); }
 };
 struct FloatsFromBf16 {
+  using Block = Block512;
   static constexpr int kPerUnit = 1, kBytes = 2;
   static __m512i along_k(const void* p, int64_t count) {
     return _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(count), p)), 16);
@@ -29,6 +68,7 @@ struct FloatsFromBf16 {
   static __m512i across(const void* p, const void*, int64_t lines) { return along_k(p, lines); }
 };
 struct FloatsFromF16 {
+  using Block = Block512;
   static constexpr int kPerUnit = 1, kBytes = 2;
   static __m512i along_k(const void* p, int64_t count) {
     return _mm512_castps_si512(_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(count), p)));
@@ -36,6 +76,7 @@ struct FloatsFromF16 {
   static __m512i across(const void* p, const void*, int64_t lines) { return along_k(p, lines); }
 };
 struct PairsFromBf16 {
+  using Block = Block512;
   static constexpr int kPerUnit = 2, kBytes = 2;
   static __m512i along_k(const void* p, int64_t count) {
     __mmask32 mask = static_cast<__mmask32>(count >= 32 ? 0xffffffffu : (1u << count) - 1);
@@ -49,119 +90,9 @@ struct PairsFromBf16 {
   }
 };
 
-// 16 x 16 units: in pairs of vectors, then of pairs, then of quarters.
-inline void transpose_block(__m512i (&x)[16]) {
-  __m512i t[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    t[2 * i] = _mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
-    t[2 * i + 1] = _mm512_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    x[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-    x[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-    x[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-    x[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm512_shuffle_i32x4(x[i], x[4 + i], 0x88);
-    t[4 + i] = _mm512_shuffle_i32x4(x[i], x[4 + i], 0xdd);
-    t[8 + i] = _mm512_shuffle_i32x4(x[8 + i], x[12 + i], 0x88);
-    t[12 + i] = _mm512_shuffle_i32x4(x[8 + i], x[12 + i], 0xdd);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    x[i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0x88);
-    x[8 + i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0xdd);
-    x[4 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0x88);
-    x[12 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0xdd);
-  }
-}
-
-// Vectors of a block, by line when kByLine, else by unit. Lines and elements that are not there read as zero.
-template <class Reader, bool kContiguous, bool kByLine>
-inline void read_block(const PackSource& source, int64_t line, int64_t num_lines, int64_t k, int64_t num_k,
-                       __m512i (&x)[16]) {
-  const char* data = static_cast<const char*>(source.data);
-  int64_t step = source.stride * Reader::kBytes;
-  if constexpr (kContiguous) {
-    const char* p = data + line * step + k * Reader::kBytes;
-    if (num_lines >= 16 && num_k >= 16 * Reader::kPerUnit) {
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) x[i] = Reader::along_k(p + i * step, 16 * Reader::kPerUnit);
-    } else {
-      for (int i = 0; i < 16; ++i) x[i] = i < num_lines ? Reader::along_k(p + i * step, num_k) : _mm512_setzero_si512();
-    }
-  } else {
-    const char* p = data + k * step + line * Reader::kBytes;
-    for (int i = 0; i < 16; ++i, p += Reader::kPerUnit * step) {
-      int64_t left = num_k - i * Reader::kPerUnit;
-      x[i] = left <= 0 ? _mm512_setzero_si512() : Reader::across(p, left > 1 ? p + step : nullptr, num_lines);
-    }
-  }
-  if constexpr (kContiguous != kByLine) transpose_block(x);
-}
-
-inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-// Panels of kWidth lines, [unit][line]. kWidth 8 fills two panels from one block.
-template <int kWidth, class Reader, bool kContiguous>
-void pack_units(const PackSource& source, const PackRange& range, uint32_t* panels) {
-  constexpr int kPerUnit = Reader::kPerUnit;
-  int64_t units = (range.num_k + kPerUnit - 1) / kPerUnit;
-  constexpr int kStep = kWidth < 16 ? 16 : kWidth;
-  for (int64_t line = 0; line < range.num_lines; line += kStep) {
-    uint32_t* panel = panels + line / kWidth * range.panel_stride;
-    for (int64_t u = 0; u < units; u += 16) {
-      for (int w = 0; w < kStep; w += 16) {
-        int64_t lines = range.num_lines - line - w;
-        __m512i x[16];
-        read_block<Reader, kContiguous, false>(source, range.first_line + line + w, lines < 0 ? 0 : lines,
-                                               range.first_k + u * kPerUnit, range.num_k - u * kPerUnit, x);
-        int count = static_cast<int>(smaller(16, units - u));
-        if constexpr (kWidth < 16) {
-          uint32_t* low = panel + u * kWidth;
-          uint32_t* high = low + range.panel_stride;
-          for (int i = 0; i < count; ++i)
-            _mm256_storeu_si256(reinterpret_cast<__m256i*>(low + i * 8), _mm512_castsi512_si256(x[i]));
-          if (lines > 8) {
-            for (int i = 0; i < count; ++i) {
-              _mm256_storeu_si256(reinterpret_cast<__m256i*>(high + i * 8), _mm512_extracti64x4_epi64(x[i], 1));
-            }
-          }
-        } else if (count == 16) {
-#pragma GCC unroll 16
-          for (int i = 0; i < 16; ++i) _mm512_storeu_si512(panel + (u + i) * kWidth + w, x[i]);
-        } else {
-          for (int i = 0; i < count; ++i) _mm512_storeu_si512(panel + (u + i) * kWidth + w, x[i]);
-        }
-      }
-    }
-  }
-}
-
 template <int kWidth>
 void pack_float_units(const PackSource& source, const PackRange& range, uint32_t* panels) {
-  bool contiguous = source.k_is_contiguous;
-  switch (source.dtype) {
-    case base::DType::bf16:
-      return contiguous ? pack_units<kWidth, FloatsFromBf16, true>(source, range, panels)
-                        : pack_units<kWidth, FloatsFromBf16, false>(source, range, panels);
-    case base::DType::f16:
-      return contiguous ? pack_units<kWidth, FloatsFromF16, true>(source, range, panels)
-                        : pack_units<kWidth, FloatsFromF16, false>(source, range, panels);
-    default:
-      return contiguous ? pack_units<kWidth, FloatsFromF32, true>(source, range, panels)
-                        : pack_units<kWidth, FloatsFromF32, false>(source, range, panels);
-  }
-}
-
-template <int kWidth>
-void pack_pair_units(const PackSource& source, const PackRange& range, uint32_t* panels) {
-  return source.k_is_contiguous ? pack_units<kWidth, PairsFromBf16, true>(source, range, panels)
-                                : pack_units<kWidth, PairsFromBf16, false>(source, range, panels);
+  pack_floats<kWidth, FloatsFromF32, FloatsFromBf16, FloatsFromF16>(source, range, panels);
 }
 
 // Elements of c or bias as floats and back, rounding to nearest even as base::bf16 does.

@@ -241,6 +241,21 @@ TEST_P(Matmul, MismatchedShapesAndFormatsAreErrors) {
   EXPECT_THROW(run(args), base::Error);
 }
 
+TEST(MatmulLevels, Avx2AndAvx512GiveTheSameBits) {
+  if (!cpu::can_run(MatmulIsa::avx512)) GTEST_SKIP() << "this CPU has no avx512";
+  MatmulIsa best = cpu::matmul_isa();
+  for (auto [dtype, c_dtype] : {std::pair{DType::f32, DType::f32}, {DType::f16, DType::f16}}) {
+    MatmulArgs args = make_args({21, 77, 1300, false, true, dtype, c_dtype});
+    cpu::set_matmul_isa(MatmulIsa::avx2);
+    run(args);
+    std::vector<float> narrow = core::to_host_floats(args.c);
+    cpu::set_matmul_isa(MatmulIsa::avx512);
+    run(args);
+    EXPECT_EQ(core::to_host_floats(args.c), narrow);
+  }
+  cpu::set_matmul_isa(best);
+}
+
 INSTANTIATE_TEST_SUITE_P(Isa, Matmul, testing::ValuesIn(cpu::kMatmulIsas),
                          [](const auto& info) { return std::string(cpu::matmul_isa_name(info.param)); });
 
