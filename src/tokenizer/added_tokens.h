@@ -19,6 +19,7 @@ struct AddedToken {
   bool lstrip = false;       // takes the white space before it
   bool rstrip = false;       // takes the white space after it
   bool single_word = false;  // only where no word character touches it
+  std::string symbol;        // not empty: looked for in the normalized text in just this form (SentencePiece)
 };
 
 // Finds added tokens, leftmost first and the longest of those that start at one place.

@@ -83,6 +83,7 @@ struct SentencePiece {
 
 struct SpModel {
   std::vector<SentencePiece> pieces;
+  bool has_trainer = false;
   uint64_t model_type = 1;  // 1 unigram, 2 BPE, 3 word, 4 character
   int64_t vocab_size = -1;
   int32_t unk_id = 0, bos_id = 1, eos_id = 2, pad_id = -1;
@@ -107,6 +108,7 @@ SpModel read_model(std::string_view bytes, const std::string& origin) {
     if (reader.field() == 1) {
       model.pieces.push_back(read_piece(reader.text(), origin));
     } else if (reader.field() == 2) {
+      model.has_trainer = true;
       for (ProtoReader trainer(reader.text(), origin); trainer.next();) {
         switch (trainer.field()) {
           case 3: model.model_type = trainer.number(); break;
@@ -138,6 +140,7 @@ SpModel read_model(std::string_view bytes, const std::string& origin) {
 void check_supported(const SpModel& model, const std::string& origin) {
   static constexpr const char* kTypes[] = {"?", "unigram", "BPE", "word", "character"};
   SINTER_CHECK(!model.pieces.empty(), "'{}' holds no pieces: not a SentencePiece model", origin);
+  SINTER_CHECK(model.has_trainer, "'{}' has no trainer_spec: it is not a SentencePiece model or is cut off", origin);
   SINTER_CHECK(model.model_type == 2, "'{}': trainer_spec.model_type: {} models are not supported (BPE is)", origin,
                model.model_type < 5 ? kTypes[model.model_type] : "unknown");
   SINTER_CHECK(model.vocab_size < 0 || model.vocab_size == static_cast<int64_t>(model.pieces.size()),
@@ -211,7 +214,10 @@ Tokenizer Tokenizer::from_sentencepiece(std::string_view bytes, const std::strin
     SINTER_CHECK(model.vocabulary.add(id, piece.text), "'{}': pieces[{}]: '{}' is there twice", origin, i, piece.text);
     const bool special = piece.type == kControl || piece.type == kUnknown;
     if (special || piece.type == kUserDefined) {
-      parts->added.push_back({.id = id, .content = std::string(piece.text), .special = special, .normalized = special});
+      AddedToken token{.id = id, .content = std::string(piece.text), .special = special, .normalized = special};
+      // The library finds its user-defined symbols after the prefix and the marks have been put in.
+      if (!special) token.symbol = piece.text;
+      parts->added.push_back(std::move(token));
     }
     if (piece.type == kUnknown) model.unknown_id = id;
   }

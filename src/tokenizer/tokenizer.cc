@@ -157,8 +157,10 @@ void TokenizerParts::finish() {
     added_by_content.emplace(token.content, i);
     size = std::max(size, token.id + 1);
     std::string pattern = token.content;
-    if (token.normalized && normalizer) normalizer->apply(pattern);
-    (token.normalized ? normalized_finder : raw_finder).add(token, pattern);
+    if (!token.symbol.empty()) pattern = token.symbol;
+    else if (token.normalized && normalizer) normalizer->apply(pattern);
+    (token.normalized || !token.symbol.empty() ? normalized_finder : raw_finder).add(token, pattern);
+    added_texts.push_back(std::move(pattern));
   }
   split_at_mark = !pre_tokenizer.byte_level && !pre_tokenizer.pattern && !model.ignore_merges &&
                   model.continuing_prefix.empty() && model.end_suffix.empty() && marks_only_lead(model);
@@ -169,7 +171,7 @@ std::string decoded_token(const TokenizerParts& parts, int32_t id) {
   std::string text;
   bool is_added = false;
   if (auto it = parts.added_by_id.find(id); it != parts.added_by_id.end()) {
-    text = parts.added[it->second].content;
+    text = parts.added_texts[it->second];
     is_added = true;
   } else {
     text = parts.model.vocabulary.bytes(id);

@@ -38,6 +38,7 @@ struct TokenizerParts {
   DecodeRules decode_rules;
   TemplateIds around;
   AddedTokenFinder raw_finder, normalized_finder;
+  std::vector<std::string> added_texts;  // of each added token, as it is looked for and as it is decoded
   std::unordered_map<int32_t, size_t> added_by_id;
   std::unordered_map<std::string, size_t> added_by_content;
   bool split_at_mark = false;  // pieces may be cut before U+2581 without changing the result
