@@ -12,6 +12,8 @@ namespace {
 void add_verbs(CLI::App& app) {
   add_bench(app);
   add_plan(app);
+  add_eval(app);
+  add_generate(app);
   add_tokenizer(app);
   add_verify(app);
 }

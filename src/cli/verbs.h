@@ -12,6 +12,8 @@ int run(int argc, char** argv);
 
 void add_bench(CLI::App& app);
 void add_plan(CLI::App& app);
+void add_eval(CLI::App& app);
+void add_generate(CLI::App& app);
 void add_tokenizer(CLI::App& app);
 void add_verify(CLI::App& app);
 

@@ -1,0 +1,77 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/verbs.h"
+#include "eval/perplexity.h"
+#include "tokenizer/tokenizer.h"
+
+namespace sinter::cli {
+namespace {
+
+struct Flags {
+  std::string model, file, device = "cpu", precision = "fp32", tokenizer;
+  eval::PerplexityOptions options;
+  bool as_json = false;
+};
+
+void run_perplexity(const Flags& flags) {
+  auto tokenizer = tokenizer::Tokenizer::load(flags.tokenizer.empty() ? flags.model : flags.tokenizer);
+  eval::OpenModel model =
+      eval::open_model(flags.model, {core::parse_device(flags.device), eval::parse_precision(flags.precision), false});
+  std::string text = base::read_file(flags.file == "-" ? "/dev/stdin" : flags.file);
+  std::vector<int32_t> tokens = tokenizer.encode_parallel(text);
+  int32_t prefix = tokenizer.special_ids().bos >= 0 ? tokenizer.special_ids().bos : tokenizer.special_ids().eos;
+  if (prefix < 0) prefix = static_cast<int32_t>(model.spec.bos_token);
+  SINTER_CHECK(prefix >= 0, "'{}' names neither a BOS nor an EOS token to put before the text", flags.model);
+  base::ProgressLine line;
+  auto start = std::chrono::steady_clock::now();
+  eval::PerplexityResult r = eval::perplexity(model, tokens, prefix, flags.options, [&](int64_t done, int64_t total) {
+    double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    line.update(fmt::format("perplexity {}/{} tokens, {:.0f} tok/s, ETA {}", done, total, double(done) / seconds,
+                            base::format_duration(seconds * double(total - done) / double(done))));
+  });
+  line.finish();
+  eval::count_text(text, r);
+  if (flags.as_json) {
+    nlohmann::json j{{"tokens", r.num_tokens}, {"words", r.num_words}, {"bytes", r.num_bytes},
+                     {"loss", r.negative_log_likelihood / double(r.num_tokens)}, {"token_perplexity", r.token_perplexity()},
+                     {"word_perplexity", r.word_perplexity()}, {"byte_perplexity", r.byte_perplexity()},
+                     {"bits_per_byte", r.bits_per_byte()}, {"tokens_per_second", double(r.num_tokens) / r.seconds}};
+    std::printf("%s\n", j.dump(2).c_str());
+    return;
+  }
+  base::Table table({"per", "count", "perplexity", "loss (nats)"});
+  auto row = [&](const char* unit, int64_t count, double value) {
+    table.add_row({unit, base::format_grouped(count), fmt::format("{:.4f}", value),
+                   fmt::format("{:.4f}", r.negative_log_likelihood / double(count))});
+  };
+  row("token", r.num_tokens, r.token_perplexity());
+  row("word", r.num_words, r.word_perplexity());
+  row("byte", r.num_bytes, r.byte_perplexity());
+  std::printf("%sbits per byte %.4f   (%.0f tokens/s)\n", table.to_string().c_str(), r.bits_per_byte(),
+              double(r.num_tokens) / r.seconds);
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand("eval", "measure a model")->require_subcommand(1);
+  auto flags = std::make_shared<Flags>();
+  CLI::App* perplexity = verb->add_subcommand("perplexity", "how well a model predicts a text file");
+  perplexity->add_option("MODEL", flags->model, "model folder")->required();
+  perplexity->add_option("FILE", flags->file, "text file, or - for standard input")->required();
+  perplexity->add_option("--context", flags->options.context, "longest window in tokens (default: the model's)");
+  perplexity->add_option("--stride", flags->options.stride, "tokens predicted per window (default: all of it)");
+  perplexity->add_option("--tokenizer", flags->tokenizer, "tokenizer file or folder (default: the model's)");
+  perplexity->add_option("--device", flags->device, "cpu, cuda or cuda:N")->capture_default_str();
+  perplexity->add_option("--precision", flags->precision, "fp32, bf16 or fp16")->capture_default_str();
+  perplexity->add_flag("--json", flags->as_json, "print as JSON");
+  perplexity->callback([flags] { run_perplexity(*flags); });
+}
+
+}  // namespace sinter::cli

@@ -1,0 +1,49 @@
+#include "cli/generation_flags.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "base/error.h"
+
+namespace sinter::cli {
+
+void add_generation_flags(CLI::App& verb, GenerationFlags& flags) {
+  verb.add_option("--max-tokens", flags.max_tokens, "most tokens to generate")->capture_default_str();
+  verb.add_option("--temperature", flags.sampling.temperature, "0 = always the likeliest token")->capture_default_str();
+  verb.add_option("--top-k", flags.sampling.top_k, "choose among the k likeliest; 0 = all")->capture_default_str();
+  verb.add_option("--top-p", flags.sampling.top_p, "choose among the likeliest that together reach p")->capture_default_str();
+  verb.add_option("--min-p", flags.sampling.min_p, "drop tokens below this share of the likeliest")->capture_default_str();
+  verb.add_option("--seed", flags.sampling.seed, "same seed, same text")->capture_default_str();
+  verb.add_option("--device", flags.device, "cpu, cuda or cuda:N")->capture_default_str();
+  verb.add_option("--precision", flags.precision, "fp32, bf16 or fp16")->capture_default_str();
+  verb.add_option("--tokenizer", flags.tokenizer, "tokenizer file or folder (default: the model's)");
+  verb.add_flag("--ignore-eos", flags.ignores_eos, "go on past the end-of-text token");
+}
+
+tokenizer::Tokenizer load_tokenizer(const GenerationFlags& flags, const std::string& model) {
+  return tokenizer::Tokenizer::load(flags.tokenizer.empty() ? model : flags.tokenizer);
+}
+
+eval::OpenModel open_for_generation(const GenerationFlags& flags, const std::string& model) {
+  return eval::open_model(model, {core::parse_device(flags.device), eval::parse_precision(flags.precision), false});
+}
+
+engine::Request make_request(const GenerationFlags& flags, std::vector<int32_t> prompt, const spec::ModelSpec& spec) {
+  engine::Request request{.prompt = std::move(prompt), .sampling = flags.sampling, .max_new_tokens = flags.max_tokens,
+                          .stop_tokens = {}};
+  if (!flags.ignores_eos) request.stop_tokens = spec.eos_tokens;
+  if (spec.learned_positions) {
+    const int64_t room = spec.max_positions - static_cast<int64_t>(request.prompt.size());
+    SINTER_CHECK(room > 0, "the prompt has {} tokens, but the model only {} positions", request.prompt.size(),
+                 spec.max_positions);
+    request.max_new_tokens = std::min(request.max_new_tokens, room);
+  }
+  return request;
+}
+
+void print_generation_stats(const engine::GeneratorStats& stats) {
+  std::fprintf(stderr, "%ld prompt tokens, %ld new tokens in %.2f s: %.1f new tokens/s, %ld steps\n", stats.prompt_tokens,
+               stats.new_tokens, stats.seconds, double(stats.new_tokens) / stats.seconds, stats.num_steps);
+}
+
+}  // namespace sinter::cli

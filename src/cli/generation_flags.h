@@ -1,0 +1,30 @@
+// What `generate` and `chat` share: flags, opening the model, rates.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "engine/generator.h"
+#include "eval/model.h"
+#include "tokenizer/tokenizer.h"
+
+namespace CLI {
+class App;
+}
+
+namespace sinter::cli {
+
+struct GenerationFlags {
+  engine::SamplingOptions sampling{.temperature = 0.8f, .top_p = 0.95f};
+  int64_t max_tokens = 256;
+  std::string device = "cpu", precision = "fp32", tokenizer;
+  bool ignores_eos = false;
+};
+
+void add_generation_flags(CLI::App& verb, GenerationFlags& flags);
+tokenizer::Tokenizer load_tokenizer(const GenerationFlags& flags, const std::string& model);
+eval::OpenModel open_for_generation(const GenerationFlags& flags, const std::string& model);
+// Room is cut to the model's positions where it has a position table.
+engine::Request make_request(const GenerationFlags& flags, std::vector<int32_t> prompt, const spec::ModelSpec& spec);
+void print_generation_stats(const engine::GeneratorStats& stats);
+
+}  // namespace sinter::cli

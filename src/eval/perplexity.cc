@@ -1,0 +1,88 @@
+#include "eval/perplexity.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "base/error.h"
+#include "core/host_batch.h"
+
+namespace sinter::eval {
+namespace {
+
+double per_unit(double nll, int64_t count) { return count > 0 ? std::exp(nll / static_cast<double>(count)) : NAN; }
+
+// Adds the window that predicts tokens [begin, end) with as much context before as fits; context is not supervised.
+void add_window(core::HostBatch& batch, const std::vector<int32_t>& tokens, int32_t prefix, int64_t begin, int64_t end,
+                int64_t context) {
+  int64_t first = std::max<int64_t>(end - 1 - context, -1);  // -1 is the prefix token
+  first = std::min(first, begin - 1);
+  std::vector<int32_t> window;
+  for (int64_t i = first; i < end - 1; ++i) window.push_back(i < 0 ? prefix : tokens[static_cast<size_t>(i)]);
+  batch.add_sequence(window);
+  for (int64_t i = first; i < end - 1; ++i) {
+    batch.targets.push_back(i + 1 >= begin ? tokens[static_cast<size_t>(i + 1)] : -1);
+  }
+}
+
+double batch_loss(const OpenModel& model, const core::HostBatch& host) {
+  core::DeviceRuntime& device = core::runtime(model.store->options().device);
+  core::RaggedBatch batch = core::upload(device.allocator(), host);
+  ops::Context context{kernels::kernels_for(model.store->options().device), device.stream(), device.allocator(), nullptr};
+  models::LossPlaces places;
+  places.losses = core::Tensor(device.allocator(), {batch.num_tokens}, core::DType::f32);
+  model.transformer->loss(context, batch, {}, places);
+  double sum = 0;
+  for (float loss : core::to_host_floats(places.losses)) sum += loss;
+  return sum;
+}
+
+}  // namespace
+
+double PerplexityResult::token_perplexity() const { return per_unit(negative_log_likelihood, num_tokens); }
+double PerplexityResult::word_perplexity() const { return per_unit(negative_log_likelihood, num_words); }
+double PerplexityResult::byte_perplexity() const { return per_unit(negative_log_likelihood, num_bytes); }
+double PerplexityResult::bits_per_byte() const {
+  return negative_log_likelihood / std::log(2.0) / static_cast<double>(std::max<int64_t>(num_bytes, 1));
+}
+
+PerplexityResult perplexity(const OpenModel& model, const std::vector<int32_t>& tokens, int32_t prefix_token,
+                            const PerplexityOptions& options, const std::function<void(int64_t, int64_t)>& progress) {
+  SINTER_CHECK(!tokens.empty(), "the text has no tokens");
+  for (int32_t t : tokens) {
+    SINTER_CHECK(t >= 0 && t < model.spec.vocab_size, "token {} of the text is outside the model's vocabulary of {}", t,
+                 model.spec.vocab_size);
+  }
+  const int64_t context = options.context > 0 ? options.context : model.spec.max_positions;
+  SINTER_CHECK(!model.spec.learned_positions || context <= model.spec.max_positions,
+               "a context of {} was asked for, but the model has {} positions", context, model.spec.max_positions);
+  const int64_t stride = options.stride > 0 ? std::min(options.stride, context) : context;
+  const auto total = static_cast<int64_t>(tokens.size());
+  auto start = std::chrono::steady_clock::now();
+  PerplexityResult result;
+  result.num_tokens = total;
+  for (int64_t begin = 0; begin < total;) {
+    core::HostBatch batch;
+    while (begin < total && batch.num_tokens() + context <= std::max(options.batch_tokens, context)) {
+      const int64_t end = std::min(total, begin + (begin == 0 ? context : stride));
+      add_window(batch, tokens, prefix_token, begin, end, context);
+      begin = end;
+    }
+    result.negative_log_likelihood += batch_loss(model, batch);
+    if (progress) progress(begin, total);
+  }
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+void count_text(const std::string& text, PerplexityResult& result) {
+  result.num_bytes = static_cast<int64_t>(text.size());
+  bool in_word = false;
+  for (unsigned char c : text) {
+    const bool is_space = c == ' ' || (c >= '\t' && c <= '\r');
+    result.num_words += !is_space && !in_word;
+    in_word = !is_space;
+  }
+}
+
+}  // namespace sinter::eval
