@@ -1,0 +1,232 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "base/threads.h"
+#include "core/arena.h"
+#include "core/host_batch.h"
+#include "io/tensor_folder.h"
+#include "models/transformer.h"
+#include "models/weights.h"
+#include "spec/hf_config.h"
+
+namespace sinter::models {
+namespace {
+
+using autograd::Recompute;
+using autograd::Tape;
+
+std::string golden(const std::string& name) { return std::string(SINTER_SOURCE_DIR) + "/tests/golden/models/" + name; }
+
+// A golden model with everything a spec can turn on: dropout, balance loss, extra heads.
+struct Model {
+  explicit Model(const std::string& name, bool has_extras) : spec(spec::load_hf_config(golden(name) + "/config.json")) {
+    if (has_extras) {
+      spec.dropout = {0.1f, 0.2f, 0.1f};
+      spec.mtp_heads = 2;
+    }
+    store = std::make_unique<ParameterStore>(spec, StoreOptions{.trains = true});
+    store->initialize(11);
+    transformer = std::make_unique<Transformer>(spec, *store);
+    base::CounterRng rng{5, 5};
+    std::vector<int32_t> tokens;
+    for (uint64_t i = 0; i < 48; ++i) tokens.push_back(static_cast<int32_t>(rng.bits(i) % 500));
+    host.add_sequence(std::span(tokens).subspan(0, 19));
+    host.add_sequence(std::span(tokens).subspan(19, 1));
+    host.add_sequence(std::span(tokens).subspan(20));
+    host.set_next_token_targets();
+  }
+
+  // The weighted sum of all losses; gradients stay in the store.
+  double loss(Recompute mode, bool wants_gradients = true) {
+    core::DeviceRuntime& device = core::runtime({});
+    store->begin_step();
+    core::RaggedBatch batch = core::upload(device.allocator(), host);
+    LossPlaces places;
+    places.scale = core::make_tensor<float>(device.allocator(), {1}, {1.0f / 45});
+    places.mtp_scale = core::make_tensor<float>(device.allocator(), {1}, {0.3f / 45});
+    places.losses = Tensor(device.allocator(), {48}, DType::f32);
+    for (int64_t j = 0; j < spec.mtp_heads; ++j) {
+      std::vector<int32_t> ahead(48, -1);
+      for (size_t t = 0; t + static_cast<size_t>(j) + 1 < 48; ++t) ahead[t] = host.targets[t + static_cast<size_t>(j) + 1];
+      places.mtp_targets.push_back(core::make_tensor(device.allocator(), {48}, ahead));
+      places.mtp_losses.emplace_back(device.allocator(), core::Shape{48}, DType::f32);
+    }
+    if (spec.moe.num_experts > 0) {
+      places.balance.loss = core::make_tensor<float>(device.allocator(), {1}, {0.0f});
+      places.balance.scale = core::make_tensor<float>(device.allocator(), {1}, {0.5f});
+    }
+    Tape tape(mode);
+    Context context{kernels::kernels_for({}), device.stream(), device.allocator(), wants_gradients ? &tape : nullptr};
+    transformer->loss(context, batch, {.is_on = spec.mtp_heads > 0, .seed = 3, .step = 4, .first_token = 0}, places);
+    tape.backward();
+    double total = 0;
+    for (float l : core::to_host_floats(places.losses)) total += l / 45;
+    for (const Tensor& losses : places.mtp_losses) {
+      for (float l : core::to_host_floats(losses)) total += 0.3 * l / 45;
+    }
+    if (places.balance.loss) total += 0.5 * core::to_host_floats(places.balance.loss)[0];
+    return total;
+  }
+
+  spec::ModelSpec spec;
+  std::unique_ptr<ParameterStore> store;
+  std::unique_ptr<Transformer> transformer;
+  core::HostBatch host;
+};
+
+const char* const kFamilies[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"};
+
+TEST(Transformer, RecomputeModesGiveTheSameBits) {
+  for (const char* name : kFamilies) {
+    Model model(name, true);
+    double none = model.loss(Recompute::none);
+    std::vector<float> expected = core::to_host_floats(model.store->grad());
+    for (Recompute mode : {Recompute::selective, Recompute::full}) {
+      EXPECT_EQ(model.loss(mode), none) << name;
+      EXPECT_EQ(core::to_host_floats(model.store->grad()), expected) << name << " " << autograd::recompute_name(mode);
+    }
+  }
+}
+
+TEST(Transformer, ThreadCountsGiveTheSameBits) {
+  const int before = base::num_threads();
+  for (const char* name : {"gpt2", "qwen3_moe"}) {
+    Model model(name, true);
+    base::set_num_threads(1);
+    double one = model.loss(Recompute::none);
+    std::vector<float> expected = core::to_host_floats(model.store->grad());
+    for (int threads : {2, 3}) {
+      base::set_num_threads(threads);
+      EXPECT_EQ(model.loss(Recompute::none), one);
+      EXPECT_EQ(core::to_host_floats(model.store->grad()), expected) << name << " " << threads;
+    }
+  }
+  base::set_num_threads(before);
+}
+
+// Dropout, extra heads and the balance loss have no golden answers: their gradients are held against differences of the
+// loss along random directions of every tensor.
+TEST(Transformer, GradientsOfTheExtrasMatchFiniteDifferences) {
+  for (const char* name : {"gpt2", "llama", "qwen3", "mixtral"}) {
+    Model model(name, true);
+    for (ParameterStore::Slot& slot : model.store->slots()) {  // wider weights: routes and masks stay put, slopes show
+      std::vector<float> values = model.store->values_of(slot);
+      for (float& v : values) v *= 3.0f;
+      model.store->set(slot, values);
+    }
+    model.loss(Recompute::none);
+    std::vector<std::vector<float>> gradients;
+    for (const ParameterStore::Slot& slot : model.store->slots()) gradients.push_back(model.store->gradient_of(slot));
+    size_t index = 0;
+    for (ParameterStore::Slot& slot : model.store->slots()) {
+      const std::vector<float>& gradient = gradients[index++];
+      if (slot.info.role == spec::ParameterRole::router || index % 3 != 0) continue;
+      std::vector<float> values = model.store->values_of(slot), moved = values;
+      base::CounterRng rng{index, 77};
+      double expected = 0, step = 2e-3;
+      std::vector<float> direction(values.size());
+      for (size_t i = 0; i < values.size(); ++i) {
+        direction[i] = rng.normal(i) / std::sqrt(static_cast<float>(values.size()));
+        expected += static_cast<double>(gradient[i]) * direction[i];
+      }
+      auto at = [&](double factor) {
+        for (size_t i = 0; i < values.size(); ++i) moved[i] = values[i] + static_cast<float>(factor * direction[i]);
+        model.store->set(slot, moved);
+        return model.loss(Recompute::none);
+      };
+      double slope = (at(step) - at(-step)) / (2 * step);
+      model.store->set(slot, values);
+      EXPECT_NEAR(slope, expected, 2e-3 + 0.02 * std::abs(expected)) << name << " " << slot.info.name;
+    }
+  }
+}
+
+TEST(MemoryPlan, AStepReplaysItsPlanAndRecomputeSavesMemory) {
+  Model model("llama", false);
+  auto run = [&](core::Device device, core::Allocator& memory, Transformer& transformer, Recompute mode) {
+    core::RaggedBatch batch = core::upload(core::runtime(device).allocator(), model.host);
+    LossPlaces places;
+    places.scale = core::make_tensor<float>(core::runtime(device).allocator(), {1}, {1.0f});
+    places.losses = Tensor(core::runtime(device).allocator(), {48}, DType::f32);
+    Tape tape(mode);
+    transformer.loss({kernels::kernels_for(device), core::runtime(device).stream(), memory, &tape}, batch, {}, places);
+    tape.backward();
+  };
+  size_t previous = SIZE_MAX;
+  for (Recompute mode : {Recompute::none, Recompute::selective, Recompute::full}) {
+    const core::Device shapes{core::DeviceKind::shapes, 0};
+    ParameterStore outline(model.spec, {.device = shapes, .trains = true});
+    Transformer outline_model(model.spec, outline);
+    core::RecordingAllocator recorder;
+    run(shapes, recorder, outline_model, mode);
+    core::MemoryPlan plan = core::plan_memory(recorder.trace());
+    EXPECT_LE(plan.total_bytes, recorder.trace().peak_bytes * 103 / 100) << "packing wastes more than 3 %";
+    EXPECT_LT(plan.total_bytes, previous);
+    previous = plan.total_bytes;
+    core::PlannedArena arena(core::runtime({}).allocator(), plan);
+    model.loss(mode);
+    std::vector<float> expected = core::to_host_floats(model.store->grad());
+    for (float& g : expected) g *= 45.0f;
+    for (int step = 0; step < 2; ++step) {
+      arena.begin_step();
+      model.store->begin_step();
+      run({}, arena, *model.transformer, mode);
+      std::vector<float> found = core::to_host_floats(model.store->grad());
+      for (size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-4f * (1 + std::abs(expected[i])));
+    }
+  }
+}
+
+TEST(Weights, SavedFolderLoadsBackEqual) {
+  for (const char* name : kFamilies) {
+    Model model(name, false);
+    std::string folder = std::filesystem::temp_directory_path() / ("sinter_weights_" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder);
+    save_weights(*model.store, folder, DType::f32);
+    ParameterStore again(model.spec, {.trains = true});
+    load_weights(again, model.spec, io::TensorFolder(folder));
+    EXPECT_EQ(core::to_host_floats(again.master()), core::to_host_floats(model.store->master())) << name;
+    std::filesystem::remove_all(folder);
+  }
+}
+
+TEST(Weights, MissingAndMisshapenTensorsAreNamed) {
+  Model model("llama", false);
+  auto expect_error = [&](spec::ModelSpec spec, const char* part) {
+    ParameterStore store(spec, {});
+    try {
+      load_weights(store, spec, io::TensorFolder(golden("llama")));
+      FAIL();
+    } catch (const base::Error& e) {
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    }
+  };
+  spec::ModelSpec spec = model.spec;
+  spec.num_layers = 4;
+  expect_error(spec, "model.layers.3.");
+  spec = model.spec;
+  spec.num_layers = 2;
+  expect_error(spec, "model.layers.2.");
+  spec = model.spec;
+  spec.ffn = 160;
+  expect_error(spec, "shape (176, 64)");
+  spec = model.spec;
+  spec.qkv_bias = true;
+  expect_error(spec, "q_proj.bias");
+}
+
+TEST(ParameterStore, InitialWeightsDependOnSeedAndNameOnly) {
+  Model model("llama", false);
+  ParameterStore same(model.spec, {.trains = true}), other(model.spec, {.trains = true});
+  same.initialize(11);
+  other.initialize(12);
+  EXPECT_EQ(core::to_host_floats(same.master()), core::to_host_floats(model.store->master()));
+  EXPECT_NE(core::to_host_floats(other.master()), core::to_host_floats(model.store->master()));
+}
+
+}  // namespace
+}  // namespace sinter::models
