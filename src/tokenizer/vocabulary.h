@@ -31,7 +31,7 @@ inline uint64_t hash_bytes(std::string_view bytes) {
 class Vocabulary {
  public:
   // Ids of real vocabularies stay far below this; a larger one is a broken file.
-  static constexpr int32_t kMaxId = 1 << 24;
+  static constexpr int32_t kMaxId = 1 << 22;
 
   // False when the id or the (not hidden) string is taken already.
   bool add(int32_t id, std::string_view bytes, bool hidden = false);
