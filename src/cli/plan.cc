@@ -86,6 +86,7 @@ void add_plan(CLI::App& app) {
   plan->add_flag("--explain", o->explain, "print each formula with the numbers put in");
   add_plan_devices(*plan);
   add_plan_scaling(*plan);
+  add_plan_fit(*plan);
   add_plan_batch(*plan);
   add_plan_cost(*plan);
   add_plan_inference(*plan);

@@ -36,6 +36,7 @@ std::string format_money(double dollars);
 
 void add_plan_devices(CLI::App& plan);    // devices, models
 void add_plan_scaling(CLI::App& plan);
+void add_plan_fit(CLI::App& plan);
 void add_plan_batch(CLI::App& plan);
 void add_plan_cost(CLI::App& plan);
 void add_plan_inference(CLI::App& plan);

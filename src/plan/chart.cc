@@ -127,7 +127,7 @@ std::string chart_text(const Chart& chart, int width, int height) {
   std::string legend;
   for (const Series& s : chart.series) {
     char c = s.line ? '.' : kMarks[mark++ % kMarks.size()];
-    legend += fmt::format("  {} {}", c, s.name);
+    if (!s.name.empty()) legend += fmt::format("  {} {}", c, s.name);
     if (s.line) continue;
     for (auto [px, py] : s.points) put(px, py, c);
   }
@@ -172,21 +172,24 @@ std::string chart_svg(const Chart& chart, int width, int height) {
                        left, left + w, py(value), left - 6, py(value) + 4, tick_label(value));
   }
   out += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"#444\"/>\n", left, top, w, h);
+  double ly = top + 12;
   for (size_t i = 0; i < chart.series.size(); ++i) {
     const Series& s = chart.series[i];
+    const char* paint = colour(s.colour >= 0 ? static_cast<size_t>(s.colour) : i);
     std::string path;
     for (auto [vx, vy] : s.points) {
       if (!x.shows(vx) || !y.shows(vy)) continue;
       if (s.line) {
         path += fmt::format("{:.1f},{:.1f} ", px(vx), py(vy));
       } else {
-        out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" fill=\"{}\"/>\n", px(vx), py(vy), colour(i));
+        out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" fill=\"{}\"/>\n", px(vx), py(vy), paint);
       }
     }
-    if (s.line) out += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\"/>\n", path, colour(i));
-    double ly = top + 12 + 18 * static_cast<double>(i);
+    if (s.line) out += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\"/>\n", path, paint);
+    if (s.name.empty()) continue;
     out += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"12\" height=\"{}\" fill=\"{}\"/><text x=\"{}\" y=\"{}\">{}</text>\n", left + w + 12,
-                       s.line ? ly - 5 : ly - 9, s.line ? 3 : 10, colour(i), left + w + 30, ly, html_escape(s.name));
+                       s.line ? ly - 5 : ly - 9, s.line ? 3 : 10, paint, left + w + 30, ly, html_escape(s.name));
+    ly += 18;
   }
   out += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", left + w / 2, height - 10, html_escape(chart.x_label));
   out += fmt::format("<text transform=\"translate(16 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n</svg>\n", top + h / 2, html_escape(chart.y_label));

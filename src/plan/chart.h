@@ -7,9 +7,10 @@
 namespace sinter::plan {
 
 struct Series {
-  std::string name;
+  std::string name;  // "" = not in the legend
   std::vector<std::pair<double, double>> points;
   bool line = false;  // joined points; else marks
+  int colour = -1;    // -1 = that of its place in the list
 };
 struct Chart {
   std::string title, x_label, y_label;
