@@ -36,7 +36,7 @@ std::vector<int32_t> encode_prompt(const tokenizer::Tokenizer& tokenizer, const 
 void generate_one(const Flags& flags, const eval::OpenModel& model, const tokenizer::Tokenizer& tokenizer) {
   engine::Generator generator(*model.transformer, {});
   tokenizer::StreamDecoder decoder(tokenizer, true);
-  engine::Request request = make_request(flags.generation, encode_prompt(tokenizer, flags.prompt, model.spec), model.spec);
+  engine::Request request = make_request(flags.generation, encode_prompt(tokenizer, flags.prompt, model.spec), model.spec, tokenizer);
   std::fputs(flags.prompt.c_str(), stdout);
   generator.run({request}, [&](size_t, int32_t token) {
     std::fputs(decoder.push(token).c_str(), stdout);
@@ -76,7 +76,7 @@ void generate_file(const Flags& flags, const eval::OpenModel& model, const token
     } catch (const nlohmann::json::exception& e) {
       base::fail("{}: {}", origin, e.what());
     }
-    requests.push_back(make_request(own, encode_prompt(tokenizer, line["prompt"], model.spec), model.spec));
+    requests.push_back(make_request(own, encode_prompt(tokenizer, line["prompt"], model.spec), model.spec, tokenizer));
     lines.push_back(std::move(line));
   }
   SINTER_CHECK(!requests.empty(), "'{}' has no requests", flags.input);

@@ -28,9 +28,10 @@ eval::OpenModel open_for_generation(const GenerationFlags& flags, const std::str
   return eval::open_model(model, {core::parse_device(flags.device), eval::parse_precision(flags.precision), false});
 }
 
-engine::Request make_request(const GenerationFlags& flags, std::vector<int32_t> prompt, const spec::ModelSpec& spec) {
+engine::Request make_request(const GenerationFlags& flags, std::vector<int32_t> prompt, const spec::ModelSpec& spec,
+                             const tokenizer::Tokenizer& tokenizer) {
   engine::Request request{.prompt = std::move(prompt), .sampling = flags.sampling, .max_new_tokens = flags.max_tokens,
-                          .stop_tokens = {}};
+                          .stop_tokens = {}, .vocab_limit = tokenizer.vocab_size()};
   if (!flags.ignores_eos) request.stop_tokens = spec.eos_tokens;
   if (spec.learned_positions) {
     const int64_t room = spec.max_positions - static_cast<int64_t>(request.prompt.size());

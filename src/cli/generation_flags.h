@@ -24,7 +24,8 @@ void add_generation_flags(CLI::App& verb, GenerationFlags& flags);
 tokenizer::Tokenizer load_tokenizer(const GenerationFlags& flags, const std::string& model);
 eval::OpenModel open_for_generation(const GenerationFlags& flags, const std::string& model);
 // Room is cut to the model's positions where it has a position table.
-engine::Request make_request(const GenerationFlags& flags, std::vector<int32_t> prompt, const spec::ModelSpec& spec);
+engine::Request make_request(const GenerationFlags& flags, std::vector<int32_t> prompt, const spec::ModelSpec& spec,
+                             const tokenizer::Tokenizer& tokenizer);
 void print_generation_stats(const engine::GeneratorStats& stats);
 
 }  // namespace sinter::cli

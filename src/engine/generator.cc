@@ -175,7 +175,8 @@ void Generator::run_step(std::vector<Sequence>& running, const OnToken& on_token
   for (size_t i = 0; i < running.size(); ++i) {
     Sequence& s = running[i];
     if (shares[i] == 0 || s.num_cached != static_cast<int64_t>(s.tokens.size())) continue;
-    std::span<const float> own(values.data() + V * row++, V);
+    const int64_t limit = s.request->vocab_limit;
+    std::span<const float> own(values.data() + V * row++, limit > 0 ? std::min(V, static_cast<size_t>(limit)) : V);
     const int32_t token = sample_token(own, s.request->sampling, s.tokens.size());
     ++stats_.new_tokens;
     const auto& stops = s.request->stop_tokens;

@@ -19,6 +19,7 @@ struct Request {
   SamplingOptions sampling;
   int64_t max_new_tokens = 128;
   std::vector<int64_t> stop_tokens;  // end the sequence and are not part of it
+  int64_t vocab_limit = 0;  // choose only tokens below this: models pad their vocabulary past the tokenizer's. 0 = all
 };
 
 enum class FinishReason { length, stop };

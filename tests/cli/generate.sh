@@ -1,0 +1,52 @@
+# Drives generate and eval perplexity on a golden model with a tokenizer trained here; args: program, scratch folder.
+set -euo pipefail
+sinter=$1; scratch=$2; here=$(cd "$(dirname "$0")" && pwd)
+rm -rf "$scratch"; mkdir -p "$scratch/model"
+cp "$here"/../golden/models/llama/{config.json,model.safetensors} "$scratch/model/"
+head -c 200000 "$here/../../data/stories/train.txt" > "$scratch/text.txt"
+"$sinter" tokenizer train "$scratch/text.txt" --vocab-size 500 --special '<|endoftext|>' --out "$scratch/model" >/dev/null
+
+one=$("$sinter" generate "$scratch/model" --prompt "Once upon" --max-tokens 12 --seed 5 --ignore-eos)
+two=$("$sinter" generate "$scratch/model" --prompt "Once upon" --max-tokens 12 --seed 5 --ignore-eos)
+[ "$one" = "$two" ] || { echo "the same seed gave another text"; exit 1; }
+case "$one" in "Once upon"*) ;; *) echo "the prompt is missing: $one"; exit 1 ;; esac
+
+printf '%s\n' '{"prompt": "Once upon", "max_tokens": 12, "seed": 5}' '' '{"prompt": "A dog", "max_tokens": 3}' > "$scratch/in.jsonl"
+"$sinter" generate "$scratch/model" --input "$scratch/in.jsonl" --output "$scratch/out.jsonl" --ignore-eos
+[ "$(wc -l < "$scratch/out.jsonl")" = 2 ] || { echo "expected two answers"; exit 1; }
+python3 - "$scratch/out.jsonl" "$one" <<'PY'
+import json, sys
+lines = [json.loads(l) for l in open(sys.argv[1])]
+assert lines[0]["prompt"] + lines[0]["text"] == sys.argv[2], "alone and among others differ"
+assert lines[1]["tokens"] == 3 and lines[1]["finish_reason"] == "length", lines[1]
+PY
+
+head -c 3000 "$scratch/text.txt" > "$scratch/short.txt"
+"$sinter" eval perplexity "$scratch/model" "$scratch/short.txt" --json > "$scratch/ppl.json"
+python3 - "$scratch" <<'PY'
+import json, math, sys
+j = json.load(open(sys.argv[1] + "/ppl.json"))
+text = open(sys.argv[1] + "/short.txt").read()
+assert j["bytes"] == len(text.encode()) and j["words"] == len(text.split()), j
+assert math.isclose(j["bits_per_byte"], j["loss"] * j["tokens"] / j["bytes"] / math.log(2), rel_tol=1e-9), j
+assert math.isclose(j["token_perplexity"], math.exp(j["loss"]), rel_tol=1e-9), j
+PY
+
+expect() {  # status, words in the message, command...
+  local want=$1 words=$2 status=0; shift 2
+  "$@" > "$scratch/said" 2>&1 || status=$?
+  [ $status = "$want" ] || { echo "exit $status instead of $want: $*"; cat "$scratch/said"; exit 1; }
+  grep -qF -- "$words" "$scratch/said" || { echo "no '$words' in:"; cat "$scratch/said"; exit 1; }
+}
+expect 2 "top-p" "$sinter" generate "$scratch/model" --prompt x --top-p 0
+expect 2 "did you mean '--prompt'" "$sinter" generate "$scratch/model" --promt x
+expect 2 "did you mean 'generate'" "$sinter" generat "$scratch/model"
+expect 1 "config.json" "$sinter" generate "$scratch/nothing" --prompt x --tokenizer "$scratch/model"
+expect 2 "device 'gpu'" "$sinter" generate "$scratch/model" --prompt x --device gpu
+echo '{"prompt": 3}' > "$scratch/bad.jsonl"
+expect 1 "bad.jsonl:1" "$sinter" generate "$scratch/model" --input "$scratch/bad.jsonl"
+echo '{"prompt": ' > "$scratch/bad.jsonl"
+expect 1 "bad.jsonl:1" "$sinter" generate "$scratch/model" --input "$scratch/bad.jsonl"
+head -c 5000 "$scratch/model/model.safetensors" > "$scratch/cut" && mv "$scratch/cut" "$scratch/model/model.safetensors"
+expect 1 "model.safetensors" "$sinter" generate "$scratch/model" --prompt x
+echo "generate: all as expected"
