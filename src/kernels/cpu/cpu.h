@@ -15,6 +15,8 @@ void head_norm_forward(Stream&, const HeadNormForwardArgs&);
 void head_norm_backward(Stream&, const HeadNormBackwardArgs&);
 void rope(Stream&, const RopeArgs&);
 void kv_write(Stream&, const KvWriteArgs&);
+void attention_forward(Stream&, const AttentionForwardArgs&);
+void attention_backward(Stream&, const AttentionBackwardArgs&);
 void activation_forward(Stream&, const ActivationForwardArgs&);
 void activation_backward(Stream&, const ActivationBackwardArgs&);
 void dropout(Stream&, const DropoutArgs&);

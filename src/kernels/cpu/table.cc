@@ -32,7 +32,7 @@ KernelTable make_table() {
       .rope_table = reference::rope_table,
       .rope = cpu::rope,
       .kv_write = cpu::kv_write,
-      .attention_forward = reference::attention_forward,
+      .attention_forward = cpu::attention_forward,
       .attention_backward = reference::attention_backward,
       .activation_forward = cpu::activation_forward,
       .activation_backward = cpu::activation_backward,

@@ -1,0 +1,283 @@
+// Attention forward: each task walks the keys its queries see, tile by tile, with a running softmax.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/formats.h"
+
+#include "kernels/cpu/highway_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/attention_forward.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/attention-inl.h"
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sinter::kernels::cpu {
+namespace HWY_NAMESPACE {
+
+// Where the key and value of place j of a sequence lie: in the packed rows or in the cache's blocks.
+template <class T>
+struct KeyRows {
+  const AttentionForwardArgs& args;
+  const SequenceRows& sequence;
+  int64_t kv_head;
+
+  void at(int64_t j, const T** key, const T** value) const {
+    const AttentionShape& shape = args.shape;
+    if (args.layer_keys) {
+      int64_t block_size = args.layer_keys.size(1);
+      int64_t block = args.block_tables.template data<int32_t>()[sequence.index * args.block_tables.size(1) + j / block_size];
+      int64_t offset = ((block * block_size + j % block_size) * shape.num_kv_heads + kv_head) * shape.head_dim;
+      *key = args.layer_keys.template data<T>() + offset;
+      *value = args.layer_values.template data<T>() + offset;
+      return;
+    }
+    const T* row = args.qkv.template data<T>() + (sequence.first_row + j) * args.qkv.size(-1);
+    *key = row + (shape.num_heads + kv_head) * shape.head_dim;
+    *value = row + (shape.num_heads + shape.num_kv_heads + kv_head) * shape.head_dim;
+  }
+};
+
+// One task and its tiles. Row r of the task is query first + r % count of head kv_head * group + r / count.
+template <class Tiles, class T>
+class Forward {
+ public:
+  using Unit = typename Tiles::Unit;
+  Forward(const AttentionForwardArgs& args, const ForwardTask& task, const PairKernel* kernel)
+      : args_(args), shape_(args.shape), task_(task), kernel_(kernel), group_(shape_.num_heads / shape_.num_kv_heads) {
+    rows_ = group_ * task.count;
+    padded_rows_ = round_up(rows_, 16);
+    dim_ = shape_.head_dim;
+    padded_dim_ = round_up(dim_, Tiles::kDimMultiple);
+    units_ = padded_dim_ / Tiles::kPerUnit;
+    first_position_ = task.sequence.context - task.sequence.num_queries + task.first;
+    take_scratch();
+  }
+
+  void run() {
+    load_queries();
+    std::fill(out_, out_ + rows_ * padded_dim_, 0.0f);
+    std::fill(largest_, largest_ + padded_rows_, -std::numeric_limits<float>::infinity());
+    std::fill(sums_, sums_ + rows_ * static_cast<int64_t>(kLanes), 0.0f);
+    int64_t last = first_position_ + task_.count - 1;
+    int64_t first_key = shape_.window > 0 ? std::max<int64_t>(0, first_position_ - shape_.window + 1) : 0;
+    for (int64_t tile = first_key / kTileKeys * kTileKeys; tile <= last; tile += kTileKeys) {
+      load_keys(tile, std::min(kTileKeys, last + 1 - tile));
+      Tiles::multiply(kernel_, rows_, kTileKeys, units_, queries_, units_, keys_, kTileKeys, scores_, kTileKeys, false);
+      update_largest(tile);
+      scale_out();
+      for (int64_t r = 0; r < rows_; ++r) exponentiate_row(r, tile);
+      Tiles::multiply(kernel_, rows_, padded_dim_, kTileKeys / Tiles::kPerUnit, factors_, kTileKeys / Tiles::kPerUnit,
+                      values_, padded_dim_, out_, padded_dim_, true);
+    }
+    write_out();
+  }
+
+ private:
+  void take_scratch() {
+    int64_t sizes[] = {padded_rows_ * units_,       kTileKeys * units_,   kTileKeys * units_, Tiles::stack_units(padded_dim_),
+                       padded_rows_ * padded_dim_,  padded_rows_ * kTileKeys, padded_rows_ * kTileKeys / 2,
+                       padded_rows_,                padded_rows_,         padded_rows_ * static_cast<int64_t>(kLanes)};
+    int64_t total = 0;
+    for (int64_t size : sizes) total += round_up(size, 16);
+    uint32_t* next = attention_scratch(total);
+    void* parts[10];
+    for (int i = 0; i < 10; ++i) {
+      parts[i] = next;
+      next += round_up(sizes[i], 16);
+    }
+    queries_ = static_cast<Unit*>(parts[0]);
+    rows_buffer_ = static_cast<Unit*>(parts[1]);
+    keys_ = static_cast<Unit*>(parts[2]);
+    stack_buffer_ = static_cast<Unit*>(parts[3]);
+    out_ = static_cast<float*>(parts[4]);
+    scores_ = static_cast<float*>(parts[5]);
+    // f32 probabilities replace the scores they come from
+    factors_ = static_cast<Unit*>(Tiles::kPerUnit == 1 ? parts[5] : parts[6]);
+    largest_ = static_cast<float*>(parts[7]);
+    decay_ = static_cast<float*>(parts[8]);
+    sums_ = static_cast<float*>(parts[9]);
+  }
+
+  int64_t head_of(int64_t r) const { return task_.kv_head * group_ + r / task_.count; }
+  int64_t token_of(int64_t r) const { return task_.sequence.first_row + task_.first + r % task_.count; }
+  int64_t position_of(int64_t r) const { return first_position_ + r % task_.count; }
+
+  void load_queries() {
+    for (int64_t r = 0; r < rows_; ++r) {
+      const T* row = args_.qkv.template data<T>() + token_of(r) * args_.qkv.size(-1) + head_of(r) * dim_;
+      Tiles::load_row(row, static_cast<size_t>(dim_), static_cast<size_t>(padded_dim_), queries_ + r * units_);
+    }
+  }
+
+  // Keys [tile, tile + count) transposed to (units, kTileKeys), values as second factor; zeros beyond.
+  void load_keys(int64_t tile, int64_t count) {
+    KeyRows<T> source{args_, task_.sequence, task_.kv_head};
+    const T *key = nullptr, *value = nullptr;
+    size_t dim = static_cast<size_t>(dim_), padded = static_cast<size_t>(padded_dim_);
+    for (int64_t j = 0; j < count; ++j) {
+      source.at(tile + j, &key, &value);
+      Tiles::load_row(key, dim, padded, rows_buffer_ + j * units_);
+    }
+    std::fill(rows_buffer_ + count * units_, rows_buffer_ + kTileKeys * units_, Unit{});
+    transpose_units(reinterpret_cast<const uint32_t*>(rows_buffer_), kTileKeys, units_, reinterpret_cast<uint32_t*>(keys_));
+    for (int64_t j = 0; j < count; ++j) {
+      source.at(tile + j, &key, &value);
+      Tiles::load_row(value, dim, padded, rows_buffer_ + j * units_);
+    }
+    values_ = Tiles::stack(rows_buffer_, padded_dim_, stack_buffer_);
+  }
+
+  // Sets the scores of keys a row does not see to -inf, and moves `largest` (in units of log2) up to the tile's.
+  void update_largest(int64_t tile) {
+    constexpr float kLowest = -std::numeric_limits<float>::infinity();
+    float factor = shape_.scale * kLog2E;
+    for (int64_t r = 0; r < rows_; ++r) {
+      float* row = scores_ + r * kTileKeys;
+      int64_t position = position_of(r);
+      int64_t seen = std::clamp<int64_t>(position + 1 - tile, 0, kTileKeys);
+      int64_t hidden = shape_.window > 0 ? std::clamp<int64_t>(position - shape_.window + 1 - tile, 0, kTileKeys) : 0;
+      std::fill(row, row + hidden, kLowest);
+      std::fill(row + std::max(seen, hidden), row + kTileKeys, kLowest);
+      Floats top = load(row);
+      for (size_t i = kLanes; i < kTileKeys; i += kLanes) top = hn::Max(top, load(row + i));
+      decay_[r] = std::max(largest_[r], max_lanes(top) * factor);
+    }
+    for (int64_t r = 0; r < padded_rows_; r += static_cast<int64_t>(kLanes)) {
+      Floats before = load(largest_ + r), after = load(decay_ + r);
+      // A row that has seen nothing yet has sums of 0, which any finite stand-in for -inf keeps.
+      Floats finite = hn::IfThenElse(hn::Eq(after, set(kLowest)), zero(), after);
+      store(after, largest_ + r);
+      store(exp2_nonpositive<false>(hn::Sub(before, finite)), decay_ + r);
+    }
+  }
+
+  void scale_out() {
+    for (int64_t r = 0; r < rows_; ++r) {
+      if (decay_[r] == 1.0f) continue;
+      Floats decay = set(decay_[r]);
+      float* row = out_ + r * padded_dim_;
+      for (size_t i = 0; i < static_cast<size_t>(padded_dim_); i += kLanes) store(hn::Mul(load(row + i), decay), row + i);
+    }
+  }
+
+  // Scores of one row and tile to probabilities, up to the factor 2^largest.
+  void exponentiate_row(int64_t r, int64_t tile) {
+    constexpr bool kIsShort = Tiles::kPerUnit == 2;
+    const float* score = scores_ + r * kTileKeys;
+    Unit* factor = factors_ + r * kTileKeys / Tiles::kPerUnit;
+    float* row_sums = sums_ + r * static_cast<int64_t>(kLanes);
+    float top = largest_[r];
+    Floats scale = set(shape_.scale * kLog2E), shift = set(std::isinf(top) && top < 0 ? 0.0f : top);
+    Floats sum = hn::Mul(load(row_sums), set(decay_[r]));
+    float kept[kTileKeys];
+    bool drops = shape_.dropout > 0;
+    if (drops) dropout_factors(shape_, *args_.batch, head_of(r), token_of(r), tile, kept);
+    for (size_t i = 0; i < kTileKeys; i += 2 * kLanes) {
+      Floats low = exp2_nonpositive<kIsShort>(hn::MulSub(load(score + i), scale, shift));
+      Floats high = exp2_nonpositive<kIsShort>(hn::MulSub(load(score + i + kLanes), scale, shift));
+      sum = hn::Add(sum, hn::Add(low, high));
+      if (drops) low = hn::Mul(low, load(kept + i)), high = hn::Mul(high, load(kept + i + kLanes));
+      Tiles::store_factors(low, high, factor + i / Tiles::kPerUnit);
+    }
+    store(sum, row_sums);
+  }
+
+  void write_out() {
+    for (int64_t r = 0; r < rows_; ++r) {
+      float sum = sum_lanes(load(sums_ + r * static_cast<int64_t>(kLanes)));
+      Floats inverse = set(1.0f / sum);
+      const float* row = out_ + r * padded_dim_;
+      T* out = args_.out.template data<T>() + (token_of(r) * shape_.num_heads + head_of(r)) * dim_;
+      for_vectors(static_cast<size_t>(dim_), [&](size_t i, size_t n) HWY_ATTR {
+        store_n(hn::Mul(load(row + i), inverse), out + i, n);
+      });
+      if (args_.lse) {
+        int64_t tokens = args_.qkv.size(0);
+        args_.lse.template data<float>()[head_of(r) * tokens + token_of(r)] = (largest_[r] + std::log2(sum)) * kLn2;
+      }
+    }
+  }
+
+  const AttentionForwardArgs& args_;
+  const AttentionShape& shape_;
+  const ForwardTask& task_;
+  const PairKernel* kernel_;
+  int64_t group_, rows_, padded_rows_, dim_, padded_dim_, units_, first_position_;
+  Unit* queries_;        // (rows, units)
+  Unit* rows_buffer_;    // (kTileKeys, units): keys, then values, as they come
+  Unit* keys_;           // (units, kTileKeys)
+  Unit* stack_buffer_;
+  const Unit* values_;   // (kTileKeys / kPerUnit, padded dim)
+  float* out_;           // (rows, padded dim)
+  float* scores_;        // (rows, kTileKeys)
+  Unit* factors_;        // (rows, kTileKeys / kPerUnit)
+  float* largest_;       // (rows) largest score so far, times scale, in log2
+  float* decay_;         // (rows) what earlier sums are multiplied by
+  float* sums_;          // (rows, kLanes)
+};
+
+void attention_forward_task(const AttentionForwardArgs& args, const ForwardTask& task, const PairKernel* kernel) {
+#if HWY_TARGET <= HWY_AVX3
+  if (kernel) return Forward<PairTiles, bf16>(args, task, kernel).run();
+#endif
+  with_format(args.qkv.dtype(), "attention_forward", [&]<class T>(T) { Forward<FloatTiles, T>(args, task, nullptr).run(); });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace sinter::kernels::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sinter::kernels::cpu {
+
+HWY_EXPORT(attention_forward_task);
+
+namespace {
+
+// Longest first, so that threads end together.
+std::vector<ForwardTask> cut_forward(const AttentionForwardArgs& args) {
+  std::vector<ForwardTask> tasks;
+  int64_t group = args.shape.num_heads / args.shape.num_kv_heads;
+  int64_t queries = std::max<int64_t>(1, kTileQueries / group);
+  for (const SequenceRows& sequence : sequences_of(*args.batch, static_cast<bool>(args.layer_keys))) {
+    for (int64_t first = 0; first < sequence.num_queries; first += queries) {
+      for (int64_t kv_head = 0; kv_head < args.shape.num_kv_heads; ++kv_head) {
+        tasks.push_back({sequence, kv_head, first, std::min(queries, sequence.num_queries - first)});
+      }
+    }
+  }
+  std::stable_sort(tasks.begin(), tasks.end(), [](const ForwardTask& a, const ForwardTask& b) {
+    return a.sequence.context - a.sequence.num_queries + a.first > b.sequence.context - b.sequence.num_queries + b.first;
+  });
+  return tasks;
+}
+
+void clear_padding(const AttentionForwardArgs& args) {
+  int64_t tokens = args.qkv.size(0), used = args.batch->offsets.data<int32_t>()[args.batch->num_sequences];
+  if (used >= tokens) return;
+  size_t row_bytes = static_cast<size_t>(args.shape.num_heads * args.shape.head_dim) * base::dtype_bytes(args.out.dtype());
+  std::memset(args.out.data<char>() + static_cast<size_t>(used) * row_bytes, 0, static_cast<size_t>(tokens - used) * row_bytes);
+  for (int64_t h = 0; args.lse && h < args.shape.num_heads; ++h) {
+    std::fill(args.lse.data<float>() + h * tokens + used, args.lse.data<float>() + (h + 1) * tokens, 0.0f);
+  }
+}
+
+}  // namespace
+
+void attention_forward(Stream&, const AttentionForwardArgs& args) {
+  clear_padding(args);
+  const PairKernel* kernel = args.qkv.dtype() == base::DType::bf16 ? pair_kernel() : nullptr;
+  std::vector<ForwardTask> tasks = cut_forward(args);
+  base::parallel_for(static_cast<int64_t>(tasks.size()), 1, [&](int64_t begin, int64_t end) {
+    PairKernelScope scope(kernel);
+    for (int64_t i = begin; i < end; ++i) HWY_DYNAMIC_DISPATCH(attention_forward_task)(args, tasks[i], kernel);
+  });
+}
+
+}  // namespace sinter::kernels::cpu
+#endif
