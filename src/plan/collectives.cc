@@ -62,8 +62,7 @@ double Collectives::all_to_all(const Group& group, double bytes) const {
   return latency + std::max(inside, outside);
 }
 
-double Collectives::send(int64_t distance, double bytes) const {
-  bool inside = distance < cluster_.per_node;
+double Collectives::send(bool inside, double bytes) const {
   double pair = cluster_.device.pair_link() * efficiency_.link_share;
   double rate = inside ? pair : cluster_.device_network_bandwidth() * efficiency_.network_share;
   return (inside ? efficiency_.link_latency : efficiency_.network_latency) + bytes / rate;

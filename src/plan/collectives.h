@@ -33,8 +33,8 @@ class Collectives {
   double reduce_scatter(const Group& group, double bytes) const { return all_gather(group, bytes); }
   // `bytes` is what one rank sends in all, its own part included.
   double all_to_all(const Group& group, double bytes) const;
-  // Between two ranks `distance` apart.
-  double send(int64_t distance, double bytes) const;
+  // From one rank to another, in the same node or not.
+  double send(bool inside_node, double bytes) const;
 
   // Of one pass round the group, however short the message.
   double ring_latency(const Group& group) const;

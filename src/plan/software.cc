@@ -38,6 +38,7 @@ std::vector<Software> make_software() {
   zero3.name = "deepspeed-zero3";
   zero3.flash_attention = false;
   zero3.single_rail = true;
+  zero3.gradient_wire_bytes = 2;
   all.push_back(zero3);
 
   Software nanotron;
@@ -55,6 +56,7 @@ std::vector<Software> make_software() {
   fsdp.keeps_rotated = true;
   fsdp.logit_bytes = 10;
   fsdp.selective_matmul_share = 0.5;
+  fsdp.gradient_wire_bytes = 2;
   fsdp.elementwise_scale = 2.0;
   all.push_back(fsdp);
 

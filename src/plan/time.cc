@@ -24,6 +24,9 @@ constexpr double kAttentionBackward = 2.5 / 0.75;
 // Passes over the scores by unfused attention, bytes per score: written, softmax, dropout with its mask, read.
 constexpr double kScoreBytesForward = 13, kScoreBytesBackward = 20;
 
+// Share of traffic that overlap never hides: the first bucket, the last one, and what it takes from the products.
+constexpr double kNeverHidden = 0.1;
+
 // Keys a query is scored against, on average over a sequence.
 double mean_keys(int64_t seq_len, int64_t window, bool halves) {
   double s = as_double(seq_len);
@@ -164,7 +167,7 @@ void TimeModel::add_block_traffic(const BlockShape& block, BlockTime& time) cons
                       as_double(block.expert_parameters) / as_double(p_.ep * expert_tp(p_));
   Group group{p_.shard * p_.cp, p_.tp};
   time.weight_traffic = collectives_.all_gather(group, parameters * element_);
-  time.gradient_traffic = collectives_.reduce_scatter(group, parameters * element_);
+  time.gradient_traffic = collectives_.reduce_scatter(group, parameters * wire_bytes());
 }
 
 TimeModel::BlockTime TimeModel::make_block(const BlockShape& block) const {
@@ -199,9 +202,11 @@ void TimeModel::add_head(ChunkTime& chunk) const {
 void TimeModel::add_sharding(const BlockTime& block, double layers, ChunkTime& chunk) const {
   if (block.weight_traffic == 0) return;
   double hide = software_.overlaps_data_parallel ? 1.0 : 0.0;
-  double forward = std::max(0.0, block.weight_traffic - hide * block.forward.total());
-  double backward = std::max(0.0, block.weight_traffic + block.gradient_traffic -
-                                      hide * (block.backward.total() + block.again.total()));
+  auto exposed = [&](double traffic, double compute) {
+    return std::max(kNeverHidden * traffic, traffic - hide * compute);
+  };
+  double forward = exposed(block.weight_traffic, block.forward.total());
+  double backward = exposed(block.weight_traffic + block.gradient_traffic, block.backward.total() + block.again.total());
   chunk.forward += forward * layers;
   chunk.backward += backward * layers;
   chunk.parts.data_parallel += (forward + backward) * layers;
@@ -244,13 +249,18 @@ TimeModel::LayerTime TimeModel::layer(int64_t index) const {
 double TimeModel::transfer() const {
   if (p_.pp == 1) return 0;
   double bytes = element_ * tokens_ * as_double(model_.hidden) / (p_.sequence_parallel ? as_double(p_.tp) : 1.0);
-  return collectives_.send(p_.tp * p_.cp * p_.dp(), bytes);
+  // Unless the whole pipeline is in one node, some border lies between nodes, and the slowest sets the pace.
+  return collectives_.send(p_.tp * p_.cp * p_.dp() * p_.pp <= cluster_.per_node, bytes);
+}
+
+double TimeModel::wire_bytes() const {
+  return software_.gradient_wire_bytes > 0 ? software_.gradient_wire_bytes : bytes_of(p_.main_gradients);
 }
 
 double TimeModel::data_parallel_tail(double last_backward) const {
   if (p_.dp() * p_.cp == 1) return 0;
   StageParameters first = stage_parameters(model_, p_, 0);
-  double gradient = bytes_of(p_.main_gradients), dense = first.dense, experts = first.experts;
+  double gradient = wire_bytes(), dense = first.dense, experts = first.experts;
   int64_t shards = p_.shard * p_.cp;
   Group everyone{p_.dp() * p_.cp, p_.tp}, inside{shards, p_.tp}, across{p_.replica, p_.tp * shards};
   Group expert_group{std::max<int64_t>(1, p_.dp() * p_.cp * p_.tp / (p_.ep * expert_tp(p_))), p_.tp * p_.ep};
@@ -266,9 +276,12 @@ double TimeModel::data_parallel_tail(double last_backward) const {
     reduce += collectives_.all_reduce(across, (dense + experts) * gradient / as_double(shards));
   }
   if (!software_.overlaps_data_parallel) return reduce + gather;
-  // What the last micro-batch's backward and the next step's first forward do not hide; a tenth never overlaps.
+  // What the last micro-batch's backward and the next step's first forward do not hide; ZeRO-2 keeps only
+  // shards of the gradients, so every micro-batch's must travel.
   double hidden = 0.9 * last_backward;
-  return std::max(0.1 * reduce, reduce - hidden) + std::max(0.1 * gather, gather - hidden / 2);
+  double rounds = p_.zero == 2 ? as_double(p_.micro_batches()) : 1.0;
+  return rounds * std::max(kNeverHidden * reduce, reduce - hidden) +
+         std::max(kNeverHidden * gather, gather - hidden / 2);
 }
 
 double TimeModel::state_traffic() const {

@@ -104,6 +104,7 @@ class TimeModel {
   void add_head(ChunkTime& chunk) const;
   void add_sharding(const BlockTime& block, double layers, ChunkTime& chunk) const;
   double data_parallel_tail(double last_backward) const;
+  double wire_bytes() const;     // of one gradient between ranks
   double state_traffic() const;  // optimizer's bytes
 
   const ModelShape& model_;

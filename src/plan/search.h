@@ -1,0 +1,67 @@
+// The best layouts of a model on a cluster: every valid division into data (sharded and replicated), tensor, pipeline,
+// context and expert parallel ranks, pruned by memory, ranked by predicted time, with the reasons for the losers.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plan/hardware.h"
+#include "plan/memory.h"
+#include "plan/time.h"
+#include "spec/parallel_spec.h"
+
+namespace sinter::plan {
+
+struct SearchRequest {
+  spec::ModelSpec model;
+  Cluster cluster;
+  int64_t global_batch = 0;  // sequences per step
+  int64_t seq_len = 4096;
+  std::string software = "sinter";
+  Format format = Format::bf16;
+  // What every candidate starts from: precision and offload. Its layout fields are not used.
+  spec::ParallelSpec base;
+
+  // Constraints. 0 or empty: any.
+  int64_t max_tp = 0, max_pp = 0;
+  int64_t tp = 0, pp = 0, cp = 0, ep = 0, micro_batch = 0, shard = 0;  // exactly this one
+  int zero = -1;                                                         // -1: any stage
+  std::vector<spec::Recompute> recompute;
+  double memory_share = 0.95;  // of the device's memory that may be planned
+  int top = 10;
+};
+
+struct Candidate {
+  spec::ParallelSpec parallel;
+  StepPlan step;
+  StageMemory memory;  // of the fullest stage
+  std::string why;     // against the best: how much slower and through what
+};
+
+struct Rejection {
+  std::string reason;
+  int64_t count = 0;
+  spec::ParallelSpec example;
+};
+
+struct SearchResult {
+  std::vector<Candidate> best;        // fastest first; one per division, with its best micro-batch and recompute
+  std::vector<Rejection> rejected;    // most frequent first
+  int64_t considered = 0, fitting = 0;
+  double usable_bytes = 0;            // memory_share of the device
+  // When nothing fits: the layout that needs least.
+  bool nothing_fits = false;
+  spec::ParallelSpec smallest;
+  StageMemory smallest_memory;
+};
+
+// Throws base::Error, with the nearest valid choice, when a constraint cannot be met at all.
+SearchResult search_layouts(const SearchRequest& request);
+
+// Lines for a recipe: [parallel] with every key that is not the default, and what [train] must say with it.
+std::string recipe_section(const spec::ParallelSpec& parallel);
+// A batch script that runs `sinter train RECIPE` on the cluster.
+std::string slurm_script(const spec::ParallelSpec& parallel, const Cluster& cluster, const std::string& recipe,
+                         const std::string& job_name, double hours);
+
+}  // namespace sinter::plan

@@ -1,0 +1,158 @@
+#include "plan/search.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "base/error.h"
+#include "plan/models.h"
+#include "spec/recipe.h"
+
+namespace sinter::plan {
+namespace {
+
+SearchRequest request_for(const std::string& model, const std::string& cluster, int64_t batch, int64_t seq_len = 4096) {
+  static const HardwareTable hardware = load_hardware();
+  SearchRequest request;
+  request.model = resolve_model(model).spec;
+  request.cluster = parse_cluster(hardware, cluster);
+  request.global_batch = batch;
+  request.seq_len = seq_len;
+  return request;
+}
+
+std::string show(const SearchResult& result) {
+  std::string text;
+  for (const Candidate& c : result.best) {
+    text += spec::describe(c.parallel) + "  " + std::to_string(c.step.seconds) + " s  " + c.why + "\n";
+  }
+  return text;
+}
+
+TEST(Search, TensorParallelismLeavesTheNodeOnlyWhereThatIsPredictedFaster) {
+  for (const char* cluster : {"64xA100-80GB", "64xH100"}) {
+    SearchRequest request = request_for("llama-3.1-70b", cluster, 256);
+    SearchResult free = search_layouts(request);
+    request.max_tp = request.cluster.per_node;
+    SearchResult inside = search_layouts(request);
+    ASSERT_FALSE(free.best.empty());
+    if (free.best[0].parallel.tp > request.cluster.per_node) {
+      EXPECT_LT(free.best[0].step.seconds, inside.best[0].step.seconds);
+    } else {
+      EXPECT_EQ(free.best[0].step.seconds, inside.best[0].step.seconds);
+    }
+    EXPECT_LE(free.best[0].parallel.tp, request.cluster.per_node) << show(free);
+    // The same width over the network alone costs more than inside the node.
+    request.max_tp = 0;
+    request.tp = 16;
+    SearchResult wide = search_layouts(request);
+    ASSERT_FALSE(wide.best.empty());
+    EXPECT_GT(wide.best[0].step.seconds, inside.best[0].step.seconds);
+  }
+}
+
+TEST(Search, WithoutFastLinksThePipelineComesBeforeTensorParallelism) {
+  // 13B in 24 GB each, PCIe only: the model must be cut.
+  SearchRequest request = request_for("llama-2-13b", "32xA10", 128, 2048);
+  request.zero = 1;
+  SearchResult result = search_layouts(request);
+  ASSERT_FALSE(result.best.empty());
+  const spec::ParallelSpec& p = result.best[0].parallel;
+  EXPECT_GT(p.pp, 1) << show(result);
+  EXPECT_LT(p.tp, p.pp) << show(result);
+}
+
+TEST(Search, AModelThatFitsOneNodeIsShardedInsideAndReplicatedAcross) {
+  SearchRequest request = request_for("llama-2-13b", "64xA100-80GB", 1024, 4096);
+  request.cluster.network.bandwidth /= 4;  // a slow network between fast nodes
+  SearchResult result = search_layouts(request);
+  ASSERT_FALSE(result.best.empty());
+  const spec::ParallelSpec& p = result.best[0].parallel;
+  EXPECT_GT(p.zero, 0) << show(result);
+  EXPECT_GT(p.replica, 1) << show(result);
+  EXPECT_LE(p.shard * p.tp, request.cluster.per_node) << show(result);
+}
+
+TEST(Search, ASlowNetworkAndLittleMemoryGiveDataPipelineTensorAndZeroOne) {
+  SearchRequest request = request_for("llama-2-70b", "128xA100-40GB", 512, 4096);
+  request.cluster.network.bandwidth = 12.5e9;
+  request.cluster.rails = 1;
+  SearchResult result = search_layouts(request);
+  ASSERT_FALSE(result.best.empty());
+  const spec::ParallelSpec& p = result.best[0].parallel;
+  EXPECT_GT(p.dp(), 1) << show(result);
+  EXPECT_GT(p.pp, 1) << show(result);
+  EXPECT_GT(p.tp, 1) << show(result);
+  EXPECT_EQ(p.zero, 1) << show(result);
+}
+
+TEST(Search, EveryCandidateFitsAndUsesAllDevices) {
+  SearchRequest request = request_for("mixtral-8x7b", "64xA100-80GB", 256);
+  SearchResult result = search_layouts(request);
+  ASSERT_FALSE(result.best.empty());
+  for (const Candidate& c : result.best) {
+    EXPECT_EQ(c.parallel.ranks(), 64);
+    EXPECT_LE(c.memory.device.total(), result.usable_bytes);
+    EXPECT_EQ(spec::layout_problem(c.parallel, request.model), "");
+  }
+  for (size_t i = 1; i < result.best.size(); ++i) {
+    EXPECT_GE(result.best[i].step.seconds, result.best[i - 1].step.seconds);
+    EXPECT_FALSE(result.best[i].why.empty());
+  }
+}
+
+TEST(Search, AThousandDevicesAreSearchedWhole) {
+  SearchRequest request = request_for("llama-3.1-405b", "1024xH100", 1024, 8192);
+  SearchResult result = search_layouts(request);
+  EXPECT_GT(result.considered, 2000);
+  ASSERT_FALSE(result.best.empty());
+  EXPECT_FALSE(result.rejected.empty());
+  EXPECT_GT(result.best[0].step.mfu, 0.25);
+  EXPECT_LT(result.best[0].step.mfu, 0.70);
+}
+
+TEST(Search, NothingFitsNamesTheSmallestLayout) {
+  SearchResult result = search_layouts(request_for("llama-3.1-405b", "8xT4", 8, 8192));
+  EXPECT_TRUE(result.nothing_fits);
+  EXPECT_GT(result.smallest_memory.device.total(), result.usable_bytes);
+  EXPECT_GT(result.smallest.ranks(), 1);
+}
+
+TEST(Search, ImpossibleConstraintsNameTheNearestValidChoice) {
+  SearchRequest request = request_for("llama-3.1-8b", "8xH100", 8);
+  request.tp = 3;
+  try {
+    search_layouts(request);
+    FAIL() << "tp 3 was accepted";
+  } catch (const base::Error& e) {
+    EXPECT_NE(std::string(e.what()).find("nearest"), std::string::npos) << e.what();
+  }
+  request.tp = 0;
+  request.global_batch = 0;
+  EXPECT_THROW(search_layouts(request), base::Error);
+}
+
+TEST(Search, TheRecipeOfADataParallelLayoutIsReadByTheTrainer) {
+  spec::ParallelSpec p;
+  p.replica = 4;
+  p.micro_batch = 2;
+  p.global_batch = 16;
+  p.seq_len = 1024;
+  spec::Recipe recipe = spec::parse_recipe("[model]\npath = \"m\"\n" + recipe_section(p), "emitted", {"train.steps=10", "data.sources=x"});
+  EXPECT_EQ(recipe.parallel.dp, 4);
+  EXPECT_EQ(recipe.train.batch_tokens, 16 * 1024);
+  EXPECT_EQ(recipe.data.sequence_length, 1024);
+}
+
+TEST(Search, TheSlurmScriptAsksForTheRanksOfTheLayout) {
+  SearchRequest request = request_for("llama-3.1-8b", "32xH100", 64);
+  spec::ParallelSpec p;
+  p.replica = 32;
+  std::string script = slurm_script(p, request.cluster, "recipe.toml", "llama", 36.5);
+  EXPECT_NE(script.find("--nodes=4\n"), std::string::npos);
+  EXPECT_NE(script.find("--ntasks-per-node=8\n"), std::string::npos);
+  EXPECT_NE(script.find("--time=1-12:30:00\n"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sinter::plan
