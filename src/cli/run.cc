@@ -11,9 +11,10 @@ namespace {
 
 void add_verbs(CLI::App& app) {
   add_bench(app);
-  add_plan(app);
+  add_chat(app);
   add_eval(app);
   add_generate(app);
+  add_plan(app);
   add_tokenizer(app);
   add_verify(app);
 }

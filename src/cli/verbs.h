@@ -11,9 +11,10 @@ namespace sinter::cli {
 int run(int argc, char** argv);
 
 void add_bench(CLI::App& app);
-void add_plan(CLI::App& app);
+void add_chat(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_generate(CLI::App& app);
+void add_plan(CLI::App& app);
 void add_tokenizer(CLI::App& app);
 void add_verify(CLI::App& app);
 
