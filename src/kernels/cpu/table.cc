@@ -33,7 +33,7 @@ KernelTable make_table() {
       .rope = cpu::rope,
       .kv_write = cpu::kv_write,
       .attention_forward = cpu::attention_forward,
-      .attention_backward = reference::attention_backward,
+      .attention_backward = cpu::attention_backward,
       .activation_forward = cpu::activation_forward,
       .activation_backward = cpu::activation_backward,
       .dropout = cpu::dropout,
