@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/plan.h"
+#include "cli/plan_verbs.h"
 #include "cli/verbs.h"
 #include "plan/flops.h"
 #include "plan/models.h"
@@ -90,6 +91,9 @@ void add_plan(CLI::App& app) {
   add_plan_batch(*plan);
   add_plan_cost(*plan);
   add_plan_inference(*plan);
+  add_plan_check(*plan);
+  add_plan_search(*plan);
+  add_plan_simulate(*plan);
   plan->callback([plan, o] {
     if (!plan->get_subcommands().empty()) return;
     if (o->model.empty()) base::fail_usage("name a model, for example `sinter plan llama-3.1-8b --gpus 8xH100`, or a subcommand (see --help)");

@@ -1,4 +1,4 @@
-// Subcommands of `sinter plan`, one file each; plan.cc adds them.
+// Subcommands of `sinter plan` about layouts and published measurements, one file each; plan.cc adds them.
 #pragma once
 
 namespace CLI {
@@ -8,5 +8,7 @@ class App;
 namespace sinter::cli {
 
 void add_plan_check(CLI::App& plan);
+void add_plan_search(CLI::App& plan);
+void add_plan_simulate(CLI::App& plan);
 
 }  // namespace sinter::cli

@@ -1,0 +1,137 @@
+// `sinter plan search MODEL --gpus ...`: the best layouts, why the others lose, a recipe section and a job script.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "cli/plan.h"
+#include "cli/plan_verbs.h"
+#include "plan/models.h"
+#include "plan/search.h"
+
+namespace sinter::cli {
+namespace {
+
+using nlohmann::json;
+
+struct SearchOptions {
+  ClusterOptions cluster;
+  std::string model, recompute, format = "bf16", gradients = "f32", recipe_out, slurm_out, job = "sinter";
+  plan::SearchRequest request;
+  double hours = 24;
+  bool json = false, offload_optimizer = false;
+};
+
+json candidate_json(const plan::Candidate& c) {
+  const spec::ParallelSpec& p = c.parallel;
+  json parts, causes;
+  std::array<double, 8> memory = plan::part_values(c.memory.device);
+  for (size_t i = 0; i < memory.size(); ++i) parts[std::string(plan::kMemoryPartNames[i])] = memory[i];
+  std::array<double, 14> time = plan::part_values(c.step.time);
+  for (size_t i = 0; i < time.size(); ++i) causes[std::string(plan::kTimePartNames[i])] = time[i];
+  return {{"layout", spec::describe(p)}, {"dp", p.dp()}, {"shard", p.shard}, {"replica", p.replica}, {"tp", p.tp},
+          {"pp", p.pp}, {"interleave", p.interleave}, {"cp", p.cp}, {"ep", p.ep}, {"zero", p.zero},
+          {"micro_batch", p.micro_batch}, {"recompute", spec::recompute_name(p.recompute)},
+          {"seconds", c.step.seconds}, {"tokens_per_second", c.step.tokens_per_second}, {"mfu", c.step.mfu},
+          {"hfu", c.step.hfu}, {"memory_bytes", c.memory.device.total()}, {"memory_parts", parts}, {"time_parts", causes},
+          {"why", c.why}};
+}
+
+void print_table(const SearchOptions& o, const plan::SearchResult& result) {
+  fmt::print("{} on {} x {}, {} sequences of {} tokens: {} layouts considered, {} fit in {}\n\n", o.model,
+             o.request.cluster.num_devices, o.request.cluster.device.name, o.request.global_batch, o.request.seq_len,
+             result.considered, result.fitting, base::format_bytes(result.usable_bytes));
+  base::Table table({"layout", "step", "tokens/s", "MFU", "memory", "why not"});
+  for (const plan::Candidate& c : result.best) {
+    table.add_row({spec::describe(c.parallel), base::format_duration(c.step.seconds),
+                   base::format_count(c.step.tokens_per_second), fmt::format("{:.1f} %", 100 * c.step.mfu),
+                   base::format_bytes(c.memory.device.total()), c.why.empty() ? "the best" : c.why});
+  }
+  fmt::print("{}", table.to_string());
+  if (!result.rejected.empty()) fmt::print("\nnot possible:\n");
+  for (const plan::Rejection& r : result.rejected) {
+    fmt::print("  {:6}  {} (such as {})\n", r.count, r.reason, spec::describe(r.example));
+  }
+  fmt::print("\n{}", plan::recipe_section(result.best[0].parallel));
+}
+
+void fail_with_smallest(const SearchOptions& o, const plan::SearchResult& result) {
+  if (result.smallest_memory.device.total() == 0) {
+    std::string reasons;
+    for (const plan::Rejection& r : result.rejected) reasons += fmt::format("\n  {:6}  {}", r.count, r.reason);
+    base::fail("no layout of {} on {} devices is valid for a global batch of {}:{}", o.model,
+               o.request.cluster.num_devices, o.request.global_batch, reasons);
+  }
+  base::fail("{} does not fit {} x {}: the smallest layout, {}, needs {} of {}; use more devices, a smaller micro-batch or "
+             "sequence, or --offload-optimizer",
+             o.model, o.request.cluster.num_devices, o.request.cluster.device.name, spec::describe(result.smallest),
+             base::format_bytes(result.smallest_memory.device.total()), base::format_bytes(result.usable_bytes));
+}
+
+void run_search(SearchOptions& o) {
+  plan::SearchRequest& r = o.request;
+  r.model = plan::resolve_model(o.model).spec;
+  r.cluster = make_cluster(o.cluster);
+  r.format = plan::parse_format(o.format);
+  r.base.main_gradients = base::parse_dtype(o.gradients);
+  r.base.offload.optimizer = o.offload_optimizer;
+  if (!o.recompute.empty()) r.recompute = {spec::parse_recompute(o.recompute)};
+  if (r.global_batch == 0) r.global_batch = std::max<int64_t>(r.cluster.num_devices, (4 << 20) / r.seq_len);
+  plan::SearchResult result = plan::search_layouts(r);
+  if (result.nothing_fits) fail_with_smallest(o, result);
+  const spec::ParallelSpec& best = result.best[0].parallel;
+  if (!o.recipe_out.empty()) base::write_file_atomic(o.recipe_out, plan::recipe_section(best));
+  if (!o.slurm_out.empty()) {
+    std::string recipe = o.recipe_out.empty() ? "recipe.toml" : o.recipe_out;
+    base::write_file_atomic(o.slurm_out, plan::slurm_script(best, r.cluster, recipe, o.job, o.hours));
+  }
+  if (!o.json) return print_table(o, result);
+  json out{{"considered", result.considered}, {"fitting", result.fitting}, {"usable_bytes", result.usable_bytes},
+           {"recipe", plan::recipe_section(best)}};
+  for (const plan::Candidate& c : result.best) out["layouts"].push_back(candidate_json(c));
+  for (const plan::Rejection& rejection : result.rejected) {
+    out["rejected"].push_back({{"reason", rejection.reason}, {"count", rejection.count},
+                               {"example", spec::describe(rejection.example)}});
+  }
+  print_json(out);
+}
+
+}  // namespace
+
+void add_plan_search(CLI::App& plan) {
+  auto o = std::make_shared<SearchOptions>();
+  CLI::App* search = plan.add_subcommand("search", "best layouts of a model on a cluster, with reasons and a job script");
+  search->add_option("model", o->model, "a model's name, a Hugging Face folder or a config.json")->required();
+  add_cluster_options(*search, o->cluster, "8xH100");
+  search->add_option("--batch", o->request.global_batch, "sequences per step (default: 4M tokens, at least one per device)");
+  search->add_option("--seq-len", o->request.seq_len, "tokens per sequence")->capture_default_str();
+  search->add_option("--max-tp", o->request.max_tp, "largest tensor-parallel width");
+  search->add_option("--max-pp", o->request.max_pp, "most pipeline stages");
+  search->add_option("--tp", o->request.tp, "exactly this tensor-parallel width");
+  search->add_option("--pp", o->request.pp, "exactly this many pipeline stages");
+  search->add_option("--cp", o->request.cp, "exactly this context-parallel width");
+  search->add_option("--ep", o->request.ep, "exactly this expert-parallel width");
+  search->add_option("--shard", o->request.shard, "ranks among which ZeRO divides state");
+  search->add_option("--zero", o->request.zero, "exactly this ZeRO stage, 0 to 3");
+  search->add_option("--micro-batch", o->request.micro_batch, "exactly this micro-batch");
+  search->add_option("--recompute", o->recompute, "none, selective or full");
+  search->add_option("--memory-share", o->request.memory_share, "share of the device's memory to plan with")
+      ->capture_default_str()->check(CLI::Range(0.05, 1.0));
+  search->add_option("--format", o->format, "number format of the products: bf16, fp16, fp8, ...")->capture_default_str();
+  search->add_option("--main-gradients", o->gradients, "what micro-batches are summed in: f32 or bf16")->capture_default_str();
+  search->add_flag("--offload-optimizer", o->offload_optimizer, "keep master weights and moments in host memory");
+  search->add_option("--software", o->request.software, "program whose memory and overlap are assumed")->capture_default_str();
+  search->add_option("--top", o->request.top, "layouts to print")->capture_default_str()->check(CLI::PositiveNumber);
+  search->add_option("--recipe", o->recipe_out, "write the best layout's recipe section to this file");
+  search->add_option("--slurm", o->slurm_out, "write a batch script for the best layout to this file");
+  search->add_option("--hours", o->hours, "time the batch script asks for")->capture_default_str()->check(CLI::PositiveNumber);
+  search->add_option("--job", o->job, "name of the job")->capture_default_str();
+  search->add_flag("--json", o->json, "print JSON");
+  search->callback([o] { run_search(*o); });
+}
+
+}  // namespace sinter::cli
