@@ -6,10 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "cli/plan.h"
+#include "cli/plan_report.h"
 #include "cli/plan_verbs.h"
 #include "cli/verbs.h"
+#include "plan/batch.h"
 #include "plan/flops.h"
 #include "plan/models.h"
 #include "spec/parameters.h"
@@ -20,8 +23,11 @@ namespace {
 using nlohmann::json;
 
 struct PlanOptions {
-  std::string model;
-  int64_t seq_len = 0;
+  std::string model, tokens, recompute, html, software = "sinter", format = "bf16", grid = "world";
+  ClusterOptions cluster;
+  plan::LayoutWish wish;
+  int64_t seq_len = 0, batch = 0;
+  double pue = 1;
   bool json = false, explain = false;
 };
 
@@ -62,16 +68,53 @@ void print_flops(const spec::ModelSpec& spec, double seq_len, json& out, bool as
   if (!as_json) fmt::print("Training FLOPs per token at {} tokens of context (forward: one third)\n{}\n", seq_len, table.to_string());
 }
 
+plan::TrainingRequest make_request(const PlanOptions& o, const spec::ModelSpec& spec, int64_t seq_len) {
+  plan::TrainingRequest r;
+  r.model = spec;
+  r.cluster = make_cluster(o.cluster);
+  r.software = plan::find_software(o.software);
+  r.format = plan::parse_format(o.format);
+  r.wish = o.wish;
+  if (!o.recompute.empty()) r.wish.recompute = spec::parse_recompute(o.recompute);
+  for (auto [value, flag] : {std::pair{o.wish.tp, "--tp"}, {o.wish.pp, "--pp"}, {o.wish.cp, "--cp"}, {o.wish.ep, "--ep"},
+                             {o.wish.micro_batch, "--micro-batch"}, {o.wish.interleave, "--interleave"}, {o.wish.shard, "--shard"}, {o.batch, "--batch"}}) {
+    if (value < 0) base::fail_usage("{} is {}; the least is 1", flag, value);
+  }
+  r.seq_len = seq_len;
+  r.global_batch = o.batch;
+  if (!o.tokens.empty()) r.tokens = plan::parse_count(o.tokens, "--tokens");
+  r.kg_co2_per_kwh = plan::parse_grid(o.grid);
+  r.pue = o.pue;
+  return r;
+}
+
 void run_plan(const PlanOptions& o) {
   plan::ResolvedModel model = plan::resolve_model(o.model);
+  const spec::ModelSpec& m = model.spec;
   if (o.seq_len < 0) base::fail_usage("--seq-len is {}; the least is 1", o.seq_len);
-  const int64_t seq_len = o.seq_len > 0 ? o.seq_len : std::min<int64_t>(4096, std::max<int64_t>(1, model.spec.max_positions));
-  json out{{"model", model.name}, {"family", spec::family_name(model.spec.family)}};
+  const int64_t seq_len = o.seq_len > 0 ? o.seq_len : std::min<int64_t>(4096, std::max<int64_t>(1, m.max_positions));
+  json out{{"model", model.name}, {"family", spec::family_name(m.family)}};
   std::vector<ExplainedLine> why;
-  if (!o.json) fmt::print("{} ({}): {} layers, hidden {}, {} heads, {} KV heads, ffn {}, vocab {}\n\n", model.name, spec::family_name(model.spec.family),
-                          model.spec.num_layers, model.spec.hidden, model.spec.num_heads, model.spec.num_kv_heads, model.spec.ffn, model.spec.vocab_size);
-  print_parameters(model.spec, out, o.json, why);
-  print_flops(model.spec, static_cast<double>(seq_len), out, o.json, why);
+  if (!o.json) {
+    fmt::print("{} ({}): {} layers, hidden {}, {} heads, {} KV heads, ffn {}, vocab {}\n\n", model.name, spec::family_name(m.family), m.num_layers,
+               m.hidden, m.num_heads, m.num_kv_heads, m.moe.num_experts > 0 ? m.moe.ffn : m.ffn, m.vocab_size);
+  }
+  print_parameters(m, out, o.json, why);
+  print_flops(m, static_cast<double>(seq_len), out, o.json, why);
+  if (!o.cluster.gpus.empty()) {
+    plan::TrainingRequest request = make_request(o, m, seq_len);
+    plan::TrainingPlan training = plan::make_training_plan(request);
+    out.update(training_plan_json(request, training));
+    if (!o.json) print_training_plan(request, training);
+    for (ExplainedLine& line : explain_training_plan(request, training)) why.push_back(std::move(line));
+    if (!o.html.empty()) {
+      base::write_file_atomic(o.html, training_plan_html(model.name, request, training));
+      if (!o.json) fmt::print("\nWrote {}\n", o.html);
+    }
+  } else {
+    if (!o.html.empty()) base::fail_usage("--html needs a cluster: give --gpus, for example --gpus 8xH100");
+    if (!o.json) fmt::print("Give --gpus (for example --gpus 64xH100) for memory, time and cost.\n");
+  }
   if (o.json) return print_json(out);
   if (o.explain) print_explanation(why);
 }
@@ -83,6 +126,23 @@ void add_plan(CLI::App& app) {
   CLI::App* plan = app.add_subcommand("plan", "parameters, FLOPs, memory, time, cost, layouts, scaling laws");
   plan->add_option("model", o->model, "a model's name (see `plan models`), a Hugging Face folder or a config.json");
   plan->add_option("--seq-len", o->seq_len, "sequence length (default: 4096, or the model's own limit where that is smaller)");
+  add_cluster_options(*plan, o->cluster, "");
+  plan->add_option("--tokens", o->tokens, "training tokens, such as 15.6T (default: 20 per parameter)");
+  plan->add_option("--batch", o->batch, "sequences per optimizer step (default: 0.5M to 4M tokens by the model's size)");
+  plan->add_option("--micro-batch", o->wish.micro_batch, "sequences per forward pass (default: chosen)");
+  plan->add_option("--tp", o->wish.tp, "tensor parallel width (default: chosen)");
+  plan->add_option("--pp", o->wish.pp, "pipeline stages (default: chosen)");
+  plan->add_option("--interleave", o->wish.interleave, "model chunks per pipeline rank (default: chosen)");
+  plan->add_option("--cp", o->wish.cp, "context parallel width (default: chosen)");
+  plan->add_option("--ep", o->wish.ep, "expert parallel width (default: chosen)");
+  plan->add_option("--zero", o->wish.zero, "ZeRO stage 0 to 3 (default: chosen)");
+  plan->add_option("--shard", o->wish.shard, "ranks among which ZeRO divides state (default: all data-parallel ranks)");
+  plan->add_option("--recompute", o->recompute, "none, selective or full (default: chosen)");
+  plan->add_option("--format", o->format, "number format of the products")->capture_default_str();
+  plan->add_option("--software", o->software, "program whose memory and overlap are assumed")->capture_default_str();
+  plan->add_option("--grid", o->grid, "kg CO2 per kWh, or world, us, eu, france")->capture_default_str();
+  plan->add_option("--pue", o->pue, "power of the building over power of the devices")->capture_default_str();
+  plan->add_option("--html", o->html, "write one page of charts to this file");
   plan->add_flag("--json", o->json, "print JSON");
   plan->add_flag("--explain", o->explain, "print each formula with the numbers put in");
   add_plan_devices(*plan);

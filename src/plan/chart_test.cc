@@ -27,7 +27,9 @@ TEST(Chart, TextHoldsEveryMarkAndFitsItsWidth) {
   size_t lines = 0;
   for (size_t begin = 0; begin < text.size(); ++lines) {
     size_t end = text.find('\n', begin);
-    if (lines >= 1 && lines <= 13) EXPECT_LE(end - begin, 72u);
+    if (lines >= 1 && lines <= 13) {
+      EXPECT_LE(end - begin, 72u);
+    }
     begin = end + 1;
   }
   EXPECT_EQ(lines, 1 + 12 + 3u);

@@ -1,0 +1,113 @@
+// The page of charts that `sinter plan MODEL --html FILE` writes.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "base/text.h"
+#include "cli/plan_report.h"
+#include "plan/chart.h"
+
+namespace sinter::cli {
+namespace {
+
+using plan::TrainingPlan;
+using plan::TrainingRequest;
+
+plan::StackedBars memory_bars(std::string title, const TrainingRequest& request) {
+  plan::StackedBars bars;
+  bars.title = std::move(title);
+  bars.unit = "GiB per device";
+  bars.parts.assign(plan::kMemoryPartNames.begin(), plan::kMemoryPartNames.end());
+  bars.limit = request.cluster.device.memory_bytes / 0x1p30;
+  bars.limit_label = request.cluster.device.name;
+  return bars;
+}
+
+void add_memory_bar(plan::StackedBars& bars, std::string label, const plan::MemoryParts& parts, std::string note) {
+  plan::StackedBars::Bar bar;
+  bar.label = std::move(label);
+  for (double value : plan::part_values(parts)) bar.values.push_back(value / 0x1p30);
+  bar.note = std::move(note);
+  bars.bars.push_back(std::move(bar));
+}
+
+std::string memory_against_length(const TrainingRequest& request, const TrainingPlan& p) {
+  plan::StackedBars bars = memory_bars("Memory by part against sequence length", request);
+  const int64_t longest = std::max<int64_t>(request.model.max_positions, 2 * p.parallel.seq_len);
+  for (int64_t length = 1024; length <= std::min<int64_t>(longest, 131072); length *= 2) {
+    spec::ParallelSpec s = p.parallel;
+    s.seq_len = length;
+    plan::MemoryParts worst = plan::plan_memory(p.shape, s, request.software).worst().device;
+    add_memory_bar(bars, fmt::format("{} tokens{}", length, length == p.parallel.seq_len ? " (plan)" : ""), worst, fmt::format("{:.1f} GiB", worst.total() / 0x1p30));
+  }
+  return plan::stacked_bars_svg(bars);
+}
+
+std::string memory_of_stages(const TrainingRequest& request, const TrainingPlan& p) {
+  plan::StackedBars bars = memory_bars("Memory by pipeline stage", request);
+  for (const plan::StageMemory& stage : p.memory.stages) {
+    add_memory_bar(bars, fmt::format("stage {} ({} layers)", stage.stage, stage.num_layers), stage.device, fmt::format("{:.1f} GiB", stage.device.total() / 0x1p30));
+  }
+  return plan::stacked_bars_svg(bars);
+}
+
+std::string layouts_chart(const TrainingPlan& p) {
+  plan::StackedBars bars;
+  bars.title = "Layouts: step time by cause";
+  bars.unit = "seconds per step";
+  bars.parts.assign(plan::kTimePartNames.begin(), plan::kTimePartNames.end());
+  std::vector<bool> used(bars.parts.size(), false);
+  for (const plan::RankedLayout& layout : p.others) {
+    plan::StackedBars::Bar bar;
+    bar.label = fmt::format("tp{} pp{} cp{} z{} mb{}", layout.parallel.tp, layout.parallel.pp, layout.parallel.cp, layout.parallel.zero, layout.parallel.micro_batch);
+    auto values = plan::part_values(layout.step.time);
+    bar.values.assign(values.begin(), values.end());
+    for (size_t i = 0; i < values.size(); ++i) used[i] = used[i] || values[i] > 0.002 * layout.step.seconds;
+    bar.note = fmt::format("{:.3g} s, MFU {:.1f} %", layout.step.seconds, 100 * layout.step.mfu);
+    bars.bars.push_back(std::move(bar));
+  }
+  for (size_t i = used.size(); i-- > 0;) {  // parts nobody spends time on need no legend
+    if (used[i]) continue;
+    bars.parts.erase(bars.parts.begin() + static_cast<long>(i));
+    for (auto& bar : bars.bars) bar.values.erase(bar.values.begin() + static_cast<long>(i));
+  }
+  return plan::stacked_bars_svg(bars, 860);
+}
+
+std::string layouts_table(const TrainingPlan& p) {
+  std::vector<std::vector<std::string>> rows;
+  for (const plan::RankedLayout& layout : p.others) {
+    rows.push_back({spec::describe(layout.parallel), base::format_duration(layout.step.seconds), fmt::format("{:.1f} %", 100 * layout.step.mfu),
+                    base::format_bytes(layout.memory.worst().device.total()), layout.fits ? "yes" : "no"});
+  }
+  return plan::html_table({"layout", "step", "MFU", "memory per device", "fits"}, rows);
+}
+
+}  // namespace
+
+std::string training_plan_html(const std::string& model, const TrainingRequest& request, const TrainingPlan& p) {
+  std::vector<plan::PageSection> sections;
+  const plan::MemoryParts& worst = p.memory.worst().device;
+  sections.push_back(
+      {"Summary", "",
+       plan::html_table({"quantity", "value"},
+                        {{"parameters", base::format_grouped(p.shape.total_parameters())},
+                         {"cluster", fmt::format("{} x {}, {} nodes", request.cluster.num_devices, request.cluster.device.name, request.cluster.num_nodes())},
+                         {"layout", spec::describe(p.parallel)},
+                         {"memory per device", fmt::format("{} of {}{}", base::format_bytes(worst.total()), base::format_bytes(request.cluster.device.memory_bytes), p.fits ? "" : ": does not fit")},
+                         {"step", fmt::format("{}, {} tokens/s, MFU {:.1f} %, HFU {:.1f} %", base::format_duration(p.step.seconds), base::format_count(p.step.tokens_per_second), 100 * p.step.mfu, 100 * p.step.hfu)},
+                         {"run", fmt::format("{} tokens in {:.1f} days, {} GPU hours", base::format_count(p.tokens), p.cost.days, base::format_grouped(std::llround(p.cost.gpu_hours)))},
+                         {"money", fmt::format("{} at ${:.2f} per device and hour", format_money(p.cost.money), request.cluster.price_per_hour)},
+                         {"energy and carbon", fmt::format("{:.4g} MWh, {:.4g} t CO2", p.cost.energy_kwh / 1000, p.cost.co2_tonnes)}})});
+  sections.push_back({"Memory by part against sequence length", "The chosen layout with other lengths; the dashed line is the device's memory.", memory_against_length(request, p)});
+  if (p.memory.stages.size() > 1) sections.push_back({"Memory by pipeline stage", "", memory_of_stages(request, p)});
+  sections.push_back({"Layouts", "The fastest that fit, the chosen one first.", layouts_chart(p) + layouts_table(p)});
+  std::string explanation;
+  for (const ExplainedLine& line : explain_training_plan(request, p)) {
+    explanation += fmt::format("{}\n    = {}\n{}    = {}\n", line.name, line.formula, line.numbers.empty() ? "" : "    = " + line.numbers + "\n", line.result);
+  }
+  sections.push_back({"How each number comes about", "", "<pre>" + plan::html_escape(explanation) + "</pre>\n"});
+  return plan::html_page(fmt::format("Training plan: {} on {} x {}", model, request.cluster.num_devices, request.cluster.device.name), sections);
+}
+
+}  // namespace sinter::cli

@@ -1,0 +1,65 @@
+// Everything `sinter plan MODEL --gpus ...` tells about a training run: layout, memory, time, cost.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/cost.h"
+#include "plan/hardware.h"
+#include "plan/memory.h"
+#include "plan/time.h"
+#include "spec/parallel_spec.h"
+
+namespace sinter::plan {
+
+// What the user fixed of the layout; 0 or empty = to be chosen.
+struct LayoutWish {
+  int64_t tp = 0, pp = 0, cp = 0, ep = 0, interleave = 0, micro_batch = 0, shard = 0;
+  int zero = -1;
+  std::optional<spec::Recompute> recompute;
+};
+
+struct TrainingRequest {
+  spec::ModelSpec model;
+  Cluster cluster;
+  Software software;
+  Format format = Format::bf16;
+  LayoutWish wish;
+  int64_t seq_len = 4096;
+  int64_t global_batch = 0;  // sequences; 0 = a usual size for the model
+  double tokens = 0;         // of the run; 0 = 20 per parameter
+  double kg_co2_per_kwh = 0.48;
+  double pue = 1.0;
+};
+
+struct RankedLayout {
+  spec::ParallelSpec parallel;
+  MemoryPlan memory;
+  StepPlan step;
+  bool fits = false;
+};
+
+struct TrainingPlan {
+  ModelShape shape;
+  spec::ParallelSpec parallel;
+  MemoryPlan memory;
+  StepPlan step;
+  bool fits = false;
+  std::vector<RankedLayout> others;  // next best, the chosen one first
+  int64_t devices_needed = 0;        // where nothing fits: devices of this kind with which something would; 0 = not found
+  double tokens = 0, steps = 0;
+  RunCost cost;
+  Reliability reliability;
+  double checkpoint_bytes = 0;
+  double weights_load_seconds = 0;   // 16-bit weights from storage; 0 = its rate is not known
+};
+
+// Chooses the fastest layout that fits (or the one that lacks least) and works out the run. Throws UsageError when the
+// wish cannot be met by this model and cluster, with the nearest that can.
+TrainingPlan make_training_plan(const TrainingRequest& request);
+
+// Sequences per step that is usual for a model of this size: 0.5M to 16M tokens, a power of two times the odd part of
+// `devices`.
+int64_t usual_global_batch(double parameters, int64_t seq_len, int64_t devices);
+
+}  // namespace sinter::plan
