@@ -13,7 +13,7 @@
 namespace sinter::kernels::cpu {
 namespace {
 
-constexpr int64_t kMaxBlockUnits = 1024;               // of K
+constexpr int64_t kMaxBlockUnits = 1024;  // of K
 constexpr int64_t kMaxPackedUnits = int64_t{2} << 20;  // of a, shared by all threads: 8 MiB
 constexpr int64_t kMaxPartialSums = int64_t{4} << 20;  // 16 MiB
 constexpr int64_t kMaxTileElements = 32 * 64;
@@ -37,11 +37,19 @@ struct Blocking {
   int64_t task_panels;    // of b, of one task
 };
 
-Blocking choose_blocking(const MatmulKernel& kernel, const Product& p, int64_t total_units, bool needs_partials) {
+// Units of K in a block.
+int64_t choose_units(const MatmulKernel& kernel, const Product& p, int64_t total_units) {
+  // One panel of rows against a weight packed ahead reads everything once: nothing to keep in a cache but the rows.
+  bool is_one_pass = p.m <= kernel.rows && p.packed_b.data && !p.packed_b.is_narrow;
+  int64_t most = is_one_pass ? std::max(kMaxBlockUnits, l2_bytes() / 2 / (kernel.rows * 4)) : kMaxBlockUnits;
+  int64_t num_blocks = std::max<int64_t>(1, divide_up(total_units, most));
+  return std::max<int64_t>(kernel.unit_multiple, round_up(divide_up(total_units, num_blocks), kernel.unit_multiple));
+}
+
+Blocking choose_blocking(const MatmulKernel& kernel, const Product& p, int64_t total_units, bool sums_in_c) {
   Blocking cut;
-  int64_t num_blocks = std::max<int64_t>(1, divide_up(total_units, kMaxBlockUnits));
-  cut.units =
-      std::max<int64_t>(kernel.unit_multiple, round_up(divide_up(total_units, num_blocks), kernel.unit_multiple));
+  cut.units = choose_units(kernel, p, total_units);
+  bool needs_partials = total_units > cut.units && !sums_in_c;
   int64_t row_panels = divide_up(p.m, kernel.rows), column_panels = divide_up(p.n, kernel.columns);
   int64_t max_row_panels = std::max<int64_t>(1, kMaxPackedUnits / (cut.units * kernel.rows));
   int64_t max_column_panels = column_panels;
@@ -89,7 +97,7 @@ class ProductRun {
         total_units_(panel_units(kernel, product.k)),
         sums_in_c_(product.c_dtype == base::DType::f32 && !product.accumulate),
         is_plain_(sums_in_c_ && product.alpha == 1.0f && !product.bias),
-        cut_(choose_blocking(kernel, product, total_units_, total_units_ > kMaxBlockUnits && !sums_in_c_)) {}
+        cut_(choose_blocking(kernel, product, total_units_, sums_in_c_)) {}
 
   void run() {
     packed_a_ = t_packed_a.reserve_array<uint32_t>(cut_.rows * cut_.units);
