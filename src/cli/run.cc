@@ -15,7 +15,9 @@ void add_verbs(CLI::App& app) {
   add_eval(app);
   add_generate(app);
   add_plan(app);
+  add_data(app);
   add_tokenizer(app);
+  add_train(app);
   add_verify(app);
 }
 

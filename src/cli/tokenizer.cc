@@ -92,7 +92,7 @@ void add_decode(CLI::App& parent) {
   });
 }
 
-void add_train(CLI::App& parent) {
+void add_bpe_train(CLI::App& parent) {
   struct Options {
     std::vector<std::string> files, special{"<|endoftext|>"};
     std::string out, pattern = "gpt2";
@@ -186,7 +186,7 @@ void add_tokenizer(CLI::App& app) {
   verb->require_subcommand(1);
   add_encode(*verb);
   add_decode(*verb);
-  add_train(*verb);
+  add_bpe_train(*verb);
   add_inspect(*verb);
 }
 

@@ -15,7 +15,9 @@ void add_chat(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_plan(CLI::App& app);
+void add_data(CLI::App& app);
 void add_tokenizer(CLI::App& app);
+void add_train(CLI::App& app);
 void add_verify(CLI::App& app);
 
 }  // namespace sinter::cli

@@ -1,6 +1,7 @@
 #include "comm/communicator.h"
 
 #include <cstdlib>
+#include <initializer_list>
 #include <string>
 
 #include "base/error.h"
@@ -22,9 +23,11 @@ int64_t Communicator::max(int64_t value) {
   return value;
 }
 
-int launched_ranks() {
-  // Slurm sets SLURM_NTASKS for batch scripts too; only inside srun is SLURM_STEP_NUM_TASKS this program's own.
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+namespace {
+
+// The first of these variables that is set, as a number of ranks; 1 when none is.
+int ranks_in_environment(std::initializer_list<const char*> names) {
+  for (const char* name : names) {
     const char* text = std::getenv(name);
     if (!text || !*text) continue;
     char* end = nullptr;
@@ -34,6 +37,15 @@ int launched_ranks() {
   }
   return 1;
 }
+
+}  // namespace
+
+int launched_ranks() {
+  // Slurm sets SLURM_NTASKS for batch scripts too; only inside srun is SLURM_STEP_NUM_TASKS this program's own.
+  return ranks_in_environment({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS"});
+}
+
+int launched_local_ranks() { return ranks_in_environment({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}); }
 
 Communicator& world() {
   static const std::unique_ptr<Communicator> instance = [] {

@@ -57,6 +57,9 @@ Communicator& world();
 // Ranks of the launch as its environment says (Open MPI, PMIx, PMI, Slurm); 1 when there is none.
 int launched_ranks();
 
+// Ranks of the launch on this machine; 1 when the environment does not say.
+int launched_local_ranks();
+
 // A run of one, for tests and tools.
 std::unique_ptr<Communicator> make_self();
 // Implemented in comm/mpi/mpi.cc, or as absent (null) in comm/mpi_absent.cc (chosen by CMake).

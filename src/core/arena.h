@@ -55,6 +55,7 @@ class PlannedArena : public Allocator {
   void* allocate(size_t bytes) override;
   void release(void* data, size_t bytes) override;
   size_t total_bytes() const { return plan_.total_bytes; }
+  const Tensor& block() const { return block_; }  // (total_bytes) u8: free for other uses between steps
 
  private:
   MemoryPlan plan_;

@@ -5,69 +5,54 @@
 
 namespace sinter::data {
 
+std::vector<int32_t> MicroBatch::targets_ahead(int64_t j) const {
+  std::vector<int32_t> out(targets.size(), -1);
+  const auto shift = static_cast<size_t>(j) + 1;
+  for (size_t t = 0; t + shift < targets.size(); ++t) {
+    if (sequence_of[t] == sequence_of[t + shift]) out[t] = targets[t + shift];
+  }
+  return out;
+}
+
 BatchBuilder::BatchBuilder(int64_t num_windows, int64_t window, int64_t max_pieces, spec::Packing packing)
     : num_windows_(num_windows),
       window_(window),
       // A short window needs one more sequence for its padding.
       pieces_per_window_(packing == spec::Packing::documents ? max_pieces + 1 : 2),
-      packing_(packing) {
-  batch_.offsets.push_back(0);
-}
-
-void BatchBuilder::add_sequence(int64_t count) {
-  const auto sequence = static_cast<int32_t>(batch_.contexts.size());
-  for (int64_t i = 0; i < count; ++i) {
-    batch_.positions.push_back(static_cast<int32_t>(i));
-    batch_.sequence_of.push_back(sequence);
-  }
-  batch_.offsets.push_back(static_cast<int32_t>(batch_.positions.size()));
-  batch_.contexts.push_back(static_cast<int32_t>(count));
-}
+      packing_(packing) {}
 
 void BatchBuilder::add(const TokenSource& source, int64_t index) {
   assert(!is_full());
   const int64_t count = source.read(index, tokens_, pieces_);
-  batch_.tokens.insert(batch_.tokens.end(), tokens_.begin(), tokens_.begin() + count);
-  const size_t first_target = batch_.targets.size();
-  batch_.targets.insert(batch_.targets.end(), tokens_.begin() + 1, tokens_.begin() + count + 1);
-  if (packing_ == spec::Packing::documents) {
-    for (const Piece& piece : pieces_) {
-      // A document's last token has nothing to predict; the window's last one was given -1 by read().
-      if (piece.begin + piece.count < count)
-        batch_.targets[first_target + static_cast<size_t>(piece.begin + piece.count) - 1] = -1;
-      add_sequence(piece.count);
+  if (packing_ == spec::Packing::stream) pieces_ = {{0, count}};
+  for (const Piece& piece : pieces_) {
+    batch_.add_sequence(std::span(tokens_).subspan(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.count)));
+    for (int64_t i = piece.begin + 1; i < piece.begin + piece.count; ++i) {
+      batch_.targets.push_back(tokens_[static_cast<size_t>(i)]);
     }
-  } else {
-    add_sequence(count);
+    // A document's last token has nothing to predict; the window's last one predicts the token behind the window.
+    const bool is_last = piece.begin + piece.count == count;
+    batch_.targets.push_back(is_last ? tokens_.back() : -1);
   }
-  if (count < window_) {
-    batch_.tokens.insert(batch_.tokens.end(), static_cast<size_t>(window_ - count), 0);
-    batch_.targets.insert(batch_.targets.end(), static_cast<size_t>(window_ - count), -1);
-    add_sequence(window_ - count);
-  }
+  add_padding(window_ - count);
   ++filled_;
 }
 
-void BatchBuilder::add_padding() {
-  batch_.tokens.insert(batch_.tokens.end(), static_cast<size_t>(window_), 0);
-  batch_.targets.insert(batch_.targets.end(), static_cast<size_t>(window_), -1);
-  add_sequence(window_);
-  ++filled_;
+void BatchBuilder::add_padding(int64_t count) {
+  if (count == 0) return;
+  batch_.add_sequence(std::vector<int32_t>(static_cast<size_t>(count), 0));
+  batch_.targets.resize(batch_.tokens.size(), -1);
 }
 
-HostBatch BatchBuilder::take() {
-  while (!is_full()) add_padding();
-  batch_.contexts.resize(static_cast<size_t>(max_sequences()), 0);
-  batch_.offsets.resize(static_cast<size_t>(max_sequences()) + 1, static_cast<int32_t>(batch_.tokens.size()));
-  batch_.max_query = window_;
+MicroBatch BatchBuilder::take() {
+  for (; !is_full(); ++filled_) add_padding(window_);
+  batch_.pad_sequences(max_sequences());
   for (int32_t target : batch_.targets) batch_.num_supervised += target >= 0 ? 1 : 0;
   filled_ = 0;
-  HostBatch out = std::exchange(batch_, {});
-  batch_.offsets.push_back(0);
-  return out;
+  return std::exchange(batch_, {});
 }
 
-DeviceBatch::DeviceBatch(core::Allocator& allocator, int64_t num_tokens, int64_t num_sequences) {
+DeviceBatch::DeviceBatch(core::Allocator& allocator, int64_t num_tokens, int64_t num_sequences, int64_t window) {
   auto make = [&](int64_t count) { return core::Tensor(allocator, {count}, base::DType::i32); };
   batch_.tokens = make(num_tokens);
   batch_.positions = make(num_tokens);
@@ -77,9 +62,11 @@ DeviceBatch::DeviceBatch(core::Allocator& allocator, int64_t num_tokens, int64_t
   batch_.targets = make(num_tokens);
   batch_.num_tokens = num_tokens;
   batch_.num_sequences = num_sequences;
+  batch_.max_query = batch_.max_context = window;
+  batch_.host_contexts.assign(static_cast<size_t>(num_sequences), static_cast<int32_t>(window));
 }
 
-const core::RaggedBatch& DeviceBatch::load(const HostBatch& host) {
+const core::RaggedBatch& DeviceBatch::load(const MicroBatch& host) {
   core::DeviceRuntime& device = core::runtime(batch_.tokens.device());
   auto copy = [&](const core::Tensor& to, const std::vector<int32_t>& from) {
     assert(to.num_elements() == static_cast<int64_t>(from.size()));
@@ -91,7 +78,7 @@ const core::RaggedBatch& DeviceBatch::load(const HostBatch& host) {
   copy(batch_.offsets, host.offsets);
   copy(batch_.contexts, host.contexts);
   copy(batch_.targets, host.targets);
-  batch_.max_query = batch_.max_context = host.max_query;
+  batch_.host_contexts = host.contexts;
   device.synchronize(device.stream());
   return batch_;
 }

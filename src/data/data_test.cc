@@ -134,7 +134,7 @@ TEST_F(Data, PackedDocumentsAreSequencesOfTheirOwn) {
   BatchBuilder builder(2, 5, source.max_pieces(), spec::Packing::documents);
   builder.add(source, 0);
   builder.add(source, 1);
-  HostBatch batch = builder.take();
+  MicroBatch batch = builder.take();
   EXPECT_EQ(batch.tokens, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
   EXPECT_EQ(batch.positions, (std::vector<int32_t>{0, 1, 2, 0, 0, 0, 1, 2, 3, 4}));
   EXPECT_EQ(batch.sequence_of, (std::vector<int32_t>{0, 0, 0, 1, 2, 3, 3, 3, 3, 3}));
@@ -148,7 +148,7 @@ TEST_F(Data, StreamPackingCrossesDocuments) {
   TokenSource source(make_shard("a.tok", {3, 1, 6}), 5, false);
   BatchBuilder builder(1, 5, source.max_pieces(), spec::Packing::stream);
   builder.add(source, 0);
-  HostBatch batch = builder.take();
+  MicroBatch batch = builder.take();
   EXPECT_EQ(batch.targets, (std::vector<int32_t>{1, 2, 3, 4, 5}));
   EXPECT_EQ(batch.positions, (std::vector<int32_t>{0, 1, 2, 3, 4}));
 }
@@ -161,7 +161,7 @@ TEST_F(Data, ShortValidationWindowIsPaddedWithoutTargets) {
                         .micro_batch = 3};
   Loader loader(options, BatchSchedule(3, 3, 0, 3));
   ASSERT_EQ(loader.validation().size(), 1u);
-  const HostBatch& batch = loader.validation()[0];
+  const MicroBatch& batch = loader.validation()[0];
   EXPECT_EQ(batch.tokens.size(), 15u);
   EXPECT_EQ(batch.num_supervised, 6);
   EXPECT_EQ(static_cast<int64_t>(batch.contexts.size()), loader.max_sequences());
@@ -177,7 +177,7 @@ TEST_F(Data, RanksAndAccumulationShareOneStreamOfSamples) {
       Loader loader(
           {.sources = {{shard}}, .window = 8, .micro_batch = micro_batch, .seed = 3, .rank = rank, .ranks = ranks},
           BatchSchedule(8, 8, 0, micro_batch * ranks));
-      for (const HostBatch& batch : loader.step(step)) {
+      for (const MicroBatch& batch : loader.step(step)) {
         for (size_t i = 0; i < batch.tokens.size(); i += 8)
           out.insert({batch.tokens.begin() + static_cast<long>(i), batch.tokens.begin() + static_cast<long>(i) + 8});
       }
@@ -200,7 +200,7 @@ TEST_F(Data, ReadingOnFromAnyStepGivesTheSameBatches) {
       .micro_batch = 2,
       .seed = 3};
   Loader whole(options, BatchSchedule(2, 6, 4, 2));
-  std::vector<std::vector<HostBatch>> steps;
+  std::vector<std::vector<MicroBatch>> steps;
   for (int64_t s = 0; s < 8; ++s) steps.push_back(whole.step(s));
   Loader resumed(options, BatchSchedule(2, 6, 4, 2));
   for (int64_t s = 5; s < 8; ++s) {

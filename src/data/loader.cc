@@ -62,10 +62,10 @@ int64_t Loader::micro_batches_at(int64_t step) const {
   return schedule_.sequences_at(step) / (options_.micro_batch * options_.ranks);
 }
 
-std::vector<HostBatch> Loader::read_step(int64_t step) const {
+std::vector<MicroBatch> Loader::read_step(int64_t step) const {
   const int64_t first = schedule_.sequences_before(step), micro_batches = micro_batches_at(step);
   BatchBuilder builder = builder_;
-  std::vector<HostBatch> batches;
+  std::vector<MicroBatch> batches;
   for (int64_t i = 0; i < micro_batches; ++i) {
     for (int64_t j = 0; j < options_.micro_batch; ++j) {
       const SampleAddress at = (*order_)(first + (i * options_.ranks + options_.rank) * options_.micro_batch + j);
@@ -76,8 +76,8 @@ std::vector<HostBatch> Loader::read_step(int64_t step) const {
   return batches;
 }
 
-std::vector<HostBatch> Loader::step(int64_t step) {
-  std::vector<HostBatch> batches = ahead_.valid() && ahead_step_ == step ? ahead_.get() : read_step(step);
+std::vector<MicroBatch> Loader::step(int64_t step) {
+  std::vector<MicroBatch> batches = ahead_.valid() && ahead_step_ == step ? ahead_.get() : read_step(step);
   if (ahead_.valid()) ahead_.wait();
   ahead_step_ = step + 1;
   ahead_ = std::async(std::launch::async, [this, step] { return read_step(step + 1); });

@@ -31,25 +31,25 @@ class Loader {
   Loader(const LoaderOptions& options, const BatchSchedule& schedule);
   ~Loader();
   // The micro-batches of this rank in `step` (from 0). Asking for steps in order is fast, any order works.
-  std::vector<HostBatch> step(int64_t step);
+  std::vector<MicroBatch> step(int64_t step);
   // This rank's part of the validation data, read in order, the same every time; the last micro-batch may be padded.
-  const std::vector<HostBatch>& validation() const { return validation_; }
+  const std::vector<MicroBatch>& validation() const { return validation_; }
   int64_t micro_batches_at(int64_t step) const;
   int64_t max_tokens() const { return builder_.max_tokens(); }
   int64_t max_sequences() const { return builder_.max_sequences(); }
   const std::vector<std::unique_ptr<TokenSource>>& sources() const { return sources_; }
 
  private:
-  std::vector<HostBatch> read_step(int64_t step) const;
+  std::vector<MicroBatch> read_step(int64_t step) const;
   void read_validation(const std::vector<std::unique_ptr<TokenSource>>& sources);
   LoaderOptions options_;
   BatchSchedule schedule_;
   std::vector<std::unique_ptr<TokenSource>> sources_;
   std::unique_ptr<SampleOrder> order_;
   BatchBuilder builder_;
-  std::vector<HostBatch> validation_;
+  std::vector<MicroBatch> validation_;
   int64_t ahead_step_ = -1;
-  std::future<std::vector<HostBatch>> ahead_;
+  std::future<std::vector<MicroBatch>> ahead_;
 };
 
 }  // namespace sinter::data

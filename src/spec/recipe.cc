@@ -70,6 +70,7 @@ void visit_recipe(Visitor& v, Recipe& r) {
   v.value("dropout", r.model.dropout, kShare);
   v.value("init_std", r.model.init_std);
   v.value("mtp_heads", r.model.mtp_heads);
+  v.value("mtp_weight", r.model.mtp_weight);
   v.section("data");
   v.sources("sources", r.data.sources);
   v.sources("validation", r.data.validation);

@@ -35,7 +35,8 @@ struct ModelRecipe {
   double balance_loss = 0.01;
   double dropout = 0.0;  // embedding, residual and attention
   double init_std = 0.02;
-  int64_t mtp_heads = 0;  // multi-token prediction heads
+  int64_t mtp_heads = 0;    // multi-token prediction heads
+  double mtp_weight = 0.3;  // of their mean loss beside the main one
 };
 
 struct SourceRecipe {

@@ -1,0 +1,100 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/verbs.h"
+#include "comm/communicator.h"
+#include "engine/generator.h"
+#include "spec/recipe.h"
+#include "train/trainer.h"
+
+namespace sinter::cli {
+namespace {
+
+struct Flags {
+  std::string recipe;
+  std::vector<std::string> overrides;
+  bool is_dry_run = false, prints_recipe = false, is_quiet = false;
+};
+
+// What the model says to each prompt, by the generator that serving uses.
+void print_samples(const models::Transformer& transformer, const tokenizer::Tokenizer& tokenizer, int64_t step,
+                   const spec::Recipe& recipe) {
+  std::vector<engine::Request> requests;
+  for (const std::string& prompt : recipe.log.sample_prompts) {
+    engine::Request request;
+    if (tokenizer.special_ids().bos >= 0) request.prompt.push_back(tokenizer.special_ids().bos);
+    tokenizer.encode_append(prompt, {}, request.prompt);
+    if (request.prompt.empty()) continue;
+    const int64_t room = transformer.spec().max_positions - static_cast<int64_t>(request.prompt.size());
+    request.stop_tokens = transformer.spec().eos_tokens;
+    request.max_new_tokens = std::min(recipe.log.sample_tokens, room);
+    request.sampling.seed = static_cast<uint64_t>(recipe.train.seed + step);
+    if (request.max_new_tokens > 0) requests.push_back(std::move(request));
+  }
+  engine::Generator generator(transformer, {});
+  const std::vector<engine::Result> results = generator.run(requests);
+  for (size_t i = 0; i < results.size(); ++i) {
+    std::printf("step %lld: %s%s\n", static_cast<long long>(step), recipe.log.sample_prompts[i].c_str(),
+                tokenizer.decode(results[i].tokens, true).c_str());
+  }
+  std::fflush(stdout);
+}
+
+void train(const Flags& flags, comm::Communicator& comm) {
+  const spec::Recipe recipe = spec::load_recipe(flags.recipe, flags.overrides);
+  if (flags.prints_recipe) {
+    if (comm.rank() == 0) std::printf("%s", spec::recipe_to_toml(recipe).c_str());
+    return;
+  }
+  train::Trainer trainer(recipe, comm);
+  if (comm.rank() == 0 && !flags.is_quiet) std::printf("%s\n", trainer.plan_text().c_str());
+  std::fflush(stdout);
+  if (flags.is_dry_run) return;
+  train::TrainHooks hooks;
+  hooks.sample = [&](const models::Transformer& transformer, const tokenizer::Tokenizer& tokenizer, int64_t step) {
+    print_samples(transformer, tokenizer, step, recipe);
+  };
+  const train::TrainResult result = trainer.run(hooks);
+  if (comm.rank() != 0) return;
+  if (!flags.is_quiet && result.losses.size() > 1)
+    std::printf("%s\n", base::text_plot(result.losses, 72, 14, "loss").c_str());
+  std::string line = fmt::format("{} steps, loss {:.4f}", base::format_grouped(result.steps), result.loss);
+  if (result.validation_loss) line += fmt::format(", validation loss {:.4f}", *result.validation_loss);
+  if (!result.stopped.empty()) line += ", stopped early: " + result.stopped;
+  std::printf("%s; model in %s\n", line.c_str(), result.checkpoint.c_str());
+  if (result.stopped.starts_with("diverged")) base::fail("training {}", result.stopped);
+}
+
+void run_train(const Flags& flags) {
+  comm::Communicator& comm = comm::world();
+  base::set_log_rank(comm.rank());
+  try {
+    train(flags, comm);
+  } catch (const std::exception& e) {
+    if (comm.size() == 1) throw;
+    // The other ranks would wait for this one for ever.
+    base::log_error("{}", e.what());
+    comm::abort_all(dynamic_cast<const base::UsageError*>(&e) ? 2 : 1);
+    throw;
+  }
+}
+
+}  // namespace
+
+void add_train(CLI::App& app) {
+  CLI::App* verb =
+      app.add_subcommand("train", "train a model by a recipe; resumes by itself (mpirun or srun for several ranks)");
+  auto flags = std::make_shared<Flags>();
+  verb->add_option("recipe", flags->recipe, "RECIPE.toml (docs/training.md lists its keys)")->required();
+  verb->add_option("overrides", flags->overrides, "section.key=value, wins over the recipe");
+  verb->add_flag("--dry-run", flags->is_dry_run, "print the plan (parameters, steps, tokens, memory) and stop");
+  verb->add_flag("--print-recipe", flags->prints_recipe, "print the effective recipe, every key written out, and stop");
+  verb->add_flag("-q,--quiet", flags->is_quiet, "no plan and no plot");
+  verb->callback([flags] { run_train(*flags); });
+}
+
+}  // namespace sinter::cli

@@ -1,0 +1,186 @@
+#include "data/tokenize.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "data/token_shard.h"
+
+namespace sinter::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kGroupBytes = 16 << 20;  // text tokenized at once: enough for all cores, little memory
+
+bool has_ending(const std::string& path, std::string_view ending) { return path.ends_with(ending); }
+
+bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == std::string_view::npos; }
+
+// Calls visit(document) for every document of a file; the view lives for the call only.
+void visit_documents(const base::MappedFile& file, const TokenizeOptions& options,
+                     const std::function<void(std::string_view)>& visit) {
+  const std::string_view text = file.text();
+  if (!has_ending(file.path(), ".jsonl")) {
+    for (size_t begin = 0; begin <= text.size();) {
+      size_t end = options.separator.empty() ? std::string_view::npos : text.find(options.separator, begin);
+      visit(text.substr(begin, end == std::string_view::npos ? std::string_view::npos : end - begin));
+      if (end == std::string_view::npos) break;
+      begin = end + options.separator.size();
+    }
+    return;
+  }
+  int64_t number = 1;
+  for (size_t begin = 0; begin < text.size(); ++number) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (is_blank(line)) continue;
+    const nlohmann::json value = base::parse_json(line, fmt::format("{} line {}", file.path(), number));
+    SINTER_CHECK(value.is_object() && value.contains(options.text_key) && value[options.text_key].is_string(),
+                 "'{}' line {}: expected an object with a string '{}'", file.path(), number, options.text_key);
+    visit(value[options.text_key].get_ref<const std::string&>());
+  }
+}
+
+// Gathers documents into groups, tokenizes a group on all cores and writes it in order.
+class ShardStream {
+ public:
+  ShardStream(std::string output, const tokenizer::Tokenizer& tokenizer, const TokenizeOptions& options)
+      : output_(std::move(output)), tokenizer_(tokenizer), hash_(tokenizer_hash(tokenizer)), options_(options) {
+    if (has_ending(output_, kShardExtension)) output_.resize(output_.size() - std::string_view(kShardExtension).size());
+  }
+
+  void add(std::string_view document) {
+    if (is_blank(document)) return;
+    texts_.emplace_back(document);
+    group_bytes_ += document.size();
+    if (group_bytes_ >= kGroupBytes) flush();
+  }
+
+  void flush() {
+    std::vector<std::string_view> views(texts_.begin(), texts_.end());
+    // One long text is cut inside; many texts go to the cores whole.
+    std::vector<std::vector<int32_t>> ids;
+    if (views.size() == 1) {
+      ids.push_back(tokenizer_.encode_parallel(views[0]));
+    } else {
+      ids = tokenizer_.encode_many(views);
+    }
+    const tokenizer::SpecialIds& special = tokenizer_.special_ids();
+    for (std::vector<int32_t>& document : ids) {
+      if (options_.add_bos && special.bos >= 0) document.insert(document.begin(), special.bos);
+      if (options_.add_eos && special.eos >= 0) document.push_back(special.eos);
+      write(document);
+    }
+    result_.num_bytes += static_cast<int64_t>(group_bytes_);
+    texts_.clear();
+    group_bytes_ = 0;
+  }
+
+  TokenizeResult finish() {
+    flush();
+    SINTER_CHECK(writer_ || !result_.shards.empty(), "there is no text to tokenize for '{}'", output_);
+    if (writer_) writer_->commit();
+    return std::move(result_);
+  }
+
+ private:
+  void write(const std::vector<int32_t>& document) {
+    if (writer_ && writer_->num_tokens() + static_cast<int64_t>(document.size()) > options_.max_shard_tokens) {
+      writer_->commit();
+      writer_.reset();
+    }
+    if (!writer_) {
+      const size_t number = result_.shards.size();
+      result_.shards.push_back(number == 0 ? output_ + kShardExtension
+                                           : fmt::format("{}-{:05}{}", output_, number, kShardExtension));
+      writer_ = std::make_unique<TokenShardWriter>(result_.shards.back(), tokenizer_.vocab_size(),
+                                                   hash_);
+    }
+    writer_->add_document(document);
+    result_.num_documents += 1;
+    result_.num_tokens += static_cast<int64_t>(document.size());
+  }
+
+  std::string output_;
+  const tokenizer::Tokenizer& tokenizer_;
+  const uint64_t hash_;
+  const TokenizeOptions& options_;
+  std::vector<std::string> texts_;
+  size_t group_bytes_ = 0;
+  std::unique_ptr<TokenShardWriter> writer_;
+  TokenizeResult result_;
+};
+
+}  // namespace
+
+uint64_t tokenizer_hash(const tokenizer::Tokenizer& tokenizer) {
+  return base::hash_text(tokenizer.to_json()) | 1;  // never 0, which means unknown
+}
+
+bool is_text_path(const std::string& path) {
+  constexpr std::array<std::string_view, 4> kEndings{".txt", ".text", ".md", ".jsonl"};
+  return std::any_of(kEndings.begin(), kEndings.end(),
+                     [&](std::string_view ending) { return has_ending(path, ending); });
+}
+
+TokenizeResult tokenize_files(const std::vector<std::string>& inputs, const std::string& output,
+                              const tokenizer::Tokenizer& tokenizer, const TokenizeOptions& options) {
+  int64_t bytes = 0, done = 0;
+  for (const std::string& input : inputs) {
+    SINTER_CHECK(fs::is_regular_file(input), "'{}' is not a file", input);
+    bytes += static_cast<int64_t>(fs::file_size(input));
+  }
+  ShardStream stream(output, tokenizer, options);
+  for (const std::string& input : inputs) {
+    const base::MappedFile file(input);
+    int64_t seen = 0;
+    visit_documents(file, options, [&](std::string_view document) {
+      stream.add(document);
+      seen += static_cast<int64_t>(document.size());
+      if (options.progress) options.progress(done + seen, bytes);
+    });
+    done += static_cast<int64_t>(file.bytes().size());
+  }
+  return stream.finish();
+}
+
+std::vector<spec::SourceRecipe> prepare_sources(const std::vector<spec::SourceRecipe>& sources,
+                                                const std::string& cache, const tokenizer::Tokenizer* tokenizer,
+                                                const TokenizeOptions& options) {
+  std::vector<spec::SourceRecipe> prepared;
+  for (const spec::SourceRecipe& source : sources) {
+    SINTER_CHECK(fs::exists(source.path), "data source '{}' does not exist", source.path);
+    prepared.push_back(source);
+    if (!is_text_path(source.path)) continue;
+    SINTER_CHECK(tokenizer, "data source '{}' is text: set data.tokenizer to a tokenizer folder or file", source.path);
+    const base::MappedFile file(source.path);
+    uint64_t key = base::hash_bytes(file.bytes(), tokenizer_hash(*tokenizer));
+    key = base::hash_text(options.separator + '\n' + options.text_key, key);
+    const std::string stem = fmt::format("{}/{}-{:016x}", cache, fs::path(source.path).stem().string(), key);
+    prepared.back().path = stem + kShardExtension;
+    if (fs::exists(prepared.back().path)) continue;
+    fs::create_directories(cache);
+    TokenizeOptions whole = options;
+    whole.max_shard_tokens = INT64_MAX;
+    const TokenizeResult result = tokenize_files({source.path}, stem, *tokenizer, whole);
+    base::log_info(
+        "tokenized {}: {} documents, {} tokens, {:.2f} bytes a token", source.path,
+        base::format_grouped(result.num_documents), base::format_grouped(result.num_tokens),
+        static_cast<double>(result.num_bytes) / static_cast<double>(std::max<int64_t>(result.num_tokens, 1)));
+  }
+  return prepared;
+}
+
+}  // namespace sinter::data

@@ -1,0 +1,291 @@
+#include "train/checkpoint.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "io/safetensors.h"
+
+namespace sinter::train {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr const char* kPrefix = "step-";
+constexpr const char* kTemporary = ".tmp";
+
+std::string step_name(int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
+std::string rank_file(int64_t rank) { return fmt::format("rank-{:05}.safetensors", rank); }
+std::string key_of(const std::string& kind, const std::string& name) { return kind + "/" + name; }
+
+// Elements [begin, end) of a tensor that `rank` of `ranks` writes.
+std::pair<int64_t, int64_t> share_of(int64_t elements, int64_t rank, int64_t ranks) {
+  return {elements * rank / ranks, elements * (rank + 1) / ranks};
+}
+
+std::vector<int64_t> axes_of(const core::Tensor& t) {
+  std::vector<int64_t> axes;
+  for (int i = 0; i < t.shape().rank(); ++i) axes.push_back(t.shape()[i]);
+  return axes;
+}
+
+// This rank's pieces into its file; returns their hashes in the order of the tensors.
+std::vector<uint64_t> write_rank_file(const std::string& path, const std::vector<StateTensor>& tensors, int rank,
+                                      int ranks) {
+  io::SafetensorsWriter writer(path, {{"format", "sinter state"}});
+  for (const StateTensor& t : tensors) {
+    auto [begin, end] = share_of(t.values.num_elements(), rank, ranks);
+    writer.declare(key_of(t.kind, t.name), base::DType::f32, {end - begin});
+  }
+  std::vector<uint64_t> hashes;
+  for (const StateTensor& t : tensors) {
+    auto [begin, end] = share_of(t.values.num_elements(), rank, ranks);
+    const core::Tensor flat = t.values.reshape({t.values.num_elements()});
+    const std::vector<float> values = core::to_host<float>(flat.slice(begin, end - begin));
+    hashes.push_back(base::hash_bytes(std::as_bytes(std::span(values))));
+    writer.write(key_of(t.kind, t.name), std::as_bytes(std::span(values)));
+  }
+  writer.commit();
+  return hashes;
+}
+
+json make_index(const RunState& run, const std::vector<StateTensor>& tensors, const std::vector<uint64_t>& hashes,
+                int ranks) {
+  json entries = json::array();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    json pieces = json::array();
+    for (int r = 0; r < ranks; ++r) {
+      auto [begin, end] = share_of(tensors[i].values.num_elements(), r, ranks);
+      const uint64_t hash = hashes[static_cast<size_t>(r) * tensors.size() + i];
+      pieces.push_back(
+          {{"file", rank_file(r)}, {"begin", begin}, {"count", end - begin}, {"hash", fmt::format("{:016x}", hash)}});
+    }
+    entries.push_back({{"kind", tensors[i].kind},
+                       {"name", tensors[i].name},
+                       {"shape", axes_of(tensors[i].values)},
+                       {"pieces", pieces}});
+  }
+  return {{"format", "sinter state"},
+          {"version", 1},
+          {"step", run.step},
+          {"updates", run.updates},
+          {"tokens", run.tokens},
+          {"guard", run.guard},
+          {"noise_scale", run.noise_scale},
+          {"ranks", ranks},
+          {"recipe", run.recipe},
+          {"tensors", entries}};
+}
+
+// Reads keys of index.json with errors that name them.
+class Reader {
+ public:
+  Reader(const json& object, std::string where) : object_(object), where_(std::move(where)) {
+    SINTER_CHECK(object.is_object(), "{} is not a JSON object", where_);
+  }
+  const json& at(const char* key) const {
+    auto it = object_.find(key);
+    SINTER_CHECK(it != object_.end(), "{}: key '{}' is missing", where_, key);
+    return *it;
+  }
+  int64_t count(const char* key) const {
+    const json& v = at(key);
+    SINTER_CHECK(v.is_number_integer() && v >= 0 && v <= int64_t{1} << 56, "{}: '{}' is not a count", where_, key);
+    return v.get<int64_t>();
+  }
+  std::string text(const char* key) const {
+    SINTER_CHECK(at(key).is_string(), "{}: '{}' is not a string", where_, key);
+    return at(key).get<std::string>();
+  }
+  const json& list(const char* key) const {
+    SINTER_CHECK(at(key).is_array(), "{}: '{}' is not a list", where_, key);
+    return at(key);
+  }
+  std::vector<double> numbers(const char* key) const {
+    std::vector<double> out;
+    for (const json& v : list(key)) {
+      SINTER_CHECK(v.is_number(), "{}: '{}' holds something that is not a number", where_, key);
+      out.push_back(v.get<double>());
+    }
+    return out;
+  }
+
+ private:
+  const json& object_;
+  std::string where_;
+};
+
+StateEntry parse_entry(const json& value, const std::string& origin) {
+  Reader entry(value, origin + ": a tensor");
+  StateEntry out{entry.text("kind"), entry.text("name"), {}, {}};
+  const std::string where = fmt::format("{}: tensor '{}'", origin, key_of(out.kind, out.name));
+  int64_t elements = 1;
+  for (const json& axis : entry.list("shape")) {
+    SINTER_CHECK(axis.is_number_integer() && axis > 0 && axis <= int64_t{1} << 40, "{}: shape is not a list of sizes",
+                 where);
+    out.shape.push_back(axis.get<int64_t>());
+    SINTER_CHECK(elements <= (int64_t{1} << 48) / out.shape.back(), "{}: shape is too large", where);
+    elements *= out.shape.back();
+  }
+  int64_t next = 0;
+  for (const json& item : entry.list("pieces")) {
+    Reader piece(item, where);
+    StatePiece p{piece.text("file"), piece.count("begin"), piece.count("count"), 0};
+    const std::string hash = piece.text("hash");
+    SINTER_CHECK(hash.size() == 16 && hash.find_first_not_of("0123456789abcdef") == std::string::npos,
+                 "{}: hash '{}' is not 16 hex digits", where, hash);
+    p.hash = std::stoull(hash, nullptr, 16);
+    SINTER_CHECK(p.file.find('/') == std::string::npos && p.file.size() < 200,
+                 "{}: file '{}' is not in the state folder", where, p.file);
+    SINTER_CHECK(p.begin == next, "{}: a piece begins at {}, expected {}", where, p.begin, next);
+    next += p.count;
+    out.pieces.push_back(std::move(p));
+  }
+  SINTER_CHECK(next == elements, "{}: pieces hold {} of {} elements", where, next, elements);
+  return out;
+}
+
+std::string index_path(const std::string& folder) { return folder + "/state/index.json"; }
+
+}  // namespace
+
+StateIndex parse_state_index(std::string_view text, const std::string& origin) {
+  const json value = base::parse_json(text, origin);
+  Reader root(value, "'" + origin + "'");
+  SINTER_CHECK(root.text("format") == "sinter state", "'{}' is not a checkpoint index", origin);
+  SINTER_CHECK(root.count("version") == 1, "'{}': version {}; this program reads version 1", origin,
+               root.count("version"));
+  StateIndex index;
+  index.run = {root.count("step"),    root.count("updates"),       root.count("tokens"),
+               root.numbers("guard"), root.numbers("noise_scale"), root.text("recipe")};
+  index.ranks = root.count("ranks");
+  for (const json& entry : root.list("tensors")) index.entries.push_back(parse_entry(entry, "'" + origin + "'"));
+  return index;
+}
+
+CheckpointFolder::CheckpointFolder(std::string dir, int64_t keep, comm::Communicator& comm)
+    : dir_(std::move(dir)), keep_(keep), comm_(comm) {
+  if (comm_.rank() == 0) {
+    std::error_code error;
+    fs::create_directories(dir_, error);
+    SINTER_CHECK(!error, "cannot create checkpoint.dir '{}': {}", dir_, error.message());
+    for (const auto& entry : fs::directory_iterator(dir_)) {  // what a killed run left half written
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with(kPrefix) && name.ends_with(kTemporary)) fs::remove_all(entry.path());
+    }
+  }
+  comm_.barrier();
+}
+
+std::optional<std::string> CheckpointFolder::find_latest() const {
+  const std::string latest = dir_ + "/latest";
+  if (fs::exists(index_path(latest))) return latest;
+  std::string best;
+  if (!fs::exists(dir_)) return std::nullopt;
+  for (const auto& entry : fs::directory_iterator(dir_)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kPrefix) && !name.ends_with(kTemporary) && fs::exists(index_path(entry.path().string()))) {
+      best = std::max(best, entry.path().string());
+    }
+  }
+  return best.empty() ? std::nullopt : std::optional(best);
+}
+
+void CheckpointFolder::save(const RunState& run, const std::vector<StateTensor>& tensors,
+                            const std::function<void(const std::string& folder)>& export_model) {
+  const std::string name = step_name(run.step), target = dir_ + "/" + name, temporary = target + kTemporary;
+  if (comm_.rank() == 0) {
+    fs::remove_all(temporary);
+    fs::create_directories(temporary + "/state");
+  }
+  comm_.barrier();
+  const std::vector<uint64_t> own =
+      write_rank_file(temporary + "/state/" + rank_file(comm_.rank()), tensors, comm_.rank(), comm_.size());
+  std::vector<uint64_t> hashes(own.size() * static_cast<size_t>(comm_.size()));
+  comm_.all_gather(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(hashes)));
+  if (comm_.rank() == 0) {
+    if (export_model) export_model(temporary);
+    base::save_json(temporary + "/state/index.json", make_index(run, tensors, hashes, comm_.size()));
+    base::sync_folder(temporary);
+    if (fs::exists(target)) {  // the same step saved again: swapped in one move, so that one of the two is always there
+      SINTER_CHECK(::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0,
+                   "cannot replace '{}': {}", target, std::strerror(errno));
+      fs::remove_all(temporary);
+    } else {
+      fs::rename(temporary, target);
+    }
+    base::sync_folder(dir_);
+    const std::string link = dir_ + "/latest.tmp";
+    fs::remove(link);
+    fs::create_directory_symlink(name, link);
+    fs::rename(link, dir_ + "/latest");
+    base::sync_folder(dir_);
+    clean_up();
+  }
+  comm_.barrier();
+}
+
+void CheckpointFolder::clean_up() const {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(dir_)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kPrefix) && !name.ends_with(kTemporary)) names.insert(name);
+  }
+  while (static_cast<int64_t>(names.size()) > keep_) {
+    const std::string oldest = dir_ + "/" + *names.begin(), doomed = oldest + kTemporary;
+    names.erase(names.begin());
+    fs::rename(oldest, doomed);  // so that a kill in the middle of removing leaves nothing that looks complete
+    fs::remove_all(doomed);
+  }
+}
+
+RunState load_checkpoint(const std::string& folder, const std::vector<StateTensor>& tensors) {
+  const std::string path = index_path(folder);
+  SINTER_CHECK(fs::exists(path), "'{}' is not a checkpoint: there is no state/index.json in it", folder);
+  const StateIndex index = parse_state_index(base::read_file(path), path);
+  std::map<std::string, const StateEntry*> entries;
+  for (const StateEntry& entry : index.entries) entries[key_of(entry.kind, entry.name)] = &entry;
+  std::map<std::string, std::unique_ptr<io::SafetensorsFile>> files;
+  for (const StateTensor& t : tensors) {
+    const std::string key = key_of(t.kind, t.name);
+    auto found = entries.find(key);
+    SINTER_CHECK(found != entries.end(), "checkpoint '{}' has no '{}': it was made with another model or optimizer",
+                 folder, key);
+    const StateEntry& entry = *found->second;
+    SINTER_CHECK(entry.shape == axes_of(t.values), "checkpoint '{}': '{}' has shape {}, this model's is {}", folder,
+                 key, io::shape_to_string(entry.shape), t.values.shape().to_string());
+    std::vector<float> values(static_cast<size_t>(t.values.num_elements()));
+    for (const StatePiece& piece : entry.pieces) {
+      std::unique_ptr<io::SafetensorsFile>& file = files[piece.file];
+      if (!file) file = std::make_unique<io::SafetensorsFile>(folder + "/state/" + piece.file);
+      const io::TensorEntry* stored = file->find(key);
+      SINTER_CHECK(stored && stored->dtype == base::DType::f32 && stored->num_elements() == piece.count,
+                   "checkpoint file '{}' does not hold {} elements of '{}'", file->path(), piece.count, key);
+      SINTER_CHECK(base::hash_bytes(stored->bytes) == piece.hash,
+                   "checkpoint file '{}': '{}' is damaged (its hash does not fit); resume from another step",
+                   file->path(), key);
+      std::memcpy(values.data() + piece.begin, stored->bytes.data(), stored->bytes.size());
+    }
+    core::DeviceRuntime& device = core::runtime(t.values.device());
+    device.copy_to_device(t.values.raw(), values.data(), t.values.bytes(), device.stream());
+    device.synchronize(device.stream());
+  }
+  return index.run;
+}
+
+}  // namespace sinter::train

@@ -1,0 +1,81 @@
+// Checkpoints (docs/formats.md): a folder per saved step that is at once a Hugging Face model and a resumable state.
+//
+//   DIR/latest                       symbolic link to the newest complete one
+//   DIR/step-00000100/               config.json, model.safetensors, tokenizer files
+//   DIR/step-00000100/state/         index.json and a file per rank: global tensor names, and pieces by flat offset,
+//                                    so that any number of ranks can load it
+//
+// A checkpoint is written under a temporary name, synced and renamed: kill -9 at any moment leaves the last one whole.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "core/tensor.h"
+
+namespace sinter::train {
+
+// One tensor of the state. All ranks hold the whole of it; each writes its share.
+struct StateTensor {
+  std::string kind;     // "master", "m", "v", ...
+  std::string name;     // the parameter table's
+  core::Tensor values;  // f32
+};
+
+// What a run needs besides tensors to go on bit for bit.
+struct RunState {
+  int64_t step = 0;     // steps done
+  int64_t updates = 0;  // of the optimizer: steps less the skipped ones
+  int64_t tokens = 0;   // seen
+  std::vector<double> guard, noise_scale;
+  std::string recipe;  // the effective recipe, for people and for `sinter inspect`
+};
+
+// index.json of a state folder, parsed and checked.
+struct StatePiece {
+  std::string file;
+  int64_t begin = 0, count = 0;  // elements of the flattened tensor
+  uint64_t hash = 0;
+};
+struct StateEntry {
+  std::string kind, name;
+  std::vector<int64_t> shape;
+  std::vector<StatePiece> pieces;  // in order, without gaps
+};
+struct StateIndex {
+  RunState run;
+  int64_t ranks = 0;
+  std::vector<StateEntry> entries;
+};
+// Throws base::Error naming `origin` and the key.
+StateIndex parse_state_index(std::string_view json, const std::string& origin);
+
+class CheckpointFolder {
+ public:
+  CheckpointFolder(std::string dir, int64_t keep, comm::Communicator& comm);
+
+  // Writes step-N with everyone's share of the state. `export_model` (rank 0; may be empty) writes the Hugging Face
+  // files into the folder it is given. Then moves `latest` and removes all but the newest `keep`.
+  void save(const RunState& run, const std::vector<StateTensor>& tensors,
+            const std::function<void(const std::string& folder)>& export_model);
+
+  // The checkpoint that resume = auto means: `latest`, else the newest complete step. Nothing when there is none.
+  std::optional<std::string> find_latest() const;
+  const std::string& dir() const { return dir_; }
+
+ private:
+  void clean_up() const;
+  std::string dir_;
+  int64_t keep_;
+  comm::Communicator& comm_;
+};
+
+// Reads a checkpoint folder into the tensors (every one must be there with its shape). Throws base::Error naming the
+// file when something is missing, cut off or damaged.
+RunState load_checkpoint(const std::string& folder, const std::vector<StateTensor>& tensors);
+
+}  // namespace sinter::train

@@ -1,0 +1,15 @@
+// The Hugging Face folder of a model in training.
+#pragma once
+#include <string>
+
+#include "models/parameter_store.h"
+#include "spec/model_spec.h"
+
+namespace sinter::train {
+
+// config.json, model.safetensors (f32 for an fp32 run, else the compute format) and the tokenizer's files copied from
+// `tokenizer_path` (a folder or a file; "" = none) into `folder`.
+void export_model(const std::string& folder, const spec::ModelSpec& spec, const models::ParameterStore& store,
+                  const std::string& tokenizer_path);
+
+}  // namespace sinter::train

@@ -1,0 +1,78 @@
+#include "train/metrics.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+
+namespace sinter::train {
+namespace {
+
+using nlohmann::json;
+
+// NaN is not JSON.
+json number(double value) { return std::isfinite(value) ? json(value) : json(nullptr); }
+
+}  // namespace
+
+MetricsFile::MetricsFile(std::string path, int64_t resumed_step) : path_(std::move(path)) {
+  std::string kept;
+  if (resumed_step > 0 && std::filesystem::exists(path_)) {
+    const std::string content = base::read_file(path_);
+    for (size_t begin = 0; begin < content.size();) {
+      const size_t end = content.find('\n', begin);
+      if (end == std::string::npos) break;  // a line cut off by a kill
+      const json line = json::parse(content.begin() + static_cast<long>(begin),
+                                    content.begin() + static_cast<long>(end), nullptr, false);
+      if (line.is_object() && line.value("step", int64_t{0}) <= resumed_step) {
+        kept.append(content, begin, end + 1 - begin);
+        if (line.contains("loss") && line["loss"].is_number()) losses_.push_back(line["loss"].get<double>());
+      }
+      begin = end + 1;
+    }
+  }
+  base::write_file_atomic(path_, kept);
+}
+
+void MetricsFile::append(const StepMetrics& m) {
+  json line{{"step", m.step},
+            {"tokens", m.tokens},
+            {"loss", number(m.loss)},
+            {"grad_norm", number(m.grad_norm)},
+            {"lr", m.lr},
+            {"seconds", m.seconds},
+            {"tokens_per_second", m.tokens_per_second},
+            {"flops_share", m.flops_share}};
+  auto add = [&](const char* key, const std::optional<double>& value) {
+    if (value) line[key] = number(*value);
+  };
+  add("noise_scale_tokens", m.noise_scale_tokens);
+  add("balance_loss", m.balance_loss);
+  add("mtp_loss", m.mtp_loss);
+  add("validation_loss", m.validation_loss);
+  if (m.is_skipped) line["skipped"] = true;
+  std::ofstream out(path_, std::ios::app);
+  out << line.dump() << '\n' << std::flush;
+  SINTER_CHECK(out.good(), "cannot write '{}'", path_);
+  if (std::isfinite(m.loss)) losses_.push_back(m.loss);
+}
+
+std::string format_flops(double flops) {
+  return flops >= 1e12 ? fmt::format("{:.2f} TFLOP/s", flops / 1e12) : fmt::format("{:.1f} GFLOP/s", flops / 1e9);
+}
+
+std::string progress_text(const StepMetrics& m, int64_t steps, double peak_flops, double seconds_left) {
+  const std::string rate =
+      m.tokens_per_second < 1000 ? fmt::format("{:.0f}", m.tokens_per_second) : base::format_count(m.tokens_per_second);
+  return fmt::format("step {}/{}  loss {:.4f}  {} tok/s  {:.0f}% of {}  {}", m.step, steps, m.loss, rate,
+                     100 * m.flops_share, format_flops(peak_flops),
+                     m.step == steps ? "done" : base::format_duration(seconds_left) + " left");
+}
+
+}  // namespace sinter::train

@@ -1,0 +1,116 @@
+#include "train/optimizer.h"
+
+#include <algorithm>
+
+#include "kernels/table.h"
+#include "train/muon.h"
+
+namespace sinter::train {
+namespace {
+
+using core::Tensor;
+using spec::OptimizerKind;
+
+}  // namespace
+
+Optimizer::Optimizer(const spec::OptimizerRecipe& recipe, models::ParameterStore& store)
+    : recipe_(recipe), store_(store) {
+  std::vector<size_t> order(store.slots().size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return store.slots()[a].offset < store.slots()[b].offset; });
+  if (recipe.kind == OptimizerKind::muon) muon_ = std::make_unique<Muon>(recipe, store);
+  // Neighbours that are treated alike are one range.
+  int64_t begin = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    const models::ParameterStore::Slot& slot = store.slots()[order[i]];
+    const int64_t end = i + 1 < order.size() ? store.slots()[order[i + 1]].offset : store.num_elements();
+    const bool is_muon = muon_ && Muon::takes(slot.info);
+    const bool next_is_alike = i + 1 < order.size() && store.slots()[order[i + 1]].info.decays == slot.info.decays &&
+                               (muon_ && Muon::takes(store.slots()[order[i + 1]].info)) == is_muon;
+    if (next_is_alike) continue;
+    if (!is_muon) add_range(begin, end, slot.info.decays);
+    begin = end;
+  }
+  if (muon_) {
+    for (const Muon::State& state : muon_->states()) states_.push_back({"momentum", state.slot, state.momentum});
+  }
+}
+
+Optimizer::~Optimizer() = default;
+
+void Optimizer::add_range(int64_t begin, int64_t end, bool decays) {
+  core::DeviceRuntime& device = core::runtime(store_.options().device);
+  auto zeros = [&] {
+    Tensor t(device.allocator(), {end - begin}, core::DType::f32);
+    device.set_zero(t.raw(), t.bytes(), device.stream());
+    return t;
+  };
+  Range range{begin, end - begin, decays, {}, {}};
+  if (recipe_.kind == OptimizerKind::sgd) {
+    if (recipe_.momentum > 0) range.first = zeros();
+  } else {
+    range.first = zeros();
+    range.second = zeros();
+  }
+  add_states(range);
+  ranges_.push_back(std::move(range));
+}
+
+void Optimizer::add_states(const Range& range) {
+  for (size_t i = 0; i < store_.slots().size(); ++i) {
+    const models::ParameterStore::Slot& slot = store_.slots()[i];
+    if (slot.offset < range.begin || slot.offset >= range.begin + range.count) continue;
+    const int64_t at = slot.offset - range.begin, n = slot.info.num_elements();
+    if (range.first) states_.push_back({range.second ? "m" : "velocity", i, range.first.slice(at, n)});
+    if (range.second) states_.push_back({"v", i, range.second.slice(at, n)});
+  }
+}
+
+size_t Optimizer::state_bytes() const {
+  size_t bytes = muon_ ? muon_->bytes() : 0;
+  for (const Range& range : ranges_) bytes += range.first.bytes() + range.second.bytes();
+  return bytes;
+}
+
+void Optimizer::update(const Tensor& control, double lr_factor) {
+  ++num_updates_;
+  core::Stream& stream = core::runtime(store_.options().device).stream();
+  const kernels::KernelTable& kernels = kernels::kernels_for(store_.options().device);
+  const bool rounds = store_.options().compute != core::DType::f32;
+  const auto lr = static_cast<float>(recipe_.lr * lr_factor);
+  for (const Range& range : ranges_) {
+    Tensor master = store_.master().slice(range.begin, range.count),
+           grad = store_.grad().slice(range.begin, range.count);
+    Tensor copy = rounds ? store_.compute().slice(range.begin, range.count) : Tensor();
+    const auto decay =
+        static_cast<float>(range.decays && recipe_.kind != OptimizerKind::adam ? recipe_.weight_decay : 0);
+    if (recipe_.kind == OptimizerKind::sgd) {
+      kernels.sgd(stream, {.master = master,
+                           .grad = grad,
+                           .velocity = range.first,
+                           .copy = copy,
+                           .control = control,
+                           .lr = lr,
+                           .momentum = static_cast<float>(recipe_.momentum),
+                           .weight_decay = decay});
+    } else {
+      kernels.adamw(stream, {.master = master,
+                             .grad = grad,
+                             .m = range.first,
+                             .v = range.second,
+                             .copy = copy,
+                             .control = control,
+                             .lr = lr,
+                             .beta1 = static_cast<float>(recipe_.beta1),
+                             .beta2 = static_cast<float>(recipe_.beta2),
+                             .eps = static_cast<float>(recipe_.eps),
+                             .weight_decay = decay,
+                             .step = num_updates_});
+    }
+  }
+  if (muon_) muon_->update(control, static_cast<float>(recipe_.muon_lr * lr_factor));
+  store_.bump_versions();
+}
+
+}  // namespace sinter::train

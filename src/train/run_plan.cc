@@ -1,0 +1,212 @@
+#include "train/run_plan.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "data/tokenize.h"
+#include "plan/flops.h"
+#include "train/optimizer.h"
+
+namespace sinter::train {
+namespace {
+
+namespace fs = std::filesystem;
+using base::format_bytes;
+using base::format_count;
+using base::format_grouped;
+
+autograd::Recompute to_tape(spec::Recompute mode) {
+  switch (mode) {
+    case spec::Recompute::selective:
+      return autograd::Recompute::selective;
+    case spec::Recompute::full:
+      return autograd::Recompute::full;
+    default:
+      return autograd::Recompute::none;
+  }
+}
+
+bool has_tokenizer(const std::string& folder) {
+  return fs::exists(folder + "/tokenizer.json") || fs::exists(folder + "/tokenizer.model");
+}
+
+// Shards for all sources. Only one rank writes the cache.
+data::LoaderOptions prepare_data(const spec::Recipe& recipe, const tokenizer::Tokenizer* tokenizer,
+                                 comm::Communicator& comm) {
+  const std::string cache = recipe.data.cache.empty() ? recipe.checkpoint.dir + "/tokens" : recipe.data.cache;
+  data::TokenizeOptions options;
+  options.separator = recipe.data.separator;
+  options.text_key = recipe.data.text_key;
+  data::LoaderOptions loader;
+  auto prepare = [&] {
+    loader.sources = data::prepare_sources(recipe.data.sources, cache, tokenizer, options);
+    loader.validation = data::prepare_sources(recipe.data.validation, cache, tokenizer, options);
+  };
+  if (comm.rank() == 0) prepare();
+  comm.barrier();
+  if (comm.rank() != 0) prepare();
+  loader.validation_micro_batches = recipe.log.eval_batches;
+  loader.window = recipe.data.sequence_length;
+  loader.micro_batch = recipe.train.micro_batch;
+  loader.packing = recipe.data.packing;
+  loader.shuffle = recipe.data.shuffle;
+  loader.seed = static_cast<uint64_t>(recipe.train.seed);
+  loader.rank = comm.rank();
+  loader.ranks = comm.size();
+  return loader;
+}
+
+data::BatchSchedule make_batches(const spec::Recipe& recipe, int ranks) {
+  const int64_t T = recipe.data.sequence_length, granularity = recipe.train.micro_batch * ranks;
+  const int64_t tokens = recipe.train.batch_tokens ? recipe.train.batch_tokens : granularity * T;
+  SINTER_CHECK(
+      tokens % (granularity * T) == 0,
+      "train.batch_tokens {} is not a multiple of micro_batch {} x sequence_length {} x {} ranks = {}; nearest is {}",
+      tokens, recipe.train.micro_batch, T, ranks, granularity * T,
+      std::max<int64_t>(1, (tokens + granularity * T / 2) / (granularity * T)) * granularity * T);
+  const int64_t first = recipe.train.ramp_steps ? recipe.train.ramp_from_tokens / T : tokens / T;
+  return data::BatchSchedule(first, tokens / T, recipe.train.ramp_steps, granularity);
+}
+
+// Token ids that the exported config names, from the tokenizer where the model itself does not say.
+void set_special_tokens(spec::ModelSpec& model, const tokenizer::Tokenizer* tokenizer) {
+  if (!tokenizer) return;
+  const tokenizer::SpecialIds& ids = tokenizer->special_ids();
+  if (model.bos_token < 0) model.bos_token = ids.bos;
+  if (model.pad_token < 0) model.pad_token = ids.pad;
+  if (model.eos_tokens.empty() && ids.eos >= 0) model.eos_tokens = {ids.eos};
+}
+
+void check_data(const RunPlan& plan) {
+  const data::TokenSource& first = *plan.loader->sources().front();
+  SINTER_CHECK(first.vocab_size() <= plan.model.vocab_size, "'{}' was made with a vocabulary of {}, the model's is {}",
+               first.path(), first.vocab_size(), plan.model.vocab_size);
+  SINTER_CHECK(plan.recipe.data.sequence_length <= plan.model.max_positions || !plan.model.learned_positions,
+               "data.sequence_length {} is longer than the model's {} positions", plan.recipe.data.sequence_length,
+               plan.model.max_positions);
+  if (!plan.tokenizer) return;
+  const uint64_t own = data::tokenizer_hash(*plan.tokenizer);
+  for (const auto& source : plan.loader->sources()) {
+    SINTER_CHECK(source->tokenizer_hash() == 0 || source->tokenizer_hash() == own,
+                 "'{}' was made with another tokenizer than '{}'; tokenize it again", source->path(),
+                 plan.tokenizer_path);
+  }
+}
+
+void plan_memory_rows(RunPlan& plan) {
+  const core::Device nowhere{core::DeviceKind::shapes, 0};
+  models::ParameterStore store(plan.model, {.device = nowhere, .compute = plan.shape.compute, .trains = true});
+  const Optimizer optimizer(plan.recipe.optimizer, store);
+  const auto n = static_cast<size_t>(store.num_elements());
+  plan.memory = plan_step(plan.model, plan.shape);
+  plan.memory_rows = {{"weights (f32 masters)", n * 4}};
+  if (plan.shape.compute != core::DType::f32) {
+    plan.memory_rows.push_back(
+        {fmt::format("weights ({})", base::dtype_name(plan.shape.compute)), n * base::dtype_bytes(plan.shape.compute)});
+  }
+  plan.memory_rows.push_back({"gradients (f32)", n * 4});
+  plan.memory_rows.push_back({"optimizer", optimizer.state_bytes()});
+  plan.memory_rows.push_back({"activations", plan.memory.arena_bytes()});
+  const auto T = static_cast<size_t>(plan.shape.num_tokens), S = static_cast<size_t>(plan.shape.num_sequences);
+  const auto heads = static_cast<size_t>(plan.model.mtp_heads), A = static_cast<size_t>(plan.shape.max_micro_batches);
+  plan.memory_rows.push_back({"batch and losses", 4 * (T * 5 + 2 * S + 1 + A * T * (1 + heads) + 2 * heads * T)});
+  core::DeviceRuntime& runtime = core::runtime(plan.device);
+  const size_t there =
+      plan.device.kind == core::DeviceKind::cpu ? runtime.total_memory_bytes() : runtime.free_memory_bytes();
+  SINTER_CHECK(plan.memory_bytes() <= there,
+               "this run needs {} on {}, which has {}; lower train.micro_batch (now {}) or set train.recompute = "
+               "\"full\" (now \"{}\")",
+               format_bytes(double(plan.memory_bytes())), plan.device.to_string(), format_bytes(double(there)),
+               plan.recipe.train.micro_batch, spec::recompute_name(plan.recipe.train.recompute));
+}
+
+}  // namespace
+
+size_t RunPlan::memory_bytes() const {
+  size_t sum = 0;
+  for (const MemoryRow& row : memory_rows) sum += row.bytes;
+  return sum;
+}
+
+RunPlan make_run_plan(const spec::Recipe& recipe, comm::Communicator& comm) {
+  RunPlan plan;
+  plan.recipe = recipe;
+  plan.device = core::parse_device(recipe.train.device);
+  SINTER_CHECK(recipe.parallel.dp == 0 || recipe.parallel.dp == comm.size(),
+               "parallel.dp is {} but the launch has {} ranks", recipe.parallel.dp, comm.size());
+  plan.tokenizer_path = recipe.data.tokenizer;
+  if (plan.tokenizer_path.empty() && !recipe.model.path.empty() && has_tokenizer(recipe.model.path)) {
+    plan.tokenizer_path = recipe.model.path;
+  }
+  if (!plan.tokenizer_path.empty()) {
+    plan.tokenizer = std::make_unique<tokenizer::Tokenizer>(tokenizer::Tokenizer::load(plan.tokenizer_path));
+  }
+  const data::LoaderOptions options = prepare_data(recipe, plan.tokenizer.get(), comm);
+  plan.batches = std::make_unique<data::BatchSchedule>(make_batches(recipe, comm.size()));
+  plan.loader = std::make_unique<data::Loader>(options, *plan.batches);
+  const int64_t vocab = plan.tokenizer ? plan.tokenizer->vocab_size() : plan.loader->sources().front()->vocab_size();
+  plan.model = spec::make_model_spec(recipe, vocab);
+  set_special_tokens(plan.model, plan.tokenizer.get());
+  check_data(plan);
+
+  const int64_t T = recipe.data.sequence_length;
+  plan.steps = recipe.train.steps ? recipe.train.steps : plan.batches->steps_for((recipe.train.tokens + T - 1) / T);
+  int64_t most = 1;
+  for (int64_t step = 0; step <= std::min(recipe.train.ramp_steps, plan.steps); ++step) {
+    most = std::max(most, plan.loader->micro_batches_at(step));
+  }
+  plan.shape = {.num_tokens = plan.loader->max_tokens(),
+                .num_sequences = plan.loader->max_sequences(),
+                .window = T,
+                .max_micro_batches = most,
+                .recompute = to_tape(recipe.train.recompute),
+                .compute = recipe.train.precision,
+                .mtp_weight = recipe.model.mtp_weight,
+                .seed = static_cast<uint64_t>(recipe.train.seed)};
+  plan.flops_per_token = plan::train_flops_per_token(plan::make_flop_basis(plan.model), static_cast<double>(T),
+                                                     plan::flop_convention("palm-causal"))
+                             .total();
+  plan_memory_rows(plan);
+  return plan;
+}
+
+std::string describe(const RunPlan& plan, comm::Communicator& comm) {
+  const spec::ParameterCounts counts = spec::count_parameters(plan.model);
+  const int64_t T = plan.shape.window;
+  std::string text =
+      fmt::format("model      {}, {} parameters{}, {} layers, width {}, vocabulary {}\n",
+                  spec::family_name(plan.model.family), format_grouped(counts.total),
+                  counts.active == counts.total ? "" : fmt::format(" ({} active)", format_count(double(counts.active))),
+                  plan.model.num_layers, plan.model.hidden, format_grouped(plan.model.vocab_size));
+  const int64_t first = plan.batches->sequences_at(0), last = plan.batches->sequences_at(plan.steps);
+  text += fmt::format("steps      {} of {}{} tokens = {} micro-batches of {} x {} on {} rank{}\n",
+                      format_grouped(plan.steps), first == last ? "" : format_grouped(first * T) + " growing to ",
+                      format_grouped(last * T), last / (plan.recipe.train.micro_batch * comm.size()),
+                      plan.recipe.train.micro_batch, T, comm.size(), comm.size() == 1 ? "" : "s");
+  text += fmt::format("tokens     {} in all, {} FLOPs ({} a token: 6 N + 6 L T D)\n", format_grouped(plan.tokens()),
+                      format_count(plan.flops_per_token * static_cast<double>(plan.tokens())),
+                      format_count(plan.flops_per_token));
+  double weights = 0;
+  for (const spec::SourceRecipe& source : plan.recipe.data.sources) weights += source.weight;
+  for (size_t s = 0; s < plan.loader->sources().size(); ++s) {
+    const data::TokenSource& source = *plan.loader->sources()[s];
+    const double share = plan.recipe.data.sources[s].weight / weights;
+    text += fmt::format("data       {}: {} documents, {} tokens, {:.0f}% of the run = {:.2f} epochs\n",
+                        plan.recipe.data.sources[s].path, format_grouped(source.num_documents()),
+                        format_grouped(source.num_tokens()), 100 * share,
+                        share * static_cast<double>(plan.tokens()) / static_cast<double>(source.num_windows() * T));
+  }
+  text += fmt::format("device     {}, {}, recompute {}\n", core::runtime(plan.device).description(),
+                      base::dtype_name(plan.shape.compute), spec::recompute_name(plan.recipe.train.recompute));
+  base::Table table({"memory of a rank", "bytes", ""});
+  for (const MemoryRow& row : plan.memory_rows)
+    table.add_row({row.what, format_grouped(static_cast<int64_t>(row.bytes)), format_bytes(double(row.bytes))});
+  table.add_row(
+      {"all", format_grouped(static_cast<int64_t>(plan.memory_bytes())), format_bytes(double(plan.memory_bytes()))});
+  return text + table.to_string();
+}
+
+}  // namespace sinter::train

@@ -1,0 +1,42 @@
+// Everything a run fixes before its first step: data, architecture, batch, memory.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "comm/communicator.h"
+#include "data/loader.h"
+#include "spec/recipe.h"
+#include "tokenizer/tokenizer.h"
+#include "train/step.h"
+
+namespace sinter::train {
+
+struct MemoryRow {
+  std::string what;
+  size_t bytes = 0;
+};
+
+struct RunPlan {
+  spec::Recipe recipe;
+  spec::ModelSpec model;
+  std::string tokenizer_path;  // "" when there is none
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer;
+  std::unique_ptr<data::Loader> loader;
+  std::unique_ptr<data::BatchSchedule> batches;
+  int64_t steps = 0;
+  core::Device device;
+  StepShape shape;
+  StepPlan memory;
+  std::vector<MemoryRow> memory_rows;  // of one rank
+  double flops_per_token = 0;          // 6 N + 6 L T D
+
+  size_t memory_bytes() const;
+  int64_t tokens() const { return batches->sequences_before(steps) * shape.window; }
+};
+
+// Text sources are tokenized by rank 0 while the others wait.
+RunPlan make_run_plan(const spec::Recipe& recipe, comm::Communicator& comm);
+std::string describe(const RunPlan& plan, comm::Communicator& comm);
+
+}  // namespace sinter::train

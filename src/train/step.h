@@ -1,0 +1,91 @@
+// The heart of training: one optimizer step's forward and backward passes on planned memory, with the gradients of all
+// ranks summed behind the last of them.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "core/arena.h"
+#include "data/batch.h"
+#include "models/transformer.h"
+#include "parallel/data.h"
+#include "spec/recipe.h"
+
+namespace sinter::train {
+
+// What is the same in every micro-batch of a run.
+struct StepShape {
+  int64_t num_tokens = 0;         // of a micro-batch
+  int64_t num_sequences = 0;      // bound
+  int64_t window = 0;             // bound on a sequence's length
+  int64_t max_micro_batches = 1;  // of one rank in one step
+  autograd::Recompute recompute = autograd::Recompute::none;
+  core::DType compute = core::DType::f32;
+  double mtp_weight = 0;
+  uint64_t seed = 0;
+};
+
+// Memory of the passes, from a run without data.
+struct StepPlan {
+  core::MemoryPlan train, evaluate;
+  size_t train_peak_bytes = 0;  // most bytes alive at once: what no layout can go below
+  size_t arena_bytes() const { return std::max(train.total_bytes, evaluate.total_bytes); }
+};
+StepPlan plan_step(const spec::ModelSpec& spec, const StepShape& shape);
+
+struct StepResult {
+  double loss = 0;             // mean over all supervised tokens of the step, all ranks
+  int64_t num_supervised = 0;  // all ranks
+  double balance_loss = 0;     // mean over micro-batches of the layers' sum; mixture of experts only
+  double mtp_loss = 0;         // mean over the extra heads
+  // Squared norm of the mean gradient of one micro-batch (averaged over ranks) and its tokens: for the noise scale.
+  // Nothing when a step is one micro-batch.
+  std::optional<double> small_norm_squared;
+  double small_tokens = 0;
+};
+
+class StepRunner {
+ public:
+  // Keeps references to all but the plan. The transformer's store must train.
+  StepRunner(models::Transformer& transformer, const StepShape& shape, StepPlan plan, comm::Communicator& comm,
+             size_t bucket_bytes);
+  ~StepRunner();
+
+  // Leaves in the store the gradient of the mean loss over the whole step, summed over ranks.
+  StepResult run(const std::vector<data::MicroBatch>& micro_batches, int64_t step);
+  // Mean loss over all ranks' batches, without gradients; nothing when no token is supervised.
+  std::optional<double> evaluate(const std::vector<data::MicroBatch>& micro_batches);
+
+  size_t arena_peak_bytes() const { return arena_.stats().peak_bytes; }
+  const parallel::GradientReducer& reducer() const { return reducer_; }
+
+ private:
+  void run_micro_batch(const data::MicroBatch& host, size_t index, int64_t micro_batches, int64_t step);
+  void set_scale(core::Tensor& scale, double value);
+  void mark_layer(int64_t layer);
+
+  models::Transformer& transformer_;
+  const StepShape shape_;
+  comm::Communicator& comm_;
+  core::DeviceRuntime& device_;
+  const kernels::KernelTable& kernels_;
+  core::PlannedArena arena_;
+  class BorrowedBlock;
+  std::unique_ptr<BorrowedBlock> borrowed_;
+  std::unique_ptr<core::PlannedArena> evaluate_arena_;
+  data::DeviceBatch batch_;
+  models::LossPlaces places_;
+  core::Tensor losses_;      // (max_micro_batches, T) f32
+  core::Tensor mtp_losses_;  // (heads * max_micro_batches, T) f32
+  core::Tensor squares_;     // (1) f32
+  parallel::GradientReducer reducer_;
+  struct LayerRange {
+    int64_t layer, begin, end;
+  };
+  std::vector<LayerRange> layer_ranges_;
+  bool is_last_ = false;
+};
+
+}  // namespace sinter::train

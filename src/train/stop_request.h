@@ -1,0 +1,25 @@
+// Why a run should stop before its last step: a signal, or the end of the job's time.
+#pragma once
+#include <string>
+
+#include "spec/recipe.h"
+
+namespace sinter::train {
+
+// While alive, SIGTERM, SIGINT and SIGUSR1 ask for a stop instead of ending the process; a second SIGINT ends it at
+// once. The handlers that were there come back with the destructor. One at a time.
+class StopRequest {
+ public:
+  // Time limits: the recipe's, counted from now, or the end of the Slurm job (SLURM_JOB_END_TIME); each less the
+  // margin.
+  explicit StopRequest(const spec::CheckpointRecipe& recipe);
+  ~StopRequest();
+  StopRequest(const StopRequest&) = delete;
+  // "" or why to stop: "SIGTERM", "time limit".
+  std::string reason() const;
+
+ private:
+  double deadline_ = 0;  // seconds since the epoch; 0 = none
+};
+
+}  // namespace sinter::train

@@ -1,0 +1,306 @@
+#include "train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "base/threads.h"
+#include "io/tensor_folder.h"
+#include "models/weights.h"
+#include "train/checkpoint.h"
+#include "train/export.h"
+#include "train/guard.h"
+#include "train/metrics.h"
+#include "train/noise_scale.h"
+#include "train/optimizer.h"
+#include "train/peak.h"
+#include "train/run_plan.h"
+#include "train/schedule.h"
+#include "train/stop_request.h"
+
+namespace sinter::train {
+namespace {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// The threads of a rank: the recipe's, SINTER_THREADS, or this machine's cores shared among its ranks.
+void set_threads(int64_t wanted) {
+  if (wanted > 0) {
+    base::set_num_threads(static_cast<int>(wanted));
+  } else if (!std::getenv("SINTER_THREADS") && comm::launched_local_ranks() > 1) {
+    base::set_num_threads(std::max(1, base::num_threads() / comm::launched_local_ranks()));
+  }
+}
+
+// One run: everything that lives while steps are made.
+class Run {
+ public:
+  Run(RunPlan& plan, comm::Communicator& comm, const TrainHooks& hooks)
+      : plan_(plan),
+        recipe_(plan.recipe),
+        comm_(comm),
+        hooks_(hooks),
+        device_(core::runtime(plan.device)),
+        kernels_(kernels::kernels_for(plan.device)),
+        checkpoints_(recipe_.checkpoint.dir, recipe_.checkpoint.keep, comm),
+        bytes_before_(device_.allocator().stats().current_bytes),
+        store_(plan.model, {.device = plan.device, .compute = plan.shape.compute, .trains = true}),
+        transformer_(plan.model, store_),
+        optimizer_(recipe_.optimizer, store_),
+        runner_(transformer_, plan.shape, plan.memory, comm,
+                static_cast<size_t>(recipe_.parallel.bucket_mib * 1048576)),
+        guard_(recipe_.guard),
+        squares_(device_.allocator(), {1}, core::DType::f32),
+        norm_(device_.allocator(), {1}, core::DType::f32),
+        control_(device_.allocator(), {2}, core::DType::f32) {}
+
+  TrainResult run() {
+    start();
+    StopRequest stop(recipe_.checkpoint);
+    result_.steps = state_.step;
+    while (state_.step < plan_.steps) {
+      const Verdict verdict = make_step();
+      if (verdict == Verdict::stop) break;
+      if (recipe_.checkpoint.every > 0 && state_.step % recipe_.checkpoint.every == 0) save();
+      if (const std::string reason = agreed_stop(stop); !reason.empty() && state_.step < plan_.steps) {
+        result_.stopped = reason;
+        break;
+      }
+    }
+    finish();
+    return result_;
+  }
+
+ private:
+  bool is_first_rank() const { return comm_.rank() == 0; }
+
+  void start() {
+    const std::string& resume = recipe_.checkpoint.resume;
+    std::optional<std::string> from;
+    if (resume == "auto") {
+      from = checkpoints_.find_latest();
+    } else if (resume == "never") {
+      SINTER_CHECK(!checkpoints_.find_latest(),
+                   "checkpoint.dir '{}' already holds checkpoints; use resume = \"auto\" to go on, or another folder",
+                   recipe_.checkpoint.dir);
+    } else {
+      from = resume;
+    }
+    if (from) {
+      load(*from);
+    } else if (!recipe_.model.path.empty() && !recipe_.model.random) {
+      models::load_weights(store_, plan_.model, io::TensorFolder(recipe_.model.path));
+    } else {
+      store_.initialize(static_cast<uint64_t>(recipe_.train.seed));
+    }
+    if (!is_first_rank()) return;
+    const std::string path =
+        recipe_.log.metrics.empty() ? recipe_.checkpoint.dir + "/metrics.jsonl" : recipe_.log.metrics;
+    metrics_ = std::make_unique<MetricsFile>(path, state_.step);
+    peak_flops_ = measure_matmul_flops(plan_.device, plan_.shape.compute) * comm_.size();
+    base::log_info("peak {} in {} matrix products, measured", format_flops(peak_flops_),
+                   base::dtype_name(plan_.shape.compute));
+    device_.allocator().reset_peak();
+  }
+
+  void load(const std::string& from) {
+    state_ = load_checkpoint(from, state_tensors());
+    optimizer_.set_num_updates(state_.updates);
+    guard_.set_state(state_.guard);
+    noise_scale_.set_state(state_.noise_scale);
+    store_.refresh_compute();
+    saved_step_ = state_.step;
+    base::log_info("resumed from {} after {} steps", from, base::format_grouped(state_.step));
+    if (state_.step >= plan_.steps) base::log_info("all {} steps are done already", base::format_grouped(plan_.steps));
+  }
+
+  std::vector<StateTensor> state_tensors() const {
+    std::vector<StateTensor> tensors;
+    for (const auto& slot : store_.slots()) tensors.push_back({"master", slot.info.name, slot.parameter.master});
+    for (const Optimizer::State& state : optimizer_.states()) {
+      const spec::Parameter& info = store_.slots()[state.slot].info;
+      tensors.push_back({state.kind, info.name, state.values.reshape(info.shape)});
+    }
+    return tensors;
+  }
+
+  Verdict make_step() {
+    const double begin = now_seconds();
+    const int64_t step = state_.step;
+    const std::vector<data::MicroBatch> batches = plan_.loader->step(step);
+    const StepResult result = runner_.run(batches, step);
+    const double norm = clip();
+    const double lr_factor = train::lr_factor(recipe_.schedule, step, plan_.steps);
+    std::string reason;
+    const Verdict verdict = guard_.judge(result.loss, norm, &reason);
+    if (verdict == Verdict::ok) {
+      optimizer_.update(control_, lr_factor);
+      if (result.small_norm_squared) {
+        noise_scale_.add(*result.small_norm_squared, result.small_tokens, norm * norm,
+                         static_cast<double>(result.num_supervised));
+      }
+    } else if (verdict == Verdict::skip) {
+      base::log_warning("step {} skipped: {}", step + 1, reason);
+    } else {
+      base::log_error("stopped at step {}: {}", step + 1, reason);
+      result_.stopped = "diverged: " + reason;
+      return verdict;
+    }
+    ++state_.step;
+    const int64_t tokens = plan_.batches->sequences_at(step) * plan_.shape.window;
+    state_.tokens += tokens;
+    state_.updates = optimizer_.num_updates();
+    result_.steps = state_.step;
+    result_.loss = result.loss;
+
+    StepMetrics m{.step = state_.step,
+                  .tokens = state_.tokens,
+                  .loss = result.loss,
+                  .grad_norm = norm,
+                  .lr = recipe_.optimizer.lr * lr_factor,
+                  .is_skipped = verdict == Verdict::skip};
+    device_.synchronize(device_.stream());
+    m.seconds = now_seconds() - begin;
+    m.tokens_per_second = static_cast<double>(tokens) / m.seconds;
+    m.noise_scale_tokens = noise_scale_.tokens();
+    if (plan_.model.moe.num_experts > 0) m.balance_loss = result.balance_loss;
+    if (plan_.model.mtp_heads > 0) m.mtp_loss = result.mtp_loss;
+    const bool is_eval_step = recipe_.log.eval_every > 0 && state_.step % recipe_.log.eval_every == 0;
+    if (is_eval_step || state_.step == plan_.steps) m.validation_loss = validate();
+    report(m);
+    return verdict;
+  }
+
+  // Norm of the gradient before clipping; leaves the factor for the update in control_.
+  double clip() {
+    kernels_.fill(device_.stream(), squares_, 0.0f);
+    kernels_.sum_squares(device_.stream(), {.x = store_.grad(), .total = squares_});
+    kernels_.clip_control(device_.stream(), {.norm_squared = squares_,
+                                             .max_norm = static_cast<float>(recipe_.optimizer.clip),
+                                             .grad_scale = 1.0f,
+                                             .control = control_,
+                                             .norm = norm_});
+    return core::to_host<float>(norm_)[0];
+  }
+
+  std::optional<double> validate() {
+    if (recipe_.data.validation.empty()) return std::nullopt;
+    result_.validation_loss = runner_.evaluate(plan_.loader->validation());
+    if (result_.validation_loss)
+      base::log_info("step {}: validation loss {:.4f}", state_.step, *result_.validation_loss);
+    return result_.validation_loss;
+  }
+
+  void report(StepMetrics& m) {
+    if (!is_first_rank()) return;
+    m.flops_share = m.tokens_per_second * plan_.flops_per_token / peak_flops_;
+    step_seconds_ = step_seconds_ == 0 ? m.seconds : 0.9 * step_seconds_ + 0.1 * m.seconds;
+    if (m.step % recipe_.log.every == 0 || m.step == plan_.steps || m.validation_loss) metrics_->append(m);
+    progress_.update(
+        progress_text(m, plan_.steps, peak_flops_, step_seconds_ * static_cast<double>(plan_.steps - m.step)));
+    if (hooks_.sample && plan_.tokenizer && recipe_.log.sample_every > 0 && m.step % recipe_.log.sample_every == 0) {
+      progress_.finish();
+      note_peak();
+      hooks_.sample(transformer_, *plan_.tokenizer, m.step);
+      device_.allocator().reset_peak();  // what the samples held is not part of the plan
+    }
+  }
+
+  void note_peak() { peak_bytes_ = std::max(peak_bytes_, device_.allocator().stats().peak_bytes); }
+
+  // A reason on any rank stops all of them at the same step.
+  std::string agreed_stop(const StopRequest& stop) {
+    std::string reason = stop.reason();
+    if (comm_.max(reason.empty() ? int64_t{0} : int64_t{1}) == 0) return "";
+    return reason.empty() ? "another rank's request" : reason;
+  }
+
+  void save() {
+    if (saved_step_ == state_.step) return;
+    const double begin = now_seconds();
+    state_.guard = guard_.state();
+    state_.noise_scale = noise_scale_.state();
+    state_.recipe = spec::recipe_to_toml(recipe_);
+    const bool is_end = state_.step == plan_.steps || !result_.stopped.empty();
+    const bool exports = comm_.size() == 1 || is_end ||
+                         (recipe_.checkpoint.export_every > 0 && state_.step % recipe_.checkpoint.export_every == 0);
+    checkpoints_.save(state_, state_tensors(), [&](const std::string& folder) {
+      if (exports) export_model(folder, plan_.model, store_, plan_.tokenizer_path);
+    });
+    saved_step_ = state_.step;
+    if (state_.step % std::max<int64_t>(plan_.steps / 10, 1) == 0 || is_end) progress_.finish();
+    base::log_debug("checkpoint of step {} written in {}", state_.step, base::format_duration(now_seconds() - begin));
+  }
+
+  void finish() {
+    progress_.finish();
+    save();
+    result_.checkpoint = recipe_.checkpoint.dir + "/latest";
+    if (!is_first_rank()) return;
+    note_peak();
+    const auto peak = static_cast<double>(peak_bytes_ - bytes_before_);
+    base::log_info("memory: {} at most, planned {}; activations {} of {} planned", base::format_bytes(peak),
+                   base::format_bytes(double(plan_.memory_bytes())),
+                   base::format_bytes(double(runner_.arena_peak_bytes())),
+                   base::format_bytes(double(plan_.memory.train_peak_bytes)));
+    if (comm_.size() > 1) {
+      base::log_info("gradients: {} of {} buckets were on their way before the backward pass ended",
+                     runner_.reducer().num_overlapped(), runner_.reducer().num_buckets());
+    }
+  }
+
+ public:
+  const MetricsFile* metrics() const { return metrics_.get(); }
+
+ private:
+  RunPlan& plan_;
+  const spec::Recipe& recipe_;
+  comm::Communicator& comm_;
+  const TrainHooks& hooks_;
+  core::DeviceRuntime& device_;
+  const kernels::KernelTable& kernels_;
+  CheckpointFolder checkpoints_;
+  const size_t bytes_before_;
+  models::ParameterStore store_;
+  models::Transformer transformer_;
+  Optimizer optimizer_;
+  StepRunner runner_;
+  DivergenceGuard guard_;
+  NoiseScale noise_scale_;
+  core::Tensor squares_, norm_, control_;
+  RunState state_;
+  size_t peak_bytes_ = 0;
+  int64_t saved_step_ = -1;
+  std::unique_ptr<MetricsFile> metrics_;
+  base::ProgressLine progress_;
+  double peak_flops_ = 1, step_seconds_ = 0;
+  TrainResult result_;
+};
+
+}  // namespace
+
+Trainer::Trainer(const spec::Recipe& recipe, comm::Communicator& comm) : comm_(comm) {
+  set_threads(recipe.train.threads);
+  plan_ = std::make_unique<RunPlan>(make_run_plan(recipe, comm));
+}
+
+Trainer::~Trainer() = default;
+
+std::string Trainer::plan_text() const { return describe(*plan_, comm_); }
+
+TrainResult Trainer::run(const TrainHooks& hooks) {
+  Run run(*plan_, comm_, hooks);
+  TrainResult result = run.run();
+  if (comm_.rank() == 0) result.losses = run.metrics()->losses();
+  return result;
+}
+
+}  // namespace sinter::train

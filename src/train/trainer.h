@@ -1,0 +1,52 @@
+// A training run from a recipe: data, plan, steps, checkpoints and what is printed on the way.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "models/transformer.h"
+#include "spec/recipe.h"
+#include "tokenizer/tokenizer.h"
+
+namespace sinter::train {
+
+struct RunPlan;  // run_plan.h
+
+// What other modules hang into a run; all on rank 0.
+struct TrainHooks {
+  // Every log.sample_every steps: shows what the model says. The tokenizer is the run's.
+  std::function<void(const models::Transformer& transformer, const tokenizer::Tokenizer& tokenizer, int64_t step)>
+      sample;
+};
+
+struct TrainResult {
+  int64_t steps = 0;  // done, in all runs together
+  double loss = 0;    // of the last step
+  std::optional<double> validation_loss;
+  std::string stopped;         // "" when all steps are done, else why not: "SIGTERM", "time limit", "diverged: ..."
+  std::string checkpoint;      // the last one written
+  std::vector<double> losses;  // of all steps logged, earlier runs included; rank 0 only
+};
+
+class Trainer {
+ public:
+  // Reads the recipe's data (tokenizing text sources) and plans the run; allocates nothing large. Throws base::Error
+  // when something does not fit together, also when the plan does not fit this machine's memory.
+  Trainer(const spec::Recipe& recipe, comm::Communicator& comm);
+  ~Trainer();
+  // Parameters, batch, steps, data, memory: what --dry-run prints.
+  std::string plan_text() const;
+  const RunPlan& plan() const { return *plan_; }
+  // Trains to the end of the recipe, or until a signal, the time limit or the guard stops it.
+  TrainResult run(const TrainHooks& hooks = {});
+
+ private:
+  comm::Communicator& comm_;
+  std::unique_ptr<RunPlan> plan_;
+};
+
+}  // namespace sinter::train
