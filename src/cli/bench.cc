@@ -1,9 +1,12 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "base/log.h"
 #include "bench/ceilings.h"
 #include "bench/matmul.h"
+#include "bench/train_step.h"
 #include "cli/verbs.h"
 
 namespace sinter::cli {
@@ -20,9 +23,19 @@ constexpr Benchmark kBenchmarks[] = {
     {"ceilings", "what the machine can do: GFLOP/s on registers, memory read GB/s", bench::bench_ceilings},
     {"matmul", "matrix products of GPT-2's training step, beside a peer library", bench::bench_matmul},
     {"decode_matmul", "matrix products of few rows with a packed weight", bench::bench_decode_matmul},
+    {"train_step", "an optimizer step of GPT-2 124M, and where its time goes", bench::bench_train_step},
 };
 
+// Other programs' work only ever makes figures worse: say so rather than print them without a word.
+void warn_when_busy() {
+  double load = 0;
+  if (::getloadavg(&load, 1) == 1 && load > 0.5) {
+    base::log_warning("the machine is busy (load average {:.1f}): these figures will be lower than its own", load);
+  }
+}
+
 void run_benchmarks(const std::vector<std::string>& names, const bench::Options& options, bool is_json) {
+  warn_when_busy();
   nlohmann::json all = nlohmann::json::object();
   for (const Benchmark& benchmark : kBenchmarks) {
     if (!names.empty() && std::find(names.begin(), names.end(), benchmark.name) == names.end()) continue;

@@ -1,0 +1,195 @@
+#include "bench/train_step.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "base/rng.h"
+#include "base/threads.h"
+#include "bench/ceilings.h"
+#include "bench/timed_kernels.h"
+#include "core/arena.h"
+#include "core/host_batch.h"
+#include "models/transformer.h"
+#include "plan/models.h"
+
+namespace sinter::bench {
+namespace {
+
+using base::DType;
+using core::Tensor;
+
+constexpr int64_t kSequences = 4;
+
+core::HostBatch random_batch(int64_t length, int64_t vocab) {
+  core::HostBatch batch;
+  base::CounterRng rng{1, 2};
+  for (int64_t s = 0; s < kSequences; ++s) {
+    std::vector<int32_t> tokens;
+    for (int64_t t = 0; t < length; ++t) {
+      uint64_t draw = rng.bits(static_cast<uint64_t>(s * length + t));
+      tokens.push_back(static_cast<int32_t>(draw % static_cast<uint64_t>(vocab)));
+    }
+    batch.add_sequence(tokens);
+  }
+  batch.set_next_token_targets();
+  return batch;
+}
+
+// Weights, optimizer state and planned activations of a run, as a trainer holds them.
+class StepRunner {
+ public:
+  StepRunner(const spec::ModelSpec& spec, DType compute, int64_t length)
+      : device_(core::runtime({})),
+        host_(random_batch(length, spec.vocab_size)),
+        store_(spec, {.compute = compute, .trains = true}),
+        model_(spec, store_),
+        arena_(device_.allocator(), plan(spec, compute)) {
+    store_.initialize(1);
+    for (Tensor* t : {&m_, &v_}) *t = Tensor(device_.allocator(), {store_.num_elements()}, DType::f32);
+    for (Tensor* t : {&squares_, &norm_}) *t = Tensor(device_.allocator(), {1}, DType::f32);
+    control_ = Tensor(device_.allocator(), {2}, DType::f32);
+    for (const Tensor& t : {m_, v_}) timed_kernels().fill(device_.stream(), t, 0.0f);
+  }
+
+  int64_t num_tokens() const { return static_cast<int64_t>(host_.tokens.size()); }
+
+  void step() {
+    const kernels::KernelTable& kernels = timed_kernels();
+    core::Stream& stream = device_.stream();
+    arena_.begin_step();
+    store_.begin_step();
+    loss_and_gradients({}, arena_, kernels, model_);
+    kernels.fill(stream, squares_, 0.0f);
+    kernels.sum_squares(stream, {.x = store_.grad(), .total = squares_});
+    kernels.clip_control(stream, {.norm_squared = squares_, .max_norm = 1.0f, .control = control_, .norm = norm_});
+    ++num_steps_;
+    update(0, store_.decay_end(), 0.1f);
+    update(store_.decay_end(), store_.num_elements(), 0.0f);
+    store_.bump_versions();
+  }
+
+ private:
+  core::MemoryPlan plan(const spec::ModelSpec& spec, DType compute) {
+    const core::Device shapes{core::DeviceKind::shapes, 0};
+    models::ParameterStore outline(spec, {.device = shapes, .compute = compute, .trains = true});
+    models::Transformer model(spec, outline);
+    core::RecordingAllocator recorder;
+    loss_and_gradients(shapes, recorder, kernels::kernels_for(shapes), model);
+    return core::plan_memory(recorder.trace());
+  }
+
+  void loss_and_gradients(core::Device device, core::Allocator& memory, const kernels::KernelTable& kernels,
+                          models::Transformer& model) {
+    core::DeviceRuntime& runtime = core::runtime(device);
+    core::RaggedBatch batch = core::upload(runtime.allocator(), host_);
+    models::LossPlaces places;
+    places.scale = core::make_tensor<float>(runtime.allocator(), {1}, {1.0f / static_cast<float>(num_tokens())});
+    places.losses = Tensor(runtime.allocator(), {num_tokens()}, DType::f32);
+    autograd::Tape tape(autograd::Recompute::none);
+    model.loss({kernels, runtime.stream(), memory, &tape}, batch, {}, places);
+    tape.backward();
+  }
+
+  void update(int64_t begin, int64_t end, float decay) {
+    const int64_t n = end - begin;
+    bool rounds = store_.options().compute != DType::f32;
+    timed_kernels().adamw(device_.stream(), {.master = store_.master().slice(begin, n),
+                                             .grad = store_.grad().slice(begin, n),
+                                             .m = m_.slice(begin, n),
+                                             .v = v_.slice(begin, n),
+                                             .copy = rounds ? store_.compute().slice(begin, n) : Tensor(),
+                                             .control = control_,
+                                             .lr = 1e-4f,
+                                             .weight_decay = decay,
+                                             .step = num_steps_});
+  }
+
+  core::DeviceRuntime& device_;
+  core::HostBatch host_;
+  models::ParameterStore store_;
+  models::Transformer model_;
+  core::PlannedArena arena_;
+  Tensor m_, v_, squares_, norm_, control_;
+  int64_t num_steps_ = 0;
+};
+
+// Percent of `seconds` spent in kernels whose name begins so.
+double percent_in(const std::vector<KernelTime>& times, std::initializer_list<const char*> beginnings, double seconds) {
+  double sum = 0;
+  for (const KernelTime& time : times) {
+    for (const char* beginning : beginnings) {
+      if (time.name.rfind(beginning, 0) == 0) sum += time.seconds;
+    }
+  }
+  return 100 * sum / seconds;
+}
+
+std::vector<Cell> measure(const spec::ModelSpec& spec, DType dtype, int64_t length, const Ceilings& ceilings,
+                          const Options& options) {
+  StepRunner runner(spec, dtype, length);
+  runner.step();
+  double best = 1e300, begin = now_seconds();
+  std::vector<KernelTime> times;
+  for (int i = 0; i < 2 || now_seconds() - begin < 8 * options.case_seconds; ++i) {
+    reset_kernel_times();
+    double start = now_seconds();
+    runner.step();
+    double taken = now_seconds() - start;
+    if (taken >= best) continue;
+    best = taken;
+    times = kernel_times();
+  }
+  double tokens = static_cast<double>(runner.num_tokens());
+  double parameters = static_cast<double>(spec::count_parameters(spec).total);
+  double flops_per_token = 6 * parameters + 6 * static_cast<double>(spec.num_layers * length * spec.hidden);
+  double rate = flops_per_token * tokens / best;
+  double matmul = percent_in(times, {"matmul"}, best), attention = percent_in(times, {"attention"}, best);
+  double loss = percent_in(times, {"cross_entropy"}, best),
+         optimizer = percent_in(times, {"adamw", "sum_squares"}, best);
+  return {std::string(base::dtype_name(dtype)),
+          static_cast<double>(kSequences),
+          static_cast<double>(length),
+          1e3 * best,
+          tokens / best,
+          rate / 1e9,
+          100 * rate / (dtype == DType::f32 ? ceilings.fp32_flops : ceilings.bf16_flops),
+          matmul,
+          attention,
+          loss,
+          optimizer,
+          100 - matmul - attention - loss - optimizer};
+}
+
+}  // namespace
+
+Report bench_train_step(const Options& options) {
+  Ceilings ceilings = measure_ceilings();
+  spec::ModelSpec spec = plan::resolve_model("gpt2").spec;
+  spec.dropout = {};
+  Report report;
+  report.name = "train_step";
+  report.title = fmt::format("Training step of GPT-2 124M (AdamW, clipping), {} threads; FLOPs 6 N + 6 L T C per token",
+                             base::num_threads());
+  report.columns = {{"format", "format"},
+                    {"b", "B", 0},
+                    {"t", "T", 0},
+                    {"ms", "ms/step", 0},
+                    {"tokens_per_s", "tokens/s"},
+                    {"gflops", "GFLOP/s"},
+                    {"share", "% of ceiling", 0},
+                    {"matmul", "% matmul", 0},
+                    {"attention", "attention", 0},
+                    {"loss", "loss", 0},
+                    {"optimizer", "optimizer", 0},
+                    {"other", "other", 0}};
+  for (int64_t length : {64, 1024}) {
+    if (length > 64 && !options.is_full) break;
+    for (DType dtype : {DType::f32, DType::bf16})
+      report.rows.push_back(measure(spec, dtype, length, ceilings, options));
+  }
+  return report;
+}
+
+}  // namespace sinter::bench
