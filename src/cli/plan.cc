@@ -77,7 +77,7 @@ plan::TrainingRequest make_request(const PlanOptions& o, const spec::ModelSpec& 
   r.wish = o.wish;
   if (!o.recompute.empty()) r.wish.recompute = spec::parse_recompute(o.recompute);
   for (auto [value, flag] : {std::pair{o.wish.tp, "--tp"}, {o.wish.pp, "--pp"}, {o.wish.cp, "--cp"}, {o.wish.ep, "--ep"},
-                             {o.wish.micro_batch, "--micro-batch"}, {o.wish.interleave, "--interleave"}, {o.wish.shard, "--shard"}, {o.batch, "--batch"}}) {
+                             {o.wish.micro_batch, "--micro-batch"}, {o.wish.shard, "--shard"}, {o.batch, "--batch"}}) {
     if (value < 0) base::fail_usage("{} is {}; the least is 1", flag, value);
   }
   r.seq_len = seq_len;
@@ -132,7 +132,6 @@ void add_plan(CLI::App& app) {
   plan->add_option("--micro-batch", o->wish.micro_batch, "sequences per forward pass (default: chosen)");
   plan->add_option("--tp", o->wish.tp, "tensor parallel width (default: chosen)");
   plan->add_option("--pp", o->wish.pp, "pipeline stages (default: chosen)");
-  plan->add_option("--interleave", o->wish.interleave, "model chunks per pipeline rank (default: chosen)");
   plan->add_option("--cp", o->wish.cp, "context parallel width (default: chosen)");
   plan->add_option("--ep", o->wish.ep, "expert parallel width (default: chosen)");
   plan->add_option("--zero", o->wish.zero, "ZeRO stage 0 to 3 (default: chosen)");

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "cli/plan_report.h"
 #include "plan/chart.h"
+#include "plan/simulate.h"
 
 namespace sinter::cli {
 namespace {
@@ -57,7 +58,7 @@ std::string layouts_chart(const TrainingPlan& p) {
   bars.unit = "seconds per step";
   bars.parts.assign(plan::kTimePartNames.begin(), plan::kTimePartNames.end());
   std::vector<bool> used(bars.parts.size(), false);
-  for (const plan::RankedLayout& layout : p.others) {
+  for (const plan::Candidate& layout : p.layouts) {
     plan::StackedBars::Bar bar;
     bar.label = fmt::format("tp{} pp{} cp{} z{} mb{}", layout.parallel.tp, layout.parallel.pp, layout.parallel.cp, layout.parallel.zero, layout.parallel.micro_batch);
     auto values = plan::part_values(layout.step.time);
@@ -76,11 +77,24 @@ std::string layouts_chart(const TrainingPlan& p) {
 
 std::string layouts_table(const TrainingPlan& p) {
   std::vector<std::vector<std::string>> rows;
-  for (const plan::RankedLayout& layout : p.others) {
+  for (const plan::Candidate& layout : p.layouts) {
     rows.push_back({spec::describe(layout.parallel), base::format_duration(layout.step.seconds), fmt::format("{:.1f} %", 100 * layout.step.mfu),
-                    base::format_bytes(layout.memory.worst().device.total()), layout.fits ? "yes" : "no"});
+                    base::format_bytes(layout.memory.device.total()), layout.why});
   }
-  return plan::html_table({"layout", "step", "MFU", "memory per device", "fits"}, rows);
+  return plan::html_table({"layout", "step", "MFU", "memory per device", "why not"}, rows);
+}
+
+// A row per pipeline stage; one micro-batch after another where there is no pipeline. Long steps are cut to be legible.
+std::string timeline(const TrainingRequest& request, const TrainingPlan& p) {
+  spec::ParallelSpec s = p.parallel;
+  const int64_t shown = std::max<int64_t>(4 * s.pp, 8);
+  if (s.micro_batches() > shown) s.global_batch = shown * s.micro_batch * s.dp();
+  const plan::Efficiency efficiency = plan::find_efficiency(request.cluster.device, request.software.name);
+  plan::TimeModel time(p.shape, s, request.cluster, request.software, efficiency, request.format);
+  plan::SimulationInput input = plan::simulation_input(time, s, request.software);
+  plan::Simulation result = plan::simulate(input);
+  std::string title = fmt::format("{} of {} micro-batches, {} stage{}", s.micro_batches(), p.parallel.micro_batches(), s.pp, s.pp == 1 ? "" : "s");
+  return plan::timeline_svg(result.slowest, title);
 }
 
 }  // namespace
@@ -101,7 +115,10 @@ std::string training_plan_html(const std::string& model, const TrainingRequest& 
                          {"energy and carbon", fmt::format("{:.4g} MWh, {:.4g} t CO2", p.cost.energy_kwh / 1000, p.cost.co2_tonnes)}})});
   sections.push_back({"Memory by part against sequence length", "The chosen layout with other lengths; the dashed line is the device's memory.", memory_against_length(request, p)});
   if (p.memory.stages.size() > 1) sections.push_back({"Memory by pipeline stage", "", memory_of_stages(request, p)});
-  sections.push_back({"Layouts", "The fastest that fit, the chosen one first.", layouts_chart(p) + layouts_table(p)});
+  if (!p.layouts.empty()) sections.push_back({"Layouts", "The fastest that fit, the chosen one first.", layouts_chart(p) + layouts_table(p)});
+  if (std::string svg = timeline(request, p); !svg.empty()) {
+    sections.push_back({"Timeline of one step", "One pipeline, a row per stage, as the simulator runs the trainer's own action lists.", svg});
+  }
   std::string explanation;
   for (const ExplainedLine& line : explain_training_plan(request, p)) {
     explanation += fmt::format("{}\n    = {}\n{}    = {}\n", line.name, line.formula, line.numbers.empty() ? "" : "    = " + line.numbers + "\n", line.result);

@@ -89,13 +89,13 @@ void print_training_plan(const TrainingRequest& request, const TrainingPlan& p) 
   print_memory(request, p);
   print_time(p);
   print_run(request, p);
-  if (p.fits && p.others.size() > 1) {
-    fmt::print("\nNext best layouts\n");
-    base::Table table({"layout", "step", "MFU", "memory"});
-    for (size_t i = 0; i < std::min<size_t>(p.others.size(), 5); ++i) {
-      const plan::RankedLayout& other = p.others[i];
-      table.add_row({spec::describe(other.parallel), base::format_duration(other.step.seconds), fmt::format("{:.1f} %", 100 * other.step.mfu),
-                     base::format_bytes(other.memory.worst().device.total())});
+  if (p.layouts.size() > 1) {
+    fmt::print("\nBest layouts (`sinter plan search` lists more and writes the recipe)\n");
+    base::Table table({"layout", "step", "MFU", "memory", "why not"});
+    for (size_t i = 0; i < std::min<size_t>(p.layouts.size(), 5); ++i) {
+      const plan::Candidate& c = p.layouts[i];
+      table.add_row({spec::describe(c.parallel), base::format_duration(c.step.seconds), fmt::format("{:.1f} %", 100 * c.step.mfu),
+                     base::format_bytes(c.memory.device.total()), i == 0 ? "the best" : c.why});
     }
     fmt::print("{}", table.to_string());
   }
@@ -113,13 +113,13 @@ json training_plan_json(const TrainingRequest& request, const TrainingPlan& p) {
     for (size_t i = 0; i < values.size(); ++i) parts[std::string(plan::kMemoryPartNames[i])] = values[i];
     return json{{"stage", stage.stage}, {"layers", stage.num_layers}, {"parts", parts}, {"total", stage.device.total()}, {"host_bytes", stage.host_bytes}};
   };
-  json stages = json::array(), others = json::array(), time;
+  json stages = json::array(), layouts = json::array(), time;
   for (const plan::StageMemory& stage : p.memory.stages) stages.push_back(memory_json(stage));
   auto values = plan::part_values(p.step.time);
   for (size_t i = 0; i < values.size(); ++i) time[std::string(plan::kTimePartNames[i])] = values[i];
-  for (const plan::RankedLayout& other : p.others) {
-    others.push_back({{"layout", layout_json(other.parallel)}, {"fits", other.fits}, {"step_seconds", other.step.seconds}, {"mfu", other.step.mfu},
-                      {"memory_bytes", other.memory.worst().device.total()}});
+  for (const plan::Candidate& c : p.layouts) {
+    layouts.push_back({{"layout", layout_json(c.parallel)}, {"step_seconds", c.step.seconds}, {"mfu", c.step.mfu},
+                       {"memory_bytes", c.memory.device.total()}, {"why", c.why}});
   }
   return {{"cluster", {{"device", request.cluster.device.name}, {"devices", request.cluster.num_devices}, {"nodes", request.cluster.num_nodes()},
                        {"per_node", request.cluster.per_node}, {"network", request.cluster.network.name}, {"rails", request.cluster.rails}}},
@@ -132,7 +132,7 @@ json training_plan_json(const TrainingRequest& request, const TrainingPlan& p) {
                    {"checkpoint_write_s", p.reliability.write_s}, {"checkpoint_read_s", p.reliability.load_s},
                    {"checkpoint_interval_s", p.reliability.interval_s}, {"goodput", p.reliability.goodput},
                    {"predicted_loss", plan::scaling_law("epoch").loss(static_cast<double>(p.shape.active_parameters()), p.tokens)}}},
-          {"layouts", others}};
+          {"layouts", layouts}};
 }
 
 std::vector<ExplainedLine> explain_training_plan(const TrainingRequest& request, const TrainingPlan& p) {

@@ -7,6 +7,7 @@
 #include "plan/cost.h"
 #include "plan/hardware.h"
 #include "plan/memory.h"
+#include "plan/search.h"
 #include "plan/time.h"
 #include "spec/parallel_spec.h"
 
@@ -14,7 +15,7 @@ namespace sinter::plan {
 
 // What the user fixed of the layout; 0 or empty = to be chosen.
 struct LayoutWish {
-  int64_t tp = 0, pp = 0, cp = 0, ep = 0, interleave = 0, micro_batch = 0, shard = 0;
+  int64_t tp = 0, pp = 0, cp = 0, ep = 0, micro_batch = 0, shard = 0;
   int zero = -1;
   std::optional<spec::Recompute> recompute;
 };
@@ -32,20 +33,13 @@ struct TrainingRequest {
   double pue = 1.0;
 };
 
-struct RankedLayout {
-  spec::ParallelSpec parallel;
-  MemoryPlan memory;
-  StepPlan step;
-  bool fits = false;
-};
-
 struct TrainingPlan {
   ModelShape shape;
   spec::ParallelSpec parallel;
   MemoryPlan memory;
   StepPlan step;
   bool fits = false;
-  std::vector<RankedLayout> others;  // next best, the chosen one first
+  std::vector<Candidate> layouts;    // the best, the chosen one first; empty where nothing fits
   int64_t devices_needed = 0;        // where nothing fits: devices of this kind with which something would; 0 = not found
   double tokens = 0, steps = 0;
   RunCost cost;

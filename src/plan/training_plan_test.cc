@@ -33,7 +33,7 @@ TEST(TrainingPlan, ChosenLayoutUsesEveryDeviceAndFits) {
     EXPECT_EQ(plan.parallel.ranks(), r.cluster.num_devices) << model;
     EXPECT_EQ(spec::layout_problem(plan.parallel, r.model), "") << model;
     EXPECT_LE(plan.memory.worst().device.total(), r.cluster.device.memory_bytes) << model;
-    for (const RankedLayout& other : plan.others) EXPECT_GE(other.step.seconds, plan.step.seconds);
+    for (const Candidate& other : plan.layouts) EXPECT_GE(other.step.seconds, plan.step.seconds);
   }
 }
 
