@@ -13,7 +13,9 @@
 namespace sinter::kernels::cpu {
 
 inline constexpr int64_t kTileKeys = 64;
-inline constexpr int64_t kTileQueries = 64;  // rows of a task, over all heads that share a key/value head
+// Rows of a forward task, over all heads that share a key/value head: the more, the less often keys are packed; what a
+// task holds (queries, scores, sums) still fits the second-level cache.
+inline constexpr int64_t kTaskRows = 256;
 
 // Products of small tiles of bf16 pairs with f32 sums, one implementation per instruction set. A unit is two bf16 that
 // follow each other along the inner size.

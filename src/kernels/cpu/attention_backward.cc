@@ -1,7 +1,7 @@
 // Attention backward. A task is one sequence and key/value head: it owns the rows of dk and dv it writes and the dq of
 // its query heads, so that no two threads add to the same number and the order of every sum is fixed.
 //
-// Tiles are kept as (keys, queries): scores and probabilities come out transposed, which is what the products for dv and
+// Queries come in blocks of kTileKeys too. Tiles are kept as (keys, queries): scores and probabilities come out transposed, which is what the products for dv and
 // dk need as first factor, and a query's lse and delta are lanes of a vector.
 #include <algorithm>
 #include <cmath>
@@ -22,8 +22,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace sinter::kernels::cpu {
 namespace HWY_NAMESPACE {
-
-static_assert(kTileQueries == kTileKeys);  // tiles are square, and stack() serves both
 
 // delta[h][t] = sum over D of dout * out.
 template <class T>

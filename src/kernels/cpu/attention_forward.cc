@@ -67,12 +67,7 @@ class Forward {
     int64_t first_key = shape_.window > 0 ? std::max<int64_t>(0, first_position_ - shape_.window + 1) : 0;
     for (int64_t tile = first_key / kTileKeys * kTileKeys; tile <= last; tile += kTileKeys) {
       load_keys(tile, std::min(kTileKeys, last + 1 - tile));
-      Tiles::multiply(kernel_, rows_, kTileKeys, units_, queries_, units_, keys_, kTileKeys, scores_, kTileKeys, false);
-      update_largest(tile);
-      scale_out();
-      for (int64_t r = 0; r < rows_; ++r) exponentiate_row(r, tile);
-      Tiles::multiply(kernel_, rows_, padded_dim_, kTileKeys / Tiles::kPerUnit, factors_, kTileKeys / Tiles::kPerUnit,
-                      values_, padded_dim_, out_, padded_dim_, true);
+      visit(tile);
     }
     write_out();
   }
@@ -101,6 +96,31 @@ class Forward {
     largest_ = static_cast<float*>(parts[7]);
     decay_ = static_cast<float*>(parts[8]);
     sums_ = static_cast<float*>(parts[9]);
+  }
+
+  // Lets every row that may see a key of this tile take it in. Rows go in steps of 16, as tile registers need; heads
+  // whose rows do not start at such a step are taken together, masks sorting out who sees what.
+  void visit(int64_t tile) {
+    if (group_ > 1 && task_.count % 16 != 0) return visit_rows(tile, 0, rows_);
+    int64_t begin = std::max<int64_t>(0, tile - first_position_) / 16 * 16, end = task_.count;
+    if (shape_.window > 0) {
+      end = std::min(end, round_up(tile + kTileKeys - 1 + shape_.window - first_position_, 16));
+    }
+    for (int64_t first = 0; begin < end && first < rows_; first += task_.count) visit_rows(tile, first + begin, first + end);
+  }
+
+  void visit_rows(int64_t tile, int64_t begin, int64_t end) {
+    constexpr int64_t kFactorUnits = kTileKeys / Tiles::kPerUnit;
+    Tiles::multiply(kernel_, end - begin, kTileKeys, units_, queries_ + begin * units_, units_, keys_, kTileKeys,
+                    scores_ + begin * kTileKeys, kTileKeys, false);
+    update_largest(tile, begin, end);
+    scale_out(begin, end);
+    for (int64_t r = begin; r < end; ++r) {
+      exponentiate_row(r, tile);
+      if (begin < task_.count) prefetch_keys(tile + kTileKeys, r - begin, end - begin);
+    }
+    Tiles::multiply(kernel_, end - begin, padded_dim_, kFactorUnits, factors_ + begin * kFactorUnits, kFactorUnits, values_,
+                    padded_dim_, out_ + begin * padded_dim_, padded_dim_, true);
   }
 
   int64_t head_of(int64_t r) const { return task_.kv_head * group_ + r / task_.count; }
@@ -132,22 +152,36 @@ class Forward {
     values_ = Tiles::stack(rows_buffer_, padded_dim_, stack_buffer_);
   }
 
+  // Asks for the part of a tile that falls to `turn` of `turns`: rows lie far apart, so the hardware does not guess them.
+  void prefetch_keys(int64_t tile, int64_t turn, int64_t turns) {
+    KeyRows<T> source{args_, task_.sequence, task_.kv_head};
+    const T *key = nullptr, *value = nullptr;
+    int64_t end = std::min(tile + (turn + 1) * kTileKeys / turns, first_position_ + task_.count);
+    for (int64_t j = tile + turn * kTileKeys / turns; j < end; ++j) {
+      source.at(j, &key, &value);
+      for (int64_t i = 0; i < dim_; i += 64 / static_cast<int64_t>(sizeof(T))) {
+        __builtin_prefetch(key + i);
+        __builtin_prefetch(value + i);
+      }
+    }
+  }
+
   // Sets the scores of keys a row does not see to -inf, and moves `largest` (in units of log2) up to the tile's.
-  void update_largest(int64_t tile) {
+  void update_largest(int64_t tile, int64_t begin, int64_t end) {
     constexpr float kLowest = -std::numeric_limits<float>::infinity();
     float factor = shape_.scale * kLog2E;
-    for (int64_t r = 0; r < rows_; ++r) {
+    for (int64_t r = begin; r < end; ++r) {
       float* row = scores_ + r * kTileKeys;
       int64_t position = position_of(r);
       int64_t seen = std::clamp<int64_t>(position + 1 - tile, 0, kTileKeys);
       int64_t hidden = shape_.window > 0 ? std::clamp<int64_t>(position - shape_.window + 1 - tile, 0, kTileKeys) : 0;
-      std::fill(row, row + hidden, kLowest);
-      std::fill(row + std::max(seen, hidden), row + kTileKeys, kLowest);
+      if (hidden > 0) std::fill(row, row + hidden, kLowest);
+      if (seen < kTileKeys) std::fill(row + std::max(seen, hidden), row + kTileKeys, kLowest);
       Floats top = load(row);
       for (size_t i = kLanes; i < kTileKeys; i += kLanes) top = hn::Max(top, load(row + i));
       decay_[r] = std::max(largest_[r], max_lanes(top) * factor);
     }
-    for (int64_t r = 0; r < padded_rows_; r += static_cast<int64_t>(kLanes)) {
+    for (int64_t r = begin; r < end; r += static_cast<int64_t>(kLanes)) {
       Floats before = load(largest_ + r), after = load(decay_ + r);
       // A row that has seen nothing yet has sums of 0, which any finite stand-in for -inf keeps.
       Floats finite = hn::IfThenElse(hn::Eq(after, set(kLowest)), zero(), after);
@@ -156,8 +190,8 @@ class Forward {
     }
   }
 
-  void scale_out() {
-    for (int64_t r = 0; r < rows_; ++r) {
+  void scale_out(int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
       if (decay_[r] == 1.0f) continue;
       Floats decay = set(decay_[r]);
       float* row = out_ + r * padded_dim_;
@@ -239,21 +273,23 @@ HWY_EXPORT(attention_forward_task);
 
 namespace {
 
-// Longest first, so that threads end together.
+// The longest sequences first, so that threads end together; the blocks of one head together, so that its keys stay in
+// cache, and the block that sees most first.
 std::vector<ForwardTask> cut_forward(const AttentionForwardArgs& args) {
   std::vector<ForwardTask> tasks;
   int64_t group = args.shape.num_heads / args.shape.num_kv_heads;
-  int64_t queries = std::max<int64_t>(1, kTileQueries / group);
-  for (const SequenceRows& sequence : sequences_of(*args.batch, static_cast<bool>(args.layer_keys))) {
-    for (int64_t first = 0; first < sequence.num_queries; first += queries) {
-      for (int64_t kv_head = 0; kv_head < args.shape.num_kv_heads; ++kv_head) {
+  int64_t queries = std::max<int64_t>(16, kTaskRows / group / 16 * 16);
+  std::vector<SequenceRows> sequences = sequences_of(*args.batch, static_cast<bool>(args.layer_keys));
+  std::stable_sort(sequences.begin(), sequences.end(),
+                   [](const SequenceRows& a, const SequenceRows& b) { return a.context > b.context; });
+  for (const SequenceRows& sequence : sequences) {
+    int64_t blocks = (sequence.num_queries + queries - 1) / queries;
+    for (int64_t kv_head = 0; kv_head < args.shape.num_kv_heads; ++kv_head) {
+      for (int64_t first = (blocks - 1) * queries; first >= 0; first -= queries) {
         tasks.push_back({sequence, kv_head, first, std::min(queries, sequence.num_queries - first)});
       }
     }
   }
-  std::stable_sort(tasks.begin(), tasks.end(), [](const ForwardTask& a, const ForwardTask& b) {
-    return a.sequence.context - a.sequence.num_queries + a.first > b.sequence.context - b.sequence.num_queries + b.first;
-  });
   return tasks;
 }
 

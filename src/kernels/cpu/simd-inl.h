@@ -1,5 +1,5 @@
 // Vector helpers for the Highway kernels, compiled once per target: loads and stores of f32, bf16 and f16 as floats,
-// exp and its relatives. Not a normal header: see Highway on *-inl.h.
+// exponentials and their relatives. Not a normal header: see Highway on *-inl.h.
 #if defined(SINTER_KERNELS_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SINTER_KERNELS_CPU_SIMD_INL_H_
 #undef SINTER_KERNELS_CPU_SIMD_INL_H_
@@ -104,26 +104,9 @@ HWY_INLINE Floats power_of_two(hn::Vec<IntTag> n) {
   return hn::BitCast(kFloats, hn::ShiftLeft<23>(hn::Add(n, hn::Set(kInts, 127))));
 }
 
-// e^x within 1 ulp or so; 0 and infinity beyond the range, subnormals and NaN kept.
-HWY_INLINE Floats exp(Floats x) {
-  // x = n ln 2 + r, |r| <= ln 2 / 2; e^r by a polynomial fitted on that interval (error 8e-9).
-  Floats clamped = hn::Min(hn::Max(x, set(-105.0f)), set(90.0f));
-  Floats n = hn::Round(hn::Mul(clamped, set(1.44269504088896f)));
-  Floats r = hn::NegMulAdd(n, set(0.693145751953125f), clamped);
-  r = hn::NegMulAdd(n, set(1.42860682030941723212e-6f), r);
-  Floats p = hn::MulAdd(r, set(0.00139261835877f), set(0.00836317905272f));
-  p = hn::MulAdd(p, r, set(0.0416665546172f));
-  p = hn::MulAdd(p, r, set(0.166665769897f));
-  p = hn::MulAdd(p, r, set(0.5f));
-  p = hn::MulAdd(hn::Mul(p, r), r, hn::Add(r, set(1.0f)));
-  // In two factors: n may lie outside what one factor can hold.
-  auto whole = hn::ConvertTo(kInts, n), half = hn::ShiftRight<1>(whole);
-  Floats result = hn::Mul(hn::Mul(p, power_of_two(half)), power_of_two(hn::Sub(whole, half)));
-  return hn::IfThenElse(hn::IsNaN(x), x, result);
-}
-
-// e^x for x <= 0, for softmax: results below 2^-126 are 0. A NaN stays one.
+// e^x for x <= 0, within 1 ulp or so; results below 2^-126 are 0. A NaN stays one.
 HWY_INLINE Floats exp_nonpositive(Floats x) {
+  // x = n ln 2 + r, |r| <= ln 2 / 2; e^r by a polynomial fitted on that interval (error 8e-9).
   Floats n = hn::Round(hn::Mul(hn::Max(x, set(-88.0f)), set(1.44269504088896f)));
   Floats r = hn::NegMulAdd(n, set(0.693145751953125f), x);
   r = hn::NegMulAdd(n, set(1.42860682030941723212e-6f), r);
@@ -141,7 +124,7 @@ struct Sigmoid {
   Floats value, rest;
 };
 HWY_INLINE Sigmoid sigmoid(Floats x) {
-  Floats small = exp(hn::Neg(hn::Abs(x)));
+  Floats small = exp_nonpositive(hn::Neg(hn::Abs(x)));
   Floats large_part = hn::Div(set(1.0f), hn::Add(set(1.0f), small)), small_part = hn::Mul(small, large_part);
   auto negative = hn::Lt(x, zero());
   return {hn::IfThenElse(negative, small_part, large_part), hn::IfThenElse(negative, large_part, small_part)};
@@ -165,7 +148,7 @@ HWY_INLINE NormalAt normal_at(Floats x) {
   q = hn::MulAdd(q, t, set(0.246922285083f));
   q = hn::MulAdd(q, t, set(0.282091971837f));
   q = hn::MulAdd(q, t, set(0.282094819645f));
-  Floats bell = exp(hn::Mul(hn::Mul(x, x), set(-0.5f)));
+  Floats bell = exp_nonpositive(hn::Mul(hn::Mul(x, x), set(-0.5f)));
   Floats tail = hn::Mul(hn::Mul(hn::Mul(q, t), bell), set(0.5f));
   Floats cdf = hn::IfThenElse(hn::Lt(x, zero()), tail, hn::Sub(set(1.0f), tail));
   return {hn::Mul(bell, set(0.39894228040143267794f)), cdf};
