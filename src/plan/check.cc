@@ -29,7 +29,7 @@ void add(CheckReport& report, const CheckRow& row, const char* quantity, double 
 // Memory: nanotron logs its first rank, the others the fullest device.
 void compare_memory(const CheckRow& row, CheckReport& report) {
   double measured = at(row.measured, "memory_gib") * kGiB;
-  if (measured == 0) measured = at(row.measured, "memory_reserved_gib") * kGiB;
+  if (measured == 0) measured = at(row.measured, "memory_alloc_gib") * kGiB;
   if (measured == 0) measured = at(row.measured, "memory_gb") * (row.software == "nanotron" ? kGiB : 1e9);
   if (measured == 0) return;
   const Software& software = find_software(row.software);

@@ -82,7 +82,9 @@ ModelShape latent_shape(const json& m) {
                                     whole_at(m, "heads", 1), whole_at(m, "ffn", 1), whole_at(m, "vocab", 1), false);
   base.head_dim = whole_at(m, "v_head", 128);
   add_experts(base, whole_at(m, "experts", 1), whole_at(m, "top_k", 1), whole_at(m, "moe_ffn", 1));
-  int64_t dense = std::min(whole_at(m, "dense_layers", 1), base.num_layers);
+  // A model cut to a few layers keeps one dense layer, whatever the whole one has.
+  bool is_cut = contains(text_at(m, "name"), "trunc");
+  int64_t dense = std::min(is_cut ? 1 : whole_at(m, "dense_layers", 1), base.num_layers);
   for (int64_t layer = 0; layer < dense; ++layer) base.sparse_layers[static_cast<size_t>(layer)] = 0;
   ModelShape shape = make_model_shape(base);
   int64_t q_rank = whole_at(m, "q_lora", 0), kv_rank = whole_at(m, "kv_lora", 0), h = shape.hidden;
@@ -156,6 +158,7 @@ std::string software_of(const std::string& source) {
       source == "MT-NLG" || source == "MegaScale") {
     return "megatron-2021";
   }
+  if (source == "Megatron-Bridge") return "megatron-2025";
   return "megatron";
 }
 
@@ -287,6 +290,9 @@ CheckRow read_point(const json& point, const HardwareTable& hardware) {
   }
   if (row.kind == "finetune") row.problem = "adapters and packed fine-tuning are not planned";
   if (row.software == "megatron-2021" && row.source == "MegaScale" && !row.interleave_given) row.layout["vp"] = 6;
+  if (row.model && row.source == "Megatron-Bridge" && row.model_name == "deepseek-v3") {
+    row.model->num_mtp = contains(text_at(point["layout"], "variant"), "w/o MTP") ? 0 : 1;
+  }
   if (contains(text_at(point["layout"], "variant"), "tokendrop")) row.problem = "token dropping is not planned";
   if (row.kind == "train" && row.problem.empty() && row.model && row.cluster &&
       !point["layout"].contains("dp") && !point["layout"].contains("tp")) {

@@ -21,9 +21,8 @@ FlopBasis flop_basis(const ModelShape& model) {
   basis.embedding_parameters = static_cast<double>(model.embedding_parameters);
   basis.position_parameters = static_cast<double>(model.position_parameters);
   basis.head_parameters = static_cast<double>(model.head_parameters);
-  basis.head_matrix = static_cast<double>(model.hidden * model.vocab);
+  basis.head_matrix = static_cast<double>(model.hidden * model.vocab * (1 + model.num_mtp));
   basis.layer_matrices = static_cast<double>(model.matmul_parameters()) - basis.head_matrix;
-  basis.head_matrix *= static_cast<double>(1 + model.num_mtp);
   basis.num_layers = static_cast<double>(model.num_layers);
   basis.attention_width = static_cast<double>(model.qk_width() + model.v_width()) / 2;
   basis.tied_head = model.tied_head;

@@ -52,10 +52,17 @@ double Collectives::all_reduce(const Group& group, double bytes) const {
   return far > 1 ? std::min(ring, tree) : ring;
 }
 
-double Collectives::all_to_all(const Group& group, double bytes) const {
+double Collectives::distinct_share(const Group& group, double copies) const {
+  double far = static_cast<double>(nodes(group));
+  if (far <= 1 || copies <= 1) return 1;
+  double distinct = far * (1 - std::pow(1 - 1 / far, copies));
+  return std::min(1.0, distinct / copies);
+}
+
+double Collectives::all_to_all(const Group& group, double bytes, double far_share) const {
   if (group.size <= 1) return 0;
   double n = static_cast<double>(group.size), local = static_cast<double>(ranks_per_node(group));
-  double far_bytes = bytes * (n - local) / n, near_bytes = bytes * (local - 1) / n;
+  double far_bytes = far_share * bytes * (n - local) / n, near_bytes = bytes * (local - 1) / n;
   double inside = near_bytes / (cluster_.device.link_bandwidth * efficiency_.link_share);
   double outside = far_bytes / (cluster_.device_network_bandwidth() * efficiency_.network_share);
   double latency = efficiency_.link_latency + (nodes(group) > 1 ? efficiency_.network_latency : 0);

@@ -31,8 +31,10 @@ class Collectives {
   double all_reduce(const Group& group, double bytes) const;
   double all_gather(const Group& group, double bytes) const;
   double reduce_scatter(const Group& group, double bytes) const { return all_gather(group, bytes); }
-  // `bytes` is what one rank sends in all, its own part included.
-  double all_to_all(const Group& group, double bytes) const;
+  // `bytes` is what one rank sends in all, its own part included; `far_share` of what goes to other nodes is sent.
+  double all_to_all(const Group& group, double bytes, double far_share = 1) const;
+  // Of `copies` of a token bound for random ranks, the share left when each other node gets it once.
+  double distinct_share(const Group& group, double copies) const;
   // From one rank to another, in the same node or not.
   double send(bool inside_node, double bytes) const;
 

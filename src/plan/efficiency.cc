@@ -15,10 +15,11 @@ struct Entry {
   Efficiency efficiency;
 };
 
-Efficiency make(double gemm, double gemm_narrow, double attention, double memory, LinkEfficiency links) {
+Efficiency make(double gemm, double gemm_narrow, double expert, double attention, double memory, LinkEfficiency links) {
   Efficiency e;
   e.gemm = gemm;
   e.gemm_narrow = gemm_narrow;
+  e.expert = expert;
   e.attention = attention;
   e.memory = memory;
   e.links = links;
@@ -26,7 +27,7 @@ Efficiency make(double gemm, double gemm_narrow, double attention, double memory
 }
 
 Efficiency vtrain_a100() {
-  Efficiency e = make(0.8165, 0.6, 0.388, 0.7993, {0.98, 2.095e-5, 0.98, 1.5e-5});
+  Efficiency e = make(0.8165, 0.6, 0.7, 0.388, 0.7993, {0.98, 2.095e-5, 0.98, 1.5e-5});
   e.gemm_start = 2.43e-5;
   e.host_block = 9.882e-4;
   e.host_collective = 8.091e-5;
@@ -35,7 +36,7 @@ Efficiency vtrain_a100() {
 }
 
 Efficiency nanotron_h100() {
-  Efficiency e = make(0.684, 0.764, 0.30, 0.6, {0.446, 5e-6, 0.30, 8e-4});
+  Efficiency e = make(0.684, 0.764, 0.27, 0.30, 0.6, {0.446, 5e-6, 0.30, 8e-4});
   e.host_block = 2.2e-3;
   e.step_fixed = 1e-3;
   return e;
@@ -46,18 +47,18 @@ const std::vector<Entry>& entries() {
       {"A100-SXM4", "megatron-deepspeed", vtrain_a100()},
       {"H100-SXM5", "nanotron", nanotron_h100()},
       // MosaicML, Narayanan 2021, Korthikanti 2022, Megatron-LM 2020, MegaScale
-      {"A100", nullptr, make(0.780, 0.6, 0.388, 0.641, {0.95, 5e-6, 0.690, 7.9e-5})},
+      {"A100", nullptr, make(0.780, 0.6, 0.7, 0.388, 0.641, {0.95, 5e-6, 0.690, 7.9e-5})},
       // MosaicML, Megatron-Core, torchtitan, Llama 3, dgxc-benchmarking
-      {"H100", nullptr, make(0.684, 0.764, 0.221, 0.513, {0.90, 5e-6, 0.737, 9.9e-6})},
-      {"H200", nullptr, make(0.684, 0.764, 0.221, 0.513, {0.90, 5e-6, 0.737, 9.9e-6})},
-      {"GH200", nullptr, make(0.684, 0.764, 0.221, 0.513, {0.90, 5e-6, 0.737, 9.9e-6})},
-      {"H800", nullptr, make(0.684, 0.764, 0.221, 0.513, {0.90, 5e-6, 0.737, 9.9e-6})},
+      {"H100", nullptr, make(0.684, 0.764, 0.27, 0.221, 0.513, {0.90, 5e-6, 0.737, 9.9e-6})},
+      {"H200", nullptr, make(0.684, 0.764, 0.27, 0.221, 0.513, {0.90, 5e-6, 0.737, 9.9e-6})},
+      {"GH200", nullptr, make(0.684, 0.764, 0.27, 0.221, 0.513, {0.90, 5e-6, 0.737, 9.9e-6})},
+      {"H800", nullptr, make(0.684, 0.764, 0.27, 0.221, 0.513, {0.90, 5e-6, 0.737, 9.9e-6})},
       // SimuMax, Megatron-Bridge, dgxc-benchmarking
-      {"B200", nullptr, make(0.410, 0.90, 0.300, 0.278, {0.90, 5e-6, 0.70, 1.5e-5})},
-      {"GB200", nullptr, make(0.509, 0.599, 0.300, 0.302, {0.90, 5e-6, 0.70, 1.5e-5})},
-      {"B300", nullptr, make(0.500, 0.880, 0.300, 0.410, {0.90, 5e-6, 0.70, 1.5e-5})},
+      {"B200", nullptr, make(0.410, 0.90, 0.74, 0.300, 0.278, {0.90, 5e-6, 0.70, 1.5e-5})},
+      {"GB200", nullptr, make(0.500, 0.580, 0.92, 0.350, 0.330, {0.90, 5e-6, 0.70, 1.5e-5})},
+      {"B300", nullptr, make(0.500, 0.880, 0.65, 0.300, 0.410, {0.90, 5e-6, 0.70, 1.5e-5})},
       // Megatron-LM 2020 (four rows)
-      {"V100", nullptr, make(0.78, 0.6, 0.30, 0.75, {0.75, 8e-6, 0.70, 3e-5})},
+      {"V100", nullptr, make(0.78, 0.6, 0.7, 0.30, 0.75, {0.75, 8e-6, 0.70, 3e-5})},
   };
   return all;
 }
@@ -70,7 +71,7 @@ Efficiency find_efficiency(const Device& device, const std::string& software) {
     if (same_device && (!entry.software || software == entry.software)) return entry.efficiency;
   }
   // Nothing published: what the device's own curves or best product say, less what training loses against them.
-  Efficiency e = make(0.65, 0.6, 0.3, 0.65, {0.8, 6e-6, 0.7, 2e-5});
+  Efficiency e = make(0.65, 0.6, 0.6, 0.3, 0.65, {0.8, 6e-6, 0.7, 2e-5});
   auto bf16 = static_cast<size_t>(Format::bf16);
   if (device.attainable[bf16] > 0 && device.flops[bf16] > 0) e.gemm = 0.9 * device.attainable[bf16] / device.flops[bf16];
   if (!device.gemm.empty()) e.gemm = device.gemm.at(1e12);

@@ -89,7 +89,11 @@ void add_activations(const ModelShape& model, const spec::ParallelSpec& p, const
     BlockActivations a = block_activations(model, block, p, software);
     double kept = a.total();
     if (p.recompute == spec::Recompute::full) kept = a.checkpoint;
-    if (p.recompute == spec::Recompute::selective) kept = a.attention + a.mlp;
+    if (p.recompute == spec::Recompute::selective) {
+      // Where selected products are computed again too, their outputs are not kept either.
+      double outside = a.attention + a.mlp - a.checkpoint;
+      kept = a.checkpoint + (1 - software.selective_matmul_share) * outside;
+    }
     per_micro_batch += kept * as_double(layers);
     working_set = std::max(working_set, a.total() - kept);
   });
@@ -120,7 +124,9 @@ void add_buffers(const spec::ParallelSpec& p, const Software& software, const St
                  StageMemory& memory) {
   MemoryParts& d = memory.device;
   double parameters = params.dense + params.experts;
-  if (p.zero >= 3 && p.shard > 1) {  // the block in use and the one being fetched; its gradients before they are cut
+  if (p.zero >= 3 && p.shard > 1 && p.pp > 1) {  // a pipeline would gather again for every micro-batch: it keeps them
+    d.buffers += parameters * (bytes_of(p.compute) + bytes_of(p.main_gradients));
+  } else if (p.zero >= 3 && p.shard > 1) {  // the block in use and the one being fetched; gradients before they are cut
     d.buffers += 2 * params.largest_block * bytes_of(p.compute) + params.largest_block * bytes_of(p.main_gradients);
   }
   d.buffers += software.gradient_copy_bytes * parameters;

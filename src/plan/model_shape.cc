@@ -102,9 +102,10 @@ int64_t ModelShape::active_parameters() const {
 }
 
 int64_t ModelShape::matmul_parameters() const {
-  int64_t total = hidden * vocab;
-  for (int64_t layer = 0; layer < num_layers; ++layer) {
-    for (const Matmul& m : block(layer).matmuls) total += m.inputs * m.outputs * (m.is_expert ? experts_per_token : 1);
+  int64_t total = hidden * vocab * (1 + num_mtp);
+  for (int64_t i = 0; i < num_layers + num_mtp; ++i) {
+    const BlockShape& shape = block(std::min(i, num_layers - 1));
+    for (const Matmul& m : shape.matmuls) total += m.inputs * m.outputs * (m.is_expert ? experts_per_token : 1);
   }
   return total;
 }

@@ -47,7 +47,7 @@ struct ModelShape {
   int64_t v_width() const { return num_heads * v_dim; }
   const BlockShape& block(int64_t layer) const { return kinds[kind_of_layer[static_cast<size_t>(layer)]]; }
   int64_t total_parameters() const;
-  // Parameters of the matrices a token is multiplied with, the head (tied or not) included and embeddings left out.
+  // Parameters of the matrices a token is multiplied with, heads (tied or not) included and embeddings left out.
   int64_t matmul_parameters() const;
   int64_t active_parameters() const;
 };

@@ -24,6 +24,12 @@ std::vector<Software> make_software() {
   megatron.attention_scale = 1.7;  // cuDNN
   all.push_back(megatron);
 
+  Software bridge = megatron;  // Megatron-Bridge of 2025-26
+  bridge.name = "megatron-2025";
+  bridge.overlaps_expert_parallel = true;
+  bridge.sends_tokens_once = true;
+  all.push_back(bridge);
+
   Software classic;  // 2020-2022: unfused attention, nothing overlapped
   classic.name = "megatron-2021";
   classic.flash_attention = false;

@@ -27,6 +27,8 @@ struct Software {
   bool overlaps_data_parallel = true;    // gradient and weight traffic runs under the backward and forward pass
   bool overlaps_tensor_parallel = false; // pieces of the collectives run under the neighbouring products
   bool overlaps_pipeline = false;
+  bool overlaps_expert_parallel = false; // half of the experts' traffic runs under other work
+  bool sends_tokens_once = false;        // a token goes once to each node that has an expert for it, not once per expert
   double gradient_wire_bytes = 0;        // of one gradient between ranks; 0 = as wide as they are summed
   bool single_rail = false;              // a collective between nodes runs over one adapter, whatever the node has
   double attention_scale = 1.0;          // speed of fused attention over FlashAttention-2 on Hopper and later

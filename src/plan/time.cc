@@ -104,7 +104,7 @@ double TimeModel::elementwise_bytes(const BlockShape& block) const {
   if (!block.is_sparse) return bytes + tokens_ * element_ * widened * as_double(model_.ffn) / tp;
   double copies = as_double(model_.experts_per_token) / (expert_tp(p_) == 1 ? tp : 1.0);
   bytes += tokens_ * copies * element_ * (widened * as_double(model_.moe_ffn) / as_double(expert_tp(p_)));
-  bytes += tokens_ * copies * element_ * 8 * h;  // permute and unpermute, read and write, with the weighted sum
+  bytes += tokens_ * copies * element_ * 4 * h;  // permute and unpermute read and write
   bytes += tokens_ * 16 * as_double(model_.num_experts);
   return bytes + tokens_ * element_ * widened * as_double(model_.shared_ffn) / tp;
 }
@@ -132,7 +132,9 @@ TimeModel::Pass TimeModel::block_forward(const BlockShape& block) const {
   if (block.is_sparse && p_.ep > 1) {
     double copies = as_double(model_.experts_per_token) / (expert_tp(p_) == 1 ? as_double(p_.tp) : 1.0);
     Group group{p_.ep, expert_tp(p_) == 1 ? 1 : p_.tp};
-    pass.expert_parallel = 2 * collectives_.all_to_all(group, element_ * tokens_ * copies * h);
+    double once = software_.sends_tokens_once ? collectives_.distinct_share(group, as_double(model_.experts_per_token)) : 1;
+    pass.expert_parallel = 2 * collectives_.all_to_all(group, element_ * tokens_ * copies * h, once) *
+                           (software_.overlaps_expert_parallel ? 0.5 : 1.0);
     collectives += 2;
   }
   double host = efficiency_.host_block + collectives * efficiency_.host_collective;
@@ -319,7 +321,7 @@ double TimeModel::model_flops() const {
 
 double TimeModel::hardware_flops() const {
   double model = model_flops();
-  double head = 6 * as_double(model_.hidden * model_.vocab) * as_double(p_.global_batch * p_.seq_len);
+  double head = 6 * as_double(model_.hidden * model_.vocab * (1 + model_.num_mtp)) * as_double(p_.global_batch * p_.seq_len);
   if (p_.recompute == spec::Recompute::full) return model + (model - head) / 3;
   return model;
 }
