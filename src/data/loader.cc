@@ -90,7 +90,7 @@ void Loader::read_validation(const std::vector<std::unique_ptr<TokenSource>>& so
   for (const auto& source : sources) {
     for (int64_t i = 0; i < source->num_windows(); ++i, ++place) {
       const int64_t micro_batch = place / options_.micro_batch;
-      if (micro_batch / options_.ranks >= options_.validation_micro_batches) break;
+      if (micro_batch >= options_.validation_micro_batches) break;
       if (micro_batch % options_.ranks != options_.rank) continue;
       builder.add(*source, i);
       if (builder.is_full()) validation_.push_back(builder.take());

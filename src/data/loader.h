@@ -17,7 +17,7 @@ namespace sinter::data {
 struct LoaderOptions {
   std::vector<spec::SourceRecipe> sources;  // shards only; text is tokenized before (tokenize.h)
   std::vector<spec::SourceRecipe> validation;
-  int64_t validation_micro_batches = 0;  // most that a rank reads
+  int64_t validation_micro_batches = 0;  // most that are read, over all ranks
   int64_t window = 0;
   int64_t micro_batch = 0;  // windows of one micro-batch
   spec::Packing packing = spec::Packing::documents;

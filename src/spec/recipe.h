@@ -128,7 +128,7 @@ struct LogRecipe {
   int64_t sample_every = 0;  // steps; 0 = never
   int64_t sample_tokens = 64;
   int64_t eval_every = 0;     // steps between validation losses; 0 = at the end (when there is validation data)
-  int64_t eval_batches = 16;  // micro-batches of one validation
+  int64_t eval_batches = 16;  // micro-batches of one validation, over all ranks
 };
 
 struct ParallelRecipe {

@@ -2,12 +2,17 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
+#include <string>
+#include <utility>
 
 #include "kernels/table.h"
 
 namespace sinter::train {
 
-double measure_matmul_flops(core::Device device, core::DType dtype) {
+namespace {
+
+double measure(core::Device device, core::DType dtype) {
   core::DeviceRuntime& runtime = core::runtime(device);
   const kernels::KernelTable& kernels = kernels::kernels_for(device);
   auto now = [] { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); };
@@ -32,6 +37,15 @@ double measure_matmul_flops(core::Device device, core::DType dtype) {
     if (shortest < 0.02 && n < 8192) n *= 2;
   }
   return best;
+}
+
+}  // namespace
+
+double measure_matmul_flops(core::Device device, core::DType dtype) {
+  static std::map<std::pair<std::string, core::DType>, double> known;
+  double& flops = known[{device.to_string(), dtype}];
+  if (flops == 0) flops = measure(device, dtype);
+  return flops;
 }
 
 }  // namespace sinter::train

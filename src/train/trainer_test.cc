@@ -1,0 +1,228 @@
+// Whole small runs: what must not change the result does not, and a resumed run is the unbroken one.
+#include "train/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "base/threads.h"
+#include "data/token_shard.h"
+#include "train/optimizer.h"
+#include "train/run_plan.h"
+
+namespace sinter::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+class TrainerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    base::set_log_level(base::LogLevel::error);
+    base::set_num_threads(1);
+    dir_ = (fs::temp_directory_path() / ("sinter_trainer_" + std::to_string(::getpid()))).string();
+    fs::remove_all(dir_);
+    fs::create_directories(dir_);
+    // Documents of 3 to 40 tokens in which the next token follows from the last by a rule.
+    for (const char* name : {"/a.tok", "/v.tok"}) {
+      data::TokenShardWriter writer(dir_ + name, 48, 0);
+      base::CounterRng rng{5, name[1] == 'a' ? 1u : 2u};
+      for (uint64_t d = 0; d < 60; ++d) {
+        std::vector<int32_t> tokens{static_cast<int32_t>(rng.bits(2 * d) % 47)};
+        const uint32_t length = 3 + rng.bits(2 * d + 1) % 38;
+        while (tokens.size() < length) tokens.push_back((tokens.back() * 5 + 3) % 47);
+        tokens.push_back(47);
+        writer.add_document(tokens);
+      }
+      writer.commit();
+    }
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+
+  spec::Recipe recipe(const std::string& run, const std::vector<std::string>& overrides = {}) const {
+    const std::string text =
+        "[model]\nfamily = 'llama'\nhidden = 32\nlayers = 2\nheads = 4\nkv_heads = 2\nffn = 48\n[data]\nsources = '" +
+        dir_ + "/a.tok'\nvalidation = '" + dir_ +
+        "/v.tok'\nsequence_length = 24\n[train]\nsteps = 6\nmicro_batch = 8\nbatch_tokens = 192\n" +
+        "[optimizer]\nlr = 3e-3\n[checkpoint]\ndir = '" + dir_ + "/" + run + "'\n";
+    return spec::parse_recipe(text, "test", overrides);
+  }
+  TrainResult train(const std::string& run, const std::vector<std::string>& overrides = {}) {
+    return Trainer(recipe(run, overrides), *self_).run();
+  }
+  std::string weights(const std::string& run) const {
+    return base::read_file(dir_ + "/" + run + "/latest/model.safetensors");
+  }
+  std::string state(const std::string& run) const {
+    return base::read_file(dir_ + "/" + run + "/latest/state/rank-00000.safetensors");
+  }
+  std::vector<nlohmann::json> metrics(const std::string& run) const {
+    std::vector<nlohmann::json> lines;
+    const std::string content = base::read_file(dir_ + "/" + run + "/metrics.jsonl");
+    for (size_t begin = 0; begin < content.size();) {
+      const size_t end = content.find('\n', begin);
+      lines.push_back(nlohmann::json::parse(content.substr(begin, end - begin)));
+      begin = end + 1;
+    }
+    return lines;
+  }
+
+  std::string dir_;
+  std::unique_ptr<comm::Communicator> self_ = comm::make_self();
+};
+
+TEST_F(TrainerTest, TheLossFallsAndTheFolderIsAModel) {
+  const TrainResult result = train("run", {"train.steps=40", "optimizer.lr=1e-2"});
+  EXPECT_EQ(result.steps, 40);
+  EXPECT_EQ(result.losses.size(), 40u);
+  EXPECT_NEAR(result.losses.front(), std::log(48.0), 0.5);
+  EXPECT_LT(result.losses.back(), 2.5);
+  ASSERT_TRUE(result.validation_loss);
+  EXPECT_LT(*result.validation_loss, 2.8);
+  EXPECT_TRUE(fs::exists(dir_ + "/run/latest/config.json"));
+}
+
+TEST_F(TrainerTest, AResumedRunEqualsTheUnbrokenOneBitForBit) {
+  for (const char* kind : {"adamw", "muon", "sgd"}) {
+    const std::string optimizer = std::string("optimizer.kind=") + kind, whole = std::string("whole_") + kind,
+                      parts = std::string("parts_") + kind;
+    train(whole, {optimizer, "train.batch_tokens=384", "guard.on_outlier=skip", "guard.window=8"});
+    for (int64_t steps : {2, 5, 6}) {
+      // A run that ends early must follow the schedule of the long one: a constant rate does.
+      train(parts, {optimizer, "train.batch_tokens=384", "guard.on_outlier=skip", "guard.window=8",
+                    "schedule.kind=constant", "train.steps=" + std::to_string(steps)});
+    }
+    train(whole + "_constant",
+          {optimizer, "train.batch_tokens=384", "guard.on_outlier=skip", "guard.window=8", "schedule.kind=constant"});
+    EXPECT_EQ(weights(parts), weights(whole + "_constant")) << kind;
+    EXPECT_EQ(state(parts), state(whole + "_constant")) << kind;
+    EXPECT_NE(weights(parts), weights(whole)) << kind;
+  }
+}
+
+TEST_F(TrainerTest, RecomputeModesAreBitEqualInFp32) {
+  train("none", {"train.recompute=none"});
+  train("selective", {"train.recompute=selective"});
+  train("full", {"train.recompute=full"});
+  EXPECT_EQ(weights("none"), weights("selective"));
+  EXPECT_EQ(weights("none"), weights("full"));
+}
+
+TEST_F(TrainerTest, ThreadCountsAreBitEqual) {
+  for (int threads : {1, 2, 3}) train("t" + std::to_string(threads), {"train.threads=" + std::to_string(threads)});
+  EXPECT_EQ(weights("t1"), weights("t2"));
+  EXPECT_EQ(weights("t1"), weights("t3"));
+}
+
+TEST_F(TrainerTest, AccumulationOfEightEqualsOneBatch) {
+  train("one", {"train.micro_batch=8"});
+  train("eight", {"train.micro_batch=1"});
+  const auto one = metrics("one"), eight = metrics("eight");
+  ASSERT_EQ(one.size(), eight.size());
+  for (size_t i = 0; i < one.size(); ++i) {
+    const double a = one[i]["loss"], b = eight[i]["loss"];
+    EXPECT_NEAR(a, b, 1e-6 * a) << "step " << i + 1;
+  }
+}
+
+TEST_F(TrainerTest, FirstGradientsAgreeBetweenAccumulations) {
+  std::vector<std::vector<float>> gradients;
+  for (const char* micro_batch : {"8", "1"}) {
+    RunPlan plan = make_run_plan(recipe("g", {std::string("train.micro_batch=") + micro_batch}), *self_);
+    models::ParameterStore store(plan.model, {.trains = true});
+    models::Transformer transformer(plan.model, store);
+    store.initialize(1);
+    StepRunner runner(transformer, plan.shape, plan.memory, *self_, 4096);
+    runner.run(plan.loader->step(0), 0);
+    gradients.push_back(core::to_host<float>(store.grad()));
+  }
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < gradients[0].size(); ++i) {
+    difference += std::pow(double(gradients[0][i]) - gradients[1][i], 2);
+    norm += std::pow(double(gradients[0][i]), 2);
+  }
+  EXPECT_GT(norm, 0);
+  EXPECT_LT(std::sqrt(difference / norm), 1e-6);
+}
+
+TEST_F(TrainerTest, ThePlanNamesTheMemoryTheRunThenHolds) {
+  for (const char* mode : {"none", "selective", "full"}) {
+    const RunPlan plan = make_run_plan(recipe("m", {std::string("train.recompute=") + mode}), *self_);
+    core::DeviceRuntime& device = core::runtime({});
+    const size_t before = device.allocator().stats().current_bytes;
+    device.allocator().reset_peak();
+    models::ParameterStore store(plan.model, {.trains = true});
+    models::Transformer transformer(plan.model, store);
+    Optimizer optimizer(plan.recipe.optimizer, store);
+    StepRunner runner(transformer, plan.shape, plan.memory, *self_, 4096);
+    runner.run(plan.loader->step(0), 0);
+    runner.evaluate(plan.loader->validation());
+    const auto held = static_cast<double>(device.allocator().stats().peak_bytes - before);
+    EXPECT_NEAR(held, static_cast<double>(plan.memory_bytes()), 0.03 * held) << mode;
+    EXPECT_EQ(runner.arena_peak_bytes() > 0, true);
+  }
+}
+
+TEST_F(TrainerTest, FamiliesExpertsExtraHeadsAndDropoutTrainAndResume) {
+  const std::vector<std::vector<std::string>> variants{
+      {"model.family=gpt2", "model.kv_heads=0", "model.dropout=0.1"},
+      {"model.family=qwen3_moe", "model.experts=4", "train.recompute=full"},
+      {"model.mtp_heads=1", "train.recompute=selective"},
+      {"train.precision=bf16", "train.ramp_from_tokens=192", "train.ramp_steps=3", "train.batch_tokens=768"}};
+  for (size_t v = 0; v < variants.size(); ++v) {
+    std::vector<std::string> overrides = variants[v];
+    overrides.insert(overrides.end(), {"schedule.kind=constant", "train.steps=4"});
+    const std::string name = "v" + std::to_string(v);
+    const TrainResult result = train(name, overrides);
+    EXPECT_LT(result.losses.back(), result.losses.front()) << name;
+    overrides.back() = "train.steps=2";
+    train(name + "r", overrides);
+    overrides.back() = "train.steps=4";
+    train(name + "r", overrides);
+    EXPECT_EQ(weights(name), weights(name + "r")) << name;
+  }
+}
+
+TEST_F(TrainerTest, DocumentsDoNotSeeEachOther) {
+  // With documents packed, a validation loss does not depend on what else is in the window; with a stream it does.
+  train("documents", {"train.steps=1"});
+  train("stream", {"train.steps=1", "data.packing=stream"});
+  EXPECT_NE(weights("documents"), weights("stream"));
+}
+
+TEST_F(TrainerTest, MistakesAreNamedBeforeAnythingRuns) {
+  auto error = [&](const std::vector<std::string>& overrides) -> std::string {
+    try {
+      train("e", overrides);
+    } catch (const base::Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_NE(error({"train.batch_tokens=200"}).find("train.batch_tokens 200"), std::string::npos);
+  EXPECT_NE(error({"data.sources=nowhere.tok"}).find("nowhere.tok"), std::string::npos);
+  EXPECT_NE(error({"model.vocab_size=20"}).find("vocab"), std::string::npos);
+  EXPECT_NE(error({"parallel.dp=2"}).find("parallel.dp"), std::string::npos);
+  EXPECT_NE(error({"checkpoint.resume=elsewhere"}).find("elsewhere"), std::string::npos);
+  EXPECT_NE(error({"train.micro_batch=400000", "train.batch_tokens=0"}).find("needs"), std::string::npos);
+  train("e");
+  EXPECT_NE(error({"checkpoint.resume=never"}).find("already holds"), std::string::npos);
+  EXPECT_NE(error({"optimizer.kind=sgd", "train.steps=9"}).find("velocity"), std::string::npos);
+  EXPECT_NE(error({"model.ffn=64", "train.steps=9"}).find("shape"), std::string::npos);
+}
+
+TEST_F(TrainerTest, AnExplodingRunStopsWithItsReason) {
+  const TrainResult result = train(
+      "boom", {"optimizer.lr=1e14", "optimizer.clip=0", "guard.max_skips=2", "train.steps=20", "optimizer.kind=sgd"});
+  EXPECT_NE(result.stopped.find("diverged"), std::string::npos);
+  EXPECT_LT(result.steps, 20);
+}
+
+}  // namespace
+}  // namespace sinter::train

@@ -1,0 +1,288 @@
+// The small parts of training, each on its own.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/rng.h"
+#include "train/checkpoint.h"
+#include "train/guard.h"
+#include "train/metrics.h"
+#include "train/muon.h"
+#include "train/noise_scale.h"
+#include "train/optimizer.h"
+#include "train/schedule.h"
+#include "train/stop_request.h"
+
+namespace sinter::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(Schedule, WarmsUpThenFollowsItsShapeToTheFinalRatio) {
+  spec::ScheduleRecipe s{.kind = spec::ScheduleKind::cosine, .warmup = 10, .final_ratio = 0.1, .decay_share = 0.2};
+  EXPECT_NEAR(lr_factor(s, 0, 100), 1.0 / 11, 1e-12);
+  EXPECT_NEAR(lr_factor(s, 9, 100), 10.0 / 11, 1e-12);
+  EXPECT_NEAR(lr_factor(s, 10, 100), 1.0, 1e-12);
+  EXPECT_NEAR(lr_factor(s, 99, 100), 0.1, 1e-12);
+  s.kind = spec::ScheduleKind::linear;
+  EXPECT_NEAR(lr_factor(s, 99, 100), 0.1, 1e-12);
+  EXPECT_NEAR(lr_factor(s, 54, 100), 0.1 + 0.9 * (1 - 44.0 / 89), 1e-12);
+  s.kind = spec::ScheduleKind::wsd;
+  EXPECT_EQ(lr_factor(s, 79, 100), 1.0);
+  EXPECT_NEAR(lr_factor(s, 99, 100), 0.1, 1e-12);
+  s.kind = spec::ScheduleKind::constant;
+  EXPECT_EQ(lr_factor(s, 99, 100), 1.0);
+}
+
+TEST(Guard, SkipsWhatIsNotFiniteAndStopsAfterTooMany) {
+  DivergenceGuard guard({.max_skips = 2});
+  std::string reason;
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(guard.judge(2.0, 1.0, &reason), Verdict::ok);
+  EXPECT_EQ(guard.judge(nan, 1.0, &reason), Verdict::skip);
+  EXPECT_EQ(guard.judge(2.0, INFINITY, &reason), Verdict::skip);
+  EXPECT_EQ(guard.judge(nan, 1.0, &reason), Verdict::stop);
+}
+
+TEST(Guard, FindsOutliersByZScoreAndRemembersAcrossACheckpoint) {
+  DivergenceGuard guard({.on_outlier = spec::GuardAction::skip, .max_z = 5, .window = 16});
+  std::string reason;
+  for (int i = 0; i < 16; ++i) EXPECT_EQ(guard.judge(2.0 + 0.01 * (i % 3), 1.0 + 0.1 * (i % 2), &reason), Verdict::ok);
+  DivergenceGuard resumed({.on_outlier = spec::GuardAction::skip, .max_z = 5, .window = 16});
+  resumed.set_state(guard.state());
+  EXPECT_EQ(resumed.judge(9.0, 1.0, &reason), Verdict::skip);
+  EXPECT_NE(reason.find("9.0"), std::string::npos);
+  EXPECT_EQ(resumed.judge(2.01, 1.05, &reason), Verdict::ok);
+  DivergenceGuard fresh({.on_outlier = spec::GuardAction::skip, .max_z = 5, .window = 16});
+  EXPECT_EQ(fresh.judge(9.0, 1.0, &reason), Verdict::ok);
+}
+
+// Gradients drawn as signal plus noise: the estimate must find the ratio that was put in.
+TEST(NoiseScale, FindsTheNoiseThatWasPutIn) {
+  const size_t n = 2000;
+  const double signal = 0.05, noise = 1.0;  // per element; the noise scale is n noise^2 / (n signal^2) tokens
+  base::CounterRng rng{3, 0};
+  NoiseScale estimate;
+  uint64_t draw = 0;
+  for (int step = 0; step < 200; ++step) {
+    double small = 0, large = 0;
+    for (size_t i = 0; i < n; ++i) {
+      const double a = signal + noise / std::sqrt(64.0) * rng.normal(draw++);      // mean of 64 tokens
+      const double rest = signal + noise / std::sqrt(448.0) * rng.normal(draw++);  // of the other 448
+      small += a * a;
+      large += std::pow((64 * a + 448 * rest) / 512, 2);
+    }
+    estimate.add(small, 64, large, 512);
+  }
+  ASSERT_TRUE(estimate.tokens());
+  EXPECT_NEAR(*estimate.tokens(), noise * noise / (signal * signal), 40);
+}
+
+TEST(StopRequest, NamesTheSignalAndGivesTheHandlersBack) {
+  struct sigaction before {
+  }, after{};
+  ::sigaction(SIGUSR1, nullptr, &before);
+  {
+    StopRequest stop({});
+    EXPECT_EQ(stop.reason(), "");
+    std::raise(SIGUSR1);
+    EXPECT_EQ(stop.reason(), "SIGUSR1");
+  }
+  ::sigaction(SIGUSR1, nullptr, &after);
+  EXPECT_EQ(before.sa_handler, after.sa_handler);
+  EXPECT_EQ(StopRequest({.time_limit = 10, .time_margin = 20}).reason(), "time limit");
+  EXPECT_EQ(StopRequest({.time_limit = 1000, .time_margin = 20}).reason(), "");
+}
+
+spec::ModelSpec tiny_model() {
+  spec::ModelSpec s;
+  s.vocab_size = 40;
+  s.hidden = 16;
+  s.num_layers = 2;
+  s.num_heads = s.num_kv_heads = 2;
+  s.head_dim = 8;
+  s.ffn = 24;
+  s.max_positions = 32;
+  s.rope.kind = spec::RopeKind::standard;
+  return s;
+}
+
+void fill_gradients(models::ParameterStore& store) {
+  for (auto& slot : store.slots()) {
+    base::CounterRng rng{9, static_cast<uint64_t>(slot.offset)};
+    for (int64_t i = 0; i < slot.info.num_elements(); ++i) {
+      slot.parameter.grad.data<float>()[i] = rng.normal(static_cast<uint64_t>(i));
+    }
+  }
+}
+
+core::Tensor make_control(float scale) {
+  return core::make_tensor<float>(core::runtime({}).allocator(), {2}, {scale, 1.0f});
+}
+
+TEST(Muon, TheUpdateOfAMatrixHasSingularValuesNearOne) {
+  models::ParameterStore store(tiny_model(), {.trains = true});
+  Optimizer optimizer({.kind = spec::OptimizerKind::muon, .lr = 0, .weight_decay = 0, .muon_lr = 1.0}, store);
+  fill_gradients(store);
+  optimizer.update(make_control(0.3f), 1.0);
+  // Masters were zero, so they now hold the update: -sqrt(max(1, rows / columns)) times an orthogonal matrix.
+  const float* w = store.get("layers.0.mlp.down.weight").master.data<float>();  // (16, 24)
+  double diagonal = 0, off = 0;
+  for (int a = 0; a < 16; ++a) {
+    for (int b = 0; b < 16; ++b) {
+      double dot = 0;
+      for (int k = 0; k < 24; ++k) dot += double(w[a * 24 + k]) * w[b * 24 + k];
+      (a == b ? diagonal : off) += a == b ? dot : std::abs(dot);
+    }
+  }
+  EXPECT_NEAR(diagonal / 16, 1.0, 0.35);  // the quintic's plateau is 0.7 to 1.2
+  EXPECT_LT(off / 240, 0.12);
+  // Vectors and embeddings follow AdamW, whose rate is 0 here.
+  EXPECT_EQ(store.get("embedding.weight").master.data<float>()[0], 0.0f);
+}
+
+TEST(Muon, FusedTensorsAreOrthogonalisedPartByPart) {
+  models::ParameterStore store(tiny_model(), {.trains = true});
+  Optimizer optimizer({.kind = spec::OptimizerKind::muon, .lr = 0, .weight_decay = 0, .muon_lr = 1.0}, store);
+  fill_gradients(store);
+  // A query part a thousand times larger must not shrink the key's update.
+  float* grad = store.get("layers.0.attention.qkv.weight").grad.data<float>();  // (48, 16)
+  for (int i = 0; i < 16 * 16; ++i) grad[i] *= 1000;
+  optimizer.update(make_control(1.0f), 1.0);
+  const float* w = store.get("layers.0.attention.qkv.weight").master.data<float>();
+  double keys = 0;
+  for (int i = 16 * 16; i < 32 * 16; ++i) keys += double(w[i]) * w[i];
+  EXPECT_NEAR(keys / 16, 1.0, 0.4);
+}
+
+TEST(Optimizer, EveryKindMovesEveryTrainedTensorAndListsItsState) {
+  for (auto kind :
+       {spec::OptimizerKind::sgd, spec::OptimizerKind::adam, spec::OptimizerKind::adamw, spec::OptimizerKind::muon}) {
+    models::ParameterStore store(tiny_model(), {.trains = true});
+    store.initialize(1);
+    const std::vector<float> before = core::to_host<float>(store.master());
+    Optimizer optimizer({.kind = kind, .lr = 0.1}, store);
+    fill_gradients(store);
+    optimizer.update(make_control(1.0f), 1.0);
+    const std::vector<float> after = core::to_host<float>(store.master());
+    for (const auto& slot : store.slots()) {
+      EXPECT_NE(before[static_cast<size_t>(slot.offset)], after[static_cast<size_t>(slot.offset)]) << slot.info.name;
+    }
+    size_t elements = 0;
+    for (const Optimizer::State& state : optimizer.states()) {
+      EXPECT_EQ(state.values.num_elements(), store.slots()[state.slot].info.num_elements());
+      elements += static_cast<size_t>(state.values.num_elements());
+    }
+    EXPECT_GT(elements, 0u);
+    EXPECT_GE(optimizer.state_bytes(), elements * 4);
+  }
+}
+
+class Checkpoint : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = (fs::temp_directory_path() / ("sinter_checkpoint_" + std::to_string(::getpid()))).string();
+    fs::remove_all(dir_);
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+  static StateTensor tensor(const std::string& kind, const std::string& name, float first) {
+    std::vector<float> values(12);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = first + static_cast<float>(i);
+    return {kind, name, core::make_tensor<float>(core::runtime({}).allocator(), {3, 4}, values)};
+  }
+  static std::string load_error(const std::string& folder, const std::vector<StateTensor>& tensors) {
+    try {
+      load_checkpoint(folder, tensors);
+    } catch (const base::Error& e) {
+      return e.what();
+    }
+    return "";
+  }
+  std::string dir_;
+  std::unique_ptr<comm::Communicator> self_ = comm::make_self();
+};
+
+TEST_F(Checkpoint, GivesBackWhatWasSavedAndKeepsTheNewest) {
+  CheckpointFolder folder(dir_, 2, *self_);
+  EXPECT_FALSE(folder.find_latest());
+  for (int64_t step : {1, 2, 3}) {
+    folder.save({.step = step, .updates = 5, .guard = {0.0, 1.5}, .noise_scale = {1, 2, 3}, .recipe = "x"},
+                {tensor("master", "a", static_cast<float>(step)), tensor("m", "a", -1)},
+                [](const std::string& f) { base::write_file_atomic(f + "/config.json", "{}"); });
+  }
+  EXPECT_FALSE(fs::exists(dir_ + "/step-00000001"));
+  EXPECT_TRUE(fs::exists(dir_ + "/step-00000002"));
+  EXPECT_TRUE(fs::exists(dir_ + "/latest/config.json"));
+  StateTensor master = tensor("master", "a", 0), m = tensor("m", "a", 0);
+  RunState run = load_checkpoint(*folder.find_latest(), {master, m});
+  EXPECT_EQ(run.step, 3);
+  EXPECT_EQ(run.updates, 5);
+  EXPECT_EQ(run.guard, (std::vector<double>{0.0, 1.5}));
+  EXPECT_EQ(master.values.data<float>()[11], 14.0f);
+  EXPECT_EQ(m.values.data<float>()[0], -1.0f);
+}
+
+TEST_F(Checkpoint, DamageAndMissingPiecesAreNamed) {
+  CheckpointFolder folder(dir_, 2, *self_);
+  const std::vector<StateTensor> tensors{tensor("master", "a", 1), tensor("m", "a", 2)};
+  folder.save({.step = 7, .noise_scale = {0, 0, 0}}, tensors, {});
+  const std::string latest = dir_ + "/latest", rank = latest + "/state/rank-00000.safetensors",
+                    index = latest + "/state/index.json";
+  EXPECT_EQ(load_error(latest, tensors), "");
+  EXPECT_NE(load_error(latest, {tensor("v", "a", 1)}).find("v/a"), std::string::npos);
+  const std::string good = base::read_file(rank), good_index = base::read_file(index);
+  std::string bad = good;
+  bad[bad.size() - 3] = static_cast<char>(bad[bad.size() - 3] ^ 1);
+  std::ofstream(rank, std::ios::binary) << bad;
+  EXPECT_NE(load_error(latest, tensors).find("damaged"), std::string::npos);
+  std::ofstream(rank, std::ios::binary) << good.substr(0, good.size() / 2);
+  EXPECT_NE(load_error(latest, tensors).find("rank-00000"), std::string::npos);
+  fs::remove(rank);
+  EXPECT_NE(load_error(latest, tensors).find("rank-00000"), std::string::npos);
+  std::ofstream(rank, std::ios::binary) << good;
+  for (size_t cut = 0; cut + 2 < good_index.size(); cut += 37) {
+    std::ofstream(index, std::ios::binary) << good_index.substr(0, cut);
+    EXPECT_NE(load_error(latest, tensors).find("index.json"), std::string::npos) << cut;
+  }
+}
+
+TEST_F(Checkpoint, WhatAKilledRunLeftIsClearedAndNeverTakenForWhole) {
+  {
+    CheckpointFolder folder(dir_, 2, *self_);
+    folder.save({.step = 1, .noise_scale = {0, 0, 0}}, {tensor("master", "a", 1)}, {});
+  }
+  fs::create_directories(dir_ + "/step-00000002.tmp/state");
+  fs::remove(dir_ + "/latest");
+  CheckpointFolder folder(dir_, 2, *self_);
+  EXPECT_FALSE(fs::exists(dir_ + "/step-00000002.tmp"));
+  EXPECT_EQ(*folder.find_latest(), dir_ + "/step-00000001");
+  // The same step again replaces it.
+  folder.save({.step = 1, .tokens = 9, .noise_scale = {0, 0, 0}}, {tensor("master", "a", 5)}, {});
+  StateTensor master = tensor("master", "a", 0);
+  EXPECT_EQ(load_checkpoint(*folder.find_latest(), {master}).tokens, 9);
+  EXPECT_EQ(master.values.data<float>()[0], 5.0f);
+}
+
+TEST_F(Checkpoint, MetricsOfStepsAfterTheResumedOneAreDropped) {
+  fs::create_directories(dir_);
+  const std::string path = dir_ + "/metrics.jsonl";
+  {
+    MetricsFile file(path, 0);
+    for (int64_t step = 1; step <= 5; ++step) file.append({.step = step, .loss = 1.0 / double(step)});
+  }
+  std::ofstream(path, std::ios::app) << "{\"step\": 6, \"lo";
+  MetricsFile file(path, 3);
+  EXPECT_EQ(file.losses().size(), 3u);
+  file.append({.step = 4, .loss = 0.5});
+  const std::string content = base::read_file(path);
+  EXPECT_EQ(std::count(content.begin(), content.end(), '\n'), 4);
+}
+
+}  // namespace
+}  // namespace sinter::train
