@@ -43,8 +43,10 @@ cuda:  ## build-cuda/sinter with the CUDA backend
 	@cmake --preset cuda
 	@ninja -C build-cuda -j$(JOBS)
 
-bench: all  ## every speed with its share of this machine's own limit
-	@$(BUILD)/sinter bench
+bench:  ## every speed with its share of this machine's own limit, beside oneDNN where it is installed
+	@cmake --preset bench
+	@ninja -C build-bench -j$(JOBS) sinter
+	@build-bench/sinter bench
 
 format:
 	@git ls-files '*.cc' '*.h' '*.cu' '*.cuh' | xargs clang-format -i

@@ -1,0 +1,1 @@
+set(MODULE_PRECOMPILED <CLI/CLI.hpp> <nlohmann/json.hpp>)
