@@ -21,7 +21,7 @@ list(APPEND MODULE_LIBS highway)
 set_source_files_properties(${cpu_sources} PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off")
 # The CPU's kernels again at every lower instruction set; a level the machine lacks tests what it has.
 if(SINTER_TESTS)
-  foreach(isa portable avx2 avx512)
+  foreach(isa portable avx2 avx512 avx512bf16)
     add_test(NAME test_kernels_${isa} COMMAND test_kernels --gtest_filter=Cpu*)
     set_tests_properties(test_kernels_${isa} PROPERTIES LABELS fast TIMEOUT 900 ENVIRONMENT SINTER_ISA=${isa})
   endforeach()

@@ -56,10 +56,10 @@ struct SequenceRows {
 };
 std::vector<SequenceRows> sequences_of(const RaggedBatch& batch, bool is_paged);
 
-// Queries [first, first + count) of a sequence for all heads of one key/value head.
+// Queries [first, first + count) of a sequence for all heads of `num_kv_heads` key/value heads from kv_head on.
 struct ForwardTask {
   SequenceRows sequence;
-  int64_t kv_head = 0, first = 0, count = 0;
+  int64_t kv_head = 0, num_kv_heads = 1, first = 0, count = 0;
 };
 // One sequence and key/value head.
 struct BackwardTask {

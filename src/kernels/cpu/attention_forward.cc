@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/cpu.h"
@@ -42,7 +43,7 @@ struct KeyRows {
   }
 };
 
-// One task and its tiles. Row r of the task is query first + r % count of head kv_head * group + r / count.
+// One task and its tiles. Row r of a key/value head is query first + r % count of head kv_head * group + r / count.
 template <class Tiles, class T>
 class Forward {
  public:
@@ -59,43 +60,57 @@ class Forward {
   }
 
   void run() {
-    load_queries();
-    std::fill(out_, out_ + rows_ * padded_dim_, 0.0f);
-    std::fill(largest_, largest_ + padded_rows_, -std::numeric_limits<float>::infinity());
-    std::fill(sums_, sums_ + rows_ * static_cast<int64_t>(kLanes), 0.0f);
+    for (int64_t k = 0; k < task_.num_kv_heads; ++k) {
+      select(k);
+      load_queries();
+      std::fill(out_, out_ + rows_ * padded_dim_, 0.0f);
+      std::fill(largest_, largest_ + padded_rows_, -std::numeric_limits<float>::infinity());
+      std::fill(sums_, sums_ + rows_ * static_cast<int64_t>(kLanes), 0.0f);
+    }
     int64_t last = first_position_ + task_.count - 1;
     int64_t first_key = shape_.window > 0 ? std::max<int64_t>(0, first_position_ - shape_.window + 1) : 0;
     for (int64_t tile = first_key / kTileKeys * kTileKeys; tile <= last; tile += kTileKeys) {
-      load_keys(tile, std::min(kTileKeys, last + 1 - tile));
-      visit(tile);
+      load_rows(tile, std::min(kTileKeys, last + 1 - tile));
+      for (int64_t k = 0; k < task_.num_kv_heads; ++k) {
+        select(k);
+        arrange_keys(k);
+        visit(tile);
+      }
     }
-    write_out();
+    for (int64_t k = 0; k < task_.num_kv_heads; ++k) {
+      select(k);
+      write_out();
+    }
   }
 
  private:
+  // Tiles are shared by the key/value heads of the task; what a row carries from tile to tile is kept for each.
   void take_scratch() {
-    int64_t sizes[] = {padded_rows_ * units_,       kTileKeys * units_,   kTileKeys * units_, Tiles::stack_units(padded_dim_),
-                       padded_rows_ * padded_dim_,  padded_rows_ * kTileKeys, padded_rows_ * kTileKeys / 2,
-                       padded_rows_,                padded_rows_,         padded_rows_ * static_cast<int64_t>(kLanes)};
-    int64_t total = 0;
-    for (int64_t size : sizes) total += round_up(size, 16);
-    uint32_t* next = attention_scratch(total);
-    void* parts[10];
-    for (int i = 0; i < 10; ++i) {
-      parts[i] = next;
-      next += round_up(sizes[i], 16);
-    }
-    queries_ = static_cast<Unit*>(parts[0]);
-    rows_buffer_ = static_cast<Unit*>(parts[1]);
-    keys_ = static_cast<Unit*>(parts[2]);
-    stack_buffer_ = static_cast<Unit*>(parts[3]);
-    out_ = static_cast<float*>(parts[4]);
-    scores_ = static_cast<float*>(parts[5]);
+    state_units_ = padded_rows_ * (units_ + padded_dim_ + 1 + static_cast<int64_t>(kLanes));
+    int64_t row_units = kTileKeys * units_, square = padded_rows_ * kTileKeys;
+    int64_t stack_units = Tiles::stack_units(padded_dim_);
+    uint32_t* next = attention_scratch(row_units + stack_units + 2 * square + padded_rows_ +
+                                       task_.num_kv_heads * (2 * row_units + state_units_));
+    auto take = [&](int64_t units) { return std::exchange(next, next + units); };
+    rows_buffer_ = reinterpret_cast<Unit*>(take(2 * task_.num_kv_heads * row_units));
+    keys_ = reinterpret_cast<Unit*>(take(row_units));
+    stack_buffer_ = reinterpret_cast<Unit*>(take(stack_units));
+    scores_ = reinterpret_cast<float*>(take(square));
     // f32 probabilities replace the scores they come from
-    factors_ = static_cast<Unit*>(Tiles::kPerUnit == 1 ? parts[5] : parts[6]);
-    largest_ = static_cast<float*>(parts[7]);
-    decay_ = static_cast<float*>(parts[8]);
-    sums_ = static_cast<float*>(parts[9]);
+    factors_ = Tiles::kPerUnit == 1 ? reinterpret_cast<Unit*>(scores_) : reinterpret_cast<Unit*>(take(square));
+    decay_ = reinterpret_cast<float*>(take(padded_rows_));
+    states_ = next;
+  }
+
+  // Makes key/value head k of the task the current one.
+  void select(int64_t k) {
+    kv_head_ = task_.kv_head + k;
+    uint32_t* next = states_ + k * state_units_;
+    auto take = [&](int64_t units) { return std::exchange(next, next + units); };
+    queries_ = reinterpret_cast<Unit*>(take(padded_rows_ * units_));
+    out_ = reinterpret_cast<float*>(take(padded_rows_ * padded_dim_));
+    largest_ = reinterpret_cast<float*>(take(padded_rows_));
+    sums_ = reinterpret_cast<float*>(take(padded_rows_ * static_cast<int64_t>(kLanes)));
   }
 
   // Lets every row that may see a key of this tile take it in. Rows go in steps of 16, as tile registers need; heads
@@ -115,15 +130,12 @@ class Forward {
                     scores_ + begin * kTileKeys, kTileKeys, false);
     update_largest(tile, begin, end);
     scale_out(begin, end);
-    for (int64_t r = begin; r < end; ++r) {
-      exponentiate_row(r, tile);
-      if (begin < task_.count) prefetch_keys(tile + kTileKeys, r - begin, end - begin);
-    }
+    for (int64_t r = begin; r < end; ++r) exponentiate_row(r, tile);
     Tiles::multiply(kernel_, end - begin, padded_dim_, kFactorUnits, factors_ + begin * kFactorUnits, kFactorUnits, values_,
                     padded_dim_, out_ + begin * padded_dim_, padded_dim_, true);
   }
 
-  int64_t head_of(int64_t r) const { return task_.kv_head * group_ + r / task_.count; }
+  int64_t head_of(int64_t r) const { return kv_head_ * group_ + r / task_.count; }
   int64_t token_of(int64_t r) const { return task_.sequence.first_row + task_.first + r % task_.count; }
   int64_t position_of(int64_t r) const { return first_position_ + r % task_.count; }
 
@@ -134,37 +146,38 @@ class Forward {
     }
   }
 
-  // Keys [tile, tile + count) transposed to (units, kTileKeys), values as second factor; zeros beyond.
-  void load_keys(int64_t tile, int64_t count) {
+  // Copies the keys and values [tile, tile + count) of all heads of the task, in the order they lie in memory, into a
+  // (kTileKeys, units) tile each; zeros beyond. Asks for the next tile on the way: where rows lie far apart the hardware
+  // does not guess them.
+  void load_rows(int64_t tile, int64_t count) {
     KeyRows<T> source{args_, task_.sequence, task_.kv_head};
     const T *key = nullptr, *value = nullptr;
     size_t dim = static_cast<size_t>(dim_), padded = static_cast<size_t>(padded_dim_);
+    int64_t heads = task_.num_kv_heads, end = first_position_ + task_.count;
     for (int64_t j = 0; j < count; ++j) {
       source.at(tile + j, &key, &value);
-      Tiles::load_row(key, dim, padded, rows_buffer_ + j * units_);
-    }
-    std::fill(rows_buffer_ + count * units_, rows_buffer_ + kTileKeys * units_, Unit{});
-    transpose_units(reinterpret_cast<const uint32_t*>(rows_buffer_), kTileKeys, units_, reinterpret_cast<uint32_t*>(keys_));
-    for (int64_t j = 0; j < count; ++j) {
-      source.at(tile + j, &key, &value);
-      Tiles::load_row(value, dim, padded, rows_buffer_ + j * units_);
-    }
-    values_ = Tiles::stack(rows_buffer_, padded_dim_, stack_buffer_);
-  }
-
-  // Asks for the part of a tile that falls to `turn` of `turns`: rows lie far apart, so the hardware does not guess them.
-  void prefetch_keys(int64_t tile, int64_t turn, int64_t turns) {
-    KeyRows<T> source{args_, task_.sequence, task_.kv_head};
-    const T *key = nullptr, *value = nullptr;
-    int64_t end = std::min(tile + (turn + 1) * kTileKeys / turns, first_position_ + task_.count);
-    for (int64_t j = tile + turn * kTileKeys / turns; j < end; ++j) {
-      source.at(j, &key, &value);
-      for (int64_t i = 0; i < dim_; i += 64 / static_cast<int64_t>(sizeof(T))) {
+      for (int64_t k = 0; k < heads; ++k) Tiles::load_row(key + k * dim_, dim, padded, key_rows(k) + j * units_);
+      for (int64_t k = 0; k < heads; ++k) Tiles::load_row(value + k * dim_, dim, padded, value_rows(k) + j * units_);
+      if (tile + kTileKeys + j >= end) continue;
+      source.at(tile + kTileKeys + j, &key, &value);
+      for (int64_t i = 0; i < heads * dim_; i += 64 / static_cast<int64_t>(sizeof(T))) {
         __builtin_prefetch(key + i);
         __builtin_prefetch(value + i);
       }
     }
+    for (int64_t k = 0; k < heads; ++k) {
+      std::fill(key_rows(k) + count * units_, key_rows(k) + kTileKeys * units_, Unit{});
+      std::fill(value_rows(k) + count * units_, value_rows(k) + kTileKeys * units_, Unit{});
+    }
   }
+
+  // Keys of head k of the task transposed to (units, kTileKeys), values as second factor.
+  void arrange_keys(int64_t k) {
+    transpose_units(reinterpret_cast<const uint32_t*>(key_rows(k)), kTileKeys, units_, reinterpret_cast<uint32_t*>(keys_));
+    values_ = Tiles::stack(value_rows(k), padded_dim_, stack_buffer_);
+  }
+  Unit* key_rows(int64_t k) const { return rows_buffer_ + 2 * k * kTileKeys * units_; }
+  Unit* value_rows(int64_t k) const { return rows_buffer_ + (2 * k + 1) * kTileKeys * units_; }
 
   // Sets the scores of keys a row does not see to -inf, and moves `largest` (in units of log2) up to the tile's.
   void update_largest(int64_t tile, int64_t begin, int64_t end) {
@@ -241,9 +254,10 @@ class Forward {
   const AttentionShape& shape_;
   const ForwardTask& task_;
   const PairKernel* kernel_;
-  int64_t group_, rows_, padded_rows_, dim_, padded_dim_, units_, first_position_;
+  int64_t group_, rows_, padded_rows_, dim_, padded_dim_, units_, first_position_, state_units_, kv_head_ = 0;
+  uint32_t* states_;
   Unit* queries_;        // (rows, units)
-  Unit* rows_buffer_;    // (kTileKeys, units): keys, then values, as they come
+  Unit* rows_buffer_;    // (heads of the task, 2, kTileKeys, units): keys, then values, as they come
   Unit* keys_;           // (units, kTileKeys)
   Unit* stack_buffer_;
   const Unit* values_;   // (kTileKeys / kPerUnit, padded dim)
@@ -273,20 +287,31 @@ HWY_EXPORT(attention_forward_task);
 
 namespace {
 
+// Key/value heads that a decode task takes together: neighbours in memory, so that the cache is read in long pieces.
+// No result depends on the number, so it may follow the threads.
+int64_t heads_together(const AttentionShape& shape, const std::vector<SequenceRows>& sequences, int64_t context) {
+  int64_t total = 0, pieces = base::num_threads() * (sequences.size() == 1 ? 1 : 2);
+  for (const SequenceRows& s : sequences) total += s.context * shape.num_kv_heads;
+  return std::clamp<int64_t>(total / pieces / std::max<int64_t>(context, 1), 1, shape.num_kv_heads);
+}
+
 // The longest sequences first, so that threads end together; the blocks of one head together, so that its keys stay in
 // cache, and the block that sees most first.
 std::vector<ForwardTask> cut_forward(const AttentionForwardArgs& args) {
   std::vector<ForwardTask> tasks;
-  int64_t group = args.shape.num_heads / args.shape.num_kv_heads;
+  int64_t kv_heads = args.shape.num_kv_heads, group = args.shape.num_heads / kv_heads;
   int64_t queries = std::max<int64_t>(16, kTaskRows / group / 16 * 16);
   std::vector<SequenceRows> sequences = sequences_of(*args.batch, static_cast<bool>(args.layer_keys));
   std::stable_sort(sequences.begin(), sequences.end(),
                    [](const SequenceRows& a, const SequenceRows& b) { return a.context > b.context; });
   for (const SequenceRows& sequence : sequences) {
+    bool is_decode = sequence.num_queries * group <= 16;
+    int64_t together = is_decode ? heads_together(args.shape, sequences, sequence.context) : 1;
     int64_t blocks = (sequence.num_queries + queries - 1) / queries;
-    for (int64_t kv_head = 0; kv_head < args.shape.num_kv_heads; ++kv_head) {
+    for (int64_t kv_head = 0; kv_head < kv_heads; kv_head += together) {
       for (int64_t first = (blocks - 1) * queries; first >= 0; first -= queries) {
-        tasks.push_back({sequence, kv_head, first, std::min(queries, sequence.num_queries - first)});
+        tasks.push_back({sequence, kv_head, std::min(together, kv_heads - kv_head), first,
+                         std::min(queries, sequence.num_queries - first)});
       }
     }
   }

@@ -4,9 +4,9 @@
 #include <numeric>
 #include <vector>
 
+#include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/formats.h"
-#include "kernels/cpu/scratch.h"
 #include "kernels/reference/reference.h"
 
 #include "kernels/cpu/highway_targets.h"
@@ -101,7 +101,7 @@ HWY_EXPORT(sum_squares_any);
 HWY_EXPORT(column_sum_any);
 
 namespace {
-thread_local Scratch t_parts;
+thread_local AlignedBuffer t_parts;
 }
 
 void fill(Stream& stream, const Tensor& y, float value) {
@@ -130,7 +130,7 @@ void sum_squares(Stream&, const SumSquaresArgs& args) {
 void column_sum(Stream&, const ColumnSumArgs& args) {
   int64_t columns = args.x.size(-1);
   RowParts cut(args.x.rows());
-  float* parts = t_parts.get<float>(static_cast<size_t>(cut.count * columns));
+  float* parts = t_parts.reserve_array<float>(cut.count * columns);
   HWY_DYNAMIC_DISPATCH(column_sum_any)(args.x, cut, parts);
   float* y = args.y.data<float>();
   base::parallel_for(columns, 1024, [&](int64_t begin, int64_t end) {

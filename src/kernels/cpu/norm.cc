@@ -1,9 +1,9 @@
 // RMSNorm and LayerNorm with the residual sum fused, and the per-head RMSNorm of Q and K.
 #include <cmath>
 
+#include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/formats.h"
-#include "kernels/cpu/scratch.h"
 
 #include "kernels/cpu/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
@@ -199,14 +199,14 @@ HWY_EXPORT(head_norm_forward_any);
 HWY_EXPORT(head_norm_backward_any);
 
 namespace {
-thread_local Scratch t_parts;
+thread_local AlignedBuffer t_parts;
 }
 
 void norm_forward(Stream&, const NormForwardArgs& args) { HWY_DYNAMIC_DISPATCH(norm_forward_any)(args); }
 
 void norm_backward(Stream&, const NormBackwardArgs& args) {
   RowParts cut(args.s.rows());
-  float* parts = t_parts.get<float>(static_cast<size_t>(cut.count * 2 * args.s.size(-1)));
+  float* parts = t_parts.reserve_array<float>(cut.count * 2 * args.s.size(-1));
   HWY_DYNAMIC_DISPATCH(norm_backward_any)(args, parts);
 }
 
@@ -214,7 +214,7 @@ void head_norm_forward(Stream&, const HeadNormForwardArgs& args) { HWY_DYNAMIC_D
 
 void head_norm_backward(Stream&, const HeadNormBackwardArgs& args) {
   RowParts cut(args.qkv.rows());
-  float* parts = t_parts.get<float>(static_cast<size_t>(cut.count * 2 * args.head_dim));
+  float* parts = t_parts.reserve_array<float>(cut.count * 2 * args.head_dim);
   HWY_DYNAMIC_DISPATCH(head_norm_backward_any)(args, parts);
 }
 
