@@ -33,6 +33,9 @@ struct RaggedBatch {
   int64_t num_sequences = 0;
   int64_t max_query = 0;    // longest sequence in this batch
   int64_t max_context = 0;  // longest context
+  // The host knows that every sequence has exactly max_query tokens and that there is no padding: plain training
+  // batches. Lets CUDA take cuDNN's attention.
+  bool equal_lengths = false;
   const KvView* kv = nullptr;  // null in training
   std::vector<int32_t> host_contexts;  // `contexts` on the host: dynamic RoPE turns by a sequence's length
 };

@@ -1,0 +1,331 @@
+#include "bench/cuda_kernels.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+
+#include "base/text.h"
+#include "kernels/table.h"
+
+namespace sinter::bench {
+namespace {
+
+using base::DType;
+using base::Shape;
+using core::Tensor;
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// Everything needed to call kernels on one device.
+class Bench {
+ public:
+  Bench(core::Device device, const StepShape& shape)
+      : runtime_(core::runtime(device)), table_(kernels::kernels_for(device)), shape_(shape) {}
+
+  core::Stream& stream() { return runtime_.stream(); }
+  const kernels::KernelTable& table() { return table_; }
+
+  // Random values, so that matrix products draw the power real data draws: a small random block, repeated.
+  Tensor values(Shape shape, DType dtype, float scale = 1.0f) {
+    constexpr int64_t kBlock = 1 << 18;
+    Tensor t(runtime_.allocator(), shape, dtype);
+    std::vector<float> block(kBlock);
+    uint32_t state = 12345;
+    for (float& x : block) {
+      float sum = 0;
+      for (int i = 0; i < 4; ++i) {
+        state = state * 1664525u + 1013904223u;
+        sum += static_cast<float>(state >> 8) * 0x1p-24f - 0.5f;
+      }
+      x = sum * 1.7f * scale;
+    }
+    std::vector<std::byte> bytes(kBlock * base::dtype_bytes(dtype));
+    base::convert_elements(DType::f32, block.data(), dtype, bytes.data(), kBlock);
+    size_t first = std::min(bytes.size(), t.bytes());
+    runtime_.copy_to_device(t.raw(), bytes.data(), first, stream());
+    runtime_.synchronize(stream());
+    for (size_t done = first; done < t.bytes();) {
+      size_t piece = std::min(done, t.bytes() - done);
+      runtime_.copy_within(t.data<char>() + done, t.raw(), piece, stream());
+      done += piece;
+    }
+    return t;
+  }
+  Tensor integers(int64_t count, const std::function<int32_t(int64_t)>& value) {
+    std::vector<int32_t> host(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) host[static_cast<size_t>(i)] = value(i);
+    return core::make_tensor<int32_t>(runtime_.allocator(), {count}, host);
+  }
+
+  // The median over batches of calls of at least 20 ms each.
+  double time(const std::function<void()>& call) {
+    for (int i = 0; i < 3; ++i) call();
+    runtime_.synchronize(stream());
+    double begin = now();
+    call();
+    runtime_.synchronize(stream());
+    int count = std::clamp(static_cast<int>(0.02 / std::max(1e-6, now() - begin)), 3, 500);
+    std::vector<double> seconds;
+    for (int batch = 0; batch < 5; ++batch) {
+      begin = now();
+      for (int i = 0; i < count; ++i) call();
+      runtime_.synchronize(stream());
+      seconds.push_back((now() - begin) / count);
+    }
+    std::sort(seconds.begin(), seconds.end());
+    return seconds[2];
+  }
+  void add(const std::string& kernel, const std::string& shape, double per_step, double flops, double bytes,
+           const std::function<void()>& call) {
+    try {
+      times.push_back({shape_.name, kernel, shape, time(call), flops, bytes, per_step});
+    } catch (const std::exception& e) {
+      std::printf("%s %s failed: %s\n", kernel.c_str(), shape.c_str(), e.what());
+      std::fflush(stdout);
+    }
+  }
+
+  std::vector<KernelTime> times;
+
+ private:
+  core::DeviceRuntime& runtime_;
+  const kernels::KernelTable& table_;
+  const StepShape& shape_;
+};
+
+// Forward, input gradient and weight gradient of one linear layer of N outputs and K inputs over M rows.
+void add_linear(Bench& b, const char* name, int64_t m, int64_t n, int64_t k, double per_step, bool bias) {
+  Tensor x = b.values({m, k}, DType::bf16), w = b.values({n, k}, DType::bf16, 0.02f), y = b.values({m, n}, DType::bf16);
+  Tensor dw = b.values({n, k}, DType::f32), vector = b.values({n}, DType::bf16);
+  double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  double bytes = 2.0 * static_cast<double>(m * k + n * k + m * n);
+  std::string shape = fmt::format("{}x{}x{}", m, n, k);
+  kernels::MatmulArgs forward;
+  forward.a = x, forward.b.data = w, forward.c = y, forward.transpose_b = true;
+  if (bias) forward.bias = vector;
+  b.add(std::string(name) + " forward", shape, per_step, flops, bytes, [&] { b.table().matmul(b.stream(), forward); });
+  kernels::MatmulArgs input;
+  input.a = y, input.b.data = w, input.c = x;
+  b.add(std::string(name) + " dx", shape, per_step, flops, bytes, [&] { b.table().matmul(b.stream(), input); });
+  kernels::MatmulArgs weight;
+  weight.a = y, weight.b.data = x, weight.c = dw, weight.transpose_a = true, weight.accumulate = true;
+  b.add(std::string(name) + " dw (+= f32)", shape, per_step, flops, bytes, [&] { b.table().matmul(b.stream(), weight); });
+  if (bias) {
+    Tensor db = b.values({n}, DType::f32);
+    kernels::ColumnSumArgs sum{y, db, true};
+    b.add(std::string(name) + " dbias", fmt::format("({}, {})", m, n), per_step, 0, 2.0 * static_cast<double>(m * n),
+          [&] { b.table().column_sum(b.stream(), sum); });
+  }
+}
+
+void add_attention(Bench& b, const StepShape& s) {
+  int64_t tokens = s.tokens(), dim = s.head_dim(), width = (s.heads + 2 * s.kv_heads) * dim;
+  Tensor qkv = b.values({tokens, width}, DType::bf16), out = b.values({tokens, s.channels}, DType::bf16);
+  Tensor lse = b.values({s.heads, tokens}, DType::f32), delta = b.values({s.heads, tokens}, DType::f32);
+  Tensor dout = b.values({tokens, s.channels}, DType::bf16), dqkv = b.values({tokens, width}, DType::bf16);
+  core::RaggedBatch batch;
+  batch.offsets = b.integers(s.sequences + 1, [&](int64_t i) { return static_cast<int32_t>(i * s.length); });
+  batch.contexts = b.integers(s.sequences, [&](int64_t) { return static_cast<int32_t>(s.length); });
+  batch.sequence_of = b.integers(tokens, [&](int64_t i) { return static_cast<int32_t>(i / s.length); });
+  batch.num_tokens = tokens, batch.num_sequences = s.sequences, batch.max_query = batch.max_context = s.length;
+  kernels::AttentionShape shape;
+  shape.num_heads = s.heads, shape.num_kv_heads = s.kv_heads, shape.head_dim = dim;
+  shape.scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(s.length) * static_cast<double>(s.heads * dim);
+  std::string text = fmt::format("{} x {} H {}/{} D {}", s.sequences, s.length, s.heads, s.kv_heads, dim);
+  for (bool equal : {true, false}) {  // equal lengths may take a library's kernel; ragged ones never do
+    batch.equal_lengths = equal;
+    kernels::AttentionForwardArgs forward;
+    forward.shape = shape, forward.batch = &batch, forward.qkv = qkv, forward.out = out, forward.lse = lse;
+    double layers = equal ? static_cast<double>(s.layers) : 0.0;
+    b.add(equal ? "attention forward" : "attention forward (ragged)", text, layers, flops, 0,
+          [&] { b.table().attention_forward(b.stream(), forward); });
+    kernels::AttentionBackwardArgs backward;
+    backward.shape = shape, backward.batch = &batch, backward.qkv = qkv, backward.out = out, backward.lse = lse;
+    backward.dout = dout, backward.delta = delta, backward.dqkv = dqkv;
+    b.add(equal ? "attention backward" : "attention backward (ragged)", text, layers, 2.5 * flops, 0,
+          [&] { b.table().attention_backward(b.stream(), backward); });
+  }
+}
+
+void add_norm(Bench& b, const StepShape& s) {
+  int64_t tokens = s.tokens(), c = s.channels;
+  double one = 2.0 * static_cast<double>(tokens * c), per_step = 2.0 * static_cast<double>(s.layers) + 1;
+  std::string shape = fmt::format("({}, {})", tokens, c);
+  Tensor x = b.values({tokens, c}, DType::bf16), residual = b.values({tokens, c}, DType::bf16);
+  Tensor sum = b.values({tokens, c}, DType::bf16), y = b.values({tokens, c}, DType::bf16);
+  Tensor weight = b.values({c}, DType::f32), bias = s.is_llama ? Tensor() : b.values({c}, DType::f32);
+  Tensor mean = s.is_llama ? Tensor() : b.values({tokens}, DType::f32), rstd = b.values({tokens}, DType::f32);
+  auto kind = s.is_llama ? spec::NormKind::rms : spec::NormKind::layer;
+  kernels::NormForwardArgs forward{kind, 1e-5f, x, residual, weight, bias, sum, y, mean, rstd};
+  b.add("residual + norm forward", shape, per_step, 0, 4 * one, [&] { b.table().norm_forward(b.stream(), forward); });
+  Tensor dweight = b.values({c}, DType::f32), dbias = s.is_llama ? Tensor() : b.values({c}, DType::f32);
+  kernels::NormBackwardArgs backward{kind, y, x, sum, weight, mean, rstd, residual, dweight, dbias};
+  b.add("residual + norm backward", shape, per_step, 0, 4 * one, [&] { b.table().norm_backward(b.stream(), backward); });
+}
+
+void add_activation(Bench& b, const StepShape& s) {
+  int64_t tokens = s.tokens(), width = s.is_llama ? 2 * s.ffn : s.ffn;
+  auto kind = s.is_llama ? spec::Activation::silu : spec::Activation::gelu_tanh;
+  Tensor x = b.values({tokens, width}, DType::bf16), y = b.values({tokens, s.ffn}, DType::bf16);
+  double in = 2.0 * static_cast<double>(tokens * width), out = 2.0 * static_cast<double>(tokens * s.ffn);
+  std::string shape = fmt::format("({}, {}){}", tokens, s.ffn, s.is_llama ? " gated" : "");
+  kernels::ActivationForwardArgs forward{kind, s.is_llama, x, y};
+  b.add("activation forward", shape, static_cast<double>(s.layers), 0, in + out,
+        [&] { b.table().activation_forward(b.stream(), forward); });
+  Tensor dx = b.values({tokens, width}, DType::bf16);
+  kernels::ActivationBackwardArgs backward{kind, s.is_llama, y, x, dx};
+  b.add("activation backward", shape, static_cast<double>(s.layers), 0, 2 * in + out,
+        [&] { b.table().activation_backward(b.stream(), backward); });
+}
+
+void add_rope(Bench& b, const StepShape& s) {
+  int64_t tokens = s.tokens(), dim = s.head_dim(), rotated = s.heads + s.kv_heads;
+  Tensor qkv = b.values({tokens, (rotated + s.kv_heads) * dim}, DType::bf16), cos_sin = b.values({tokens, dim}, DType::f32);
+  kernels::RopeArgs rope{rotated, dim, qkv, cos_sin, false};
+  b.add("rope", fmt::format("T {} heads {} D {}", tokens, rotated, dim), 2.0 * static_cast<double>(s.layers), 0,
+        4.0 * static_cast<double>(tokens * rotated * dim) + 4.0 * static_cast<double>(tokens * dim),
+        [&] { b.table().rope(b.stream(), rope); });
+}
+
+void add_ends(Bench& b, const StepShape& s) {
+  int64_t tokens = s.tokens(), rows = tokens / 4;
+  add_linear(b, "head", rows, s.vocab, s.channels, 4, false);
+  {
+    Tensor logits = b.values({rows, s.vocab}, DType::bf16), losses = b.values({rows}, DType::f32), scale = b.values({1}, DType::f32);
+    Tensor targets = b.integers(rows, [&](int64_t i) { return static_cast<int32_t>(i * 7919 % s.vocab); });
+    kernels::CrossEntropyArgs args{logits, targets, losses, scale, true};
+    b.add("cross entropy + gradient", fmt::format("({}, {})", rows, s.vocab), 4, 0,
+          4.0 * static_cast<double>(rows) * static_cast<double>(s.vocab), [&] { b.table().cross_entropy(b.stream(), args); });
+  }
+  {
+    Tensor table = b.values({s.vocab, s.channels}, DType::bf16), y = b.values({tokens, s.channels}, DType::bf16);
+    Tensor dtable = b.values({s.vocab, s.channels}, DType::f32);
+    // Zipf-like tokens: a few very frequent ones.
+    Tensor ids = b.integers(tokens, [&](int64_t i) {
+      double u = static_cast<double>((i * 2654435761u) & 0xffffff) / 16777216.0;
+      return static_cast<int32_t>(std::min<double>(static_cast<double>(s.vocab) - 1, std::pow(static_cast<double>(s.vocab), u) - 1));
+    });
+    Tensor positions = b.integers(tokens, [&](int64_t i) { return static_cast<int32_t>(i % s.length); });
+    double bytes = 4.0 * static_cast<double>(tokens * s.channels);
+    kernels::EmbeddingForwardArgs forward{ids, positions, table, {}, y};
+    b.add("embedding forward", fmt::format("({}, {})", tokens, s.channels), 1, 0, bytes,
+          [&] { b.table().embedding_forward(b.stream(), forward); });
+    kernels::EmbeddingBackwardArgs backward{ids, positions, y, dtable, {}};
+    b.add("embedding backward", fmt::format("({}, {})", tokens, s.channels), 1, 0, bytes / 2,
+          [&] { b.table().embedding_backward(b.stream(), backward); });
+  }
+}
+
+void add_optimizer(Bench& b, const StepShape& s) {
+  int64_t n = s.num_parameters() / 4 * 4;
+  Tensor master = b.values({n}, DType::f32), grad = b.values({n}, DType::f32), copy = b.values({n}, DType::bf16);
+  Tensor control = core::make_tensor<float>(core::runtime(b.stream().device).allocator(), {2}, {1.0f, 1.0f});
+  Tensor total = b.values({1}, DType::f32);
+  for (DType state : {DType::f32, DType::bf16}) {
+    Tensor m = b.values({n}, state, 0.01f), v = b.values({n}, state, 0.01f);
+    kernels::AdamwArgs args;
+    args.master = master, args.grad = grad, args.m = m, args.v = v, args.copy = copy, args.control = control;
+    args.lr = 1e-6f;
+    double bytes = static_cast<double>(n) * (4 + 4 + 4 + 2 + 4 * static_cast<double>(base::dtype_bytes(state)));
+    b.add(fmt::format("adamw ({} states)", base::dtype_name(state)), base::format_count(static_cast<double>(n)), 0, 0, bytes,
+          [&] { b.table().adamw(b.stream(), args); });
+  }
+  kernels::SumSquaresArgs squares{grad, total};
+  b.add("sum of squares", base::format_count(static_cast<double>(n)), 0, 0, 4.0 * static_cast<double>(n),
+        [&] { b.table().sum_squares(b.stream(), squares); });
+}
+
+// A layer of 64 experts, 8 a token, over 16,384 tokens: forward, both gradients.
+void add_experts(Bench& b) {
+  int64_t experts = 64, rows = 16384 * 8, channels = 2048, ffn = 1024;
+  Tensor offsets = b.integers(experts + 1, [&](int64_t e) { return static_cast<int32_t>(rows / experts * e + (e % 3) * 40 * (e < experts)); });
+  double flops = 2.0 * static_cast<double>(rows * channels) * static_cast<double>(ffn);
+  Tensor x = b.values({rows, channels}, DType::bf16), w = b.values({experts, ffn, channels}, DType::bf16, 0.02f);
+  Tensor y = b.values({rows, ffn}, DType::bf16), dw = b.values({experts, ffn, channels}, DType::f32);
+  std::string shape = fmt::format("E {} R {} {}x{}", experts, rows, ffn, channels);
+  kernels::MatmulArgs forward;
+  forward.a = x, forward.b.data = w, forward.c = y, forward.transpose_b = true, forward.group_offsets = offsets;
+  b.add("experts forward", shape, 0, flops, 0, [&] { b.table().matmul(b.stream(), forward); });
+  kernels::MatmulArgs input;
+  input.a = y, input.b.data = w, input.c = x, input.group_offsets = offsets;
+  b.add("experts dx", shape, 0, flops, 0, [&] { b.table().matmul(b.stream(), input); });
+  kernels::MatmulArgs weight;
+  weight.a = y, weight.b.data = x, weight.c = dw, weight.transpose_a = true, weight.accumulate = true;
+  weight.group_offsets = offsets;
+  b.add("experts dw (+= f32)", shape, 0, flops, 0, [&] { b.table().matmul(b.stream(), weight); });
+}
+
+}  // namespace
+
+int64_t StepShape::num_parameters() const {
+  int64_t qkv = channels * (heads + 2 * kv_heads) * head_dim(), out = channels * channels;
+  int64_t mlp = (is_llama ? 3 : 2) * channels * ffn;
+  return vocab * channels + (is_llama ? 0 : length * channels) + layers * (qkv + out + mlp);
+}
+
+std::vector<StepShape> training_shapes() {
+  return {{"gpt2-124m", 64, 1024, 12, 768, 12, 12, 3072, 50304, false},
+          {"gpt2-1.5b", 16, 1024, 48, 1600, 25, 25, 6400, 50304, false},
+          {"llama-1b", 8, 4096, 16, 2048, 32, 8, 8192, 32768, true}};
+}
+
+DeviceCeilings measure_ceilings(core::Device device) {
+  StepShape none{};
+  Bench b(device, none);
+  DeviceCeilings c;
+  for (DType dtype : {DType::bf16, DType::f32}) {
+    int64_t n = 8192;
+    Tensor x = b.values({n, n}, dtype), w = b.values({n, n}, dtype), y = b.values({n, n}, dtype);
+    kernels::MatmulArgs args;
+    args.a = x, args.b.data = w, args.c = y, args.transpose_b = true;
+    double rate = 2.0 * std::pow(static_cast<double>(n), 3) / b.time([&] { b.table().matmul(b.stream(), args); });
+    (dtype == DType::bf16 ? c.matmul_flops : c.matmul_f32_flops) = rate;
+  }
+  size_t bytes = size_t{2} << 30;
+  Tensor from = b.values({int64_t(bytes / 2)}, DType::bf16), to = b.values({int64_t(bytes / 2)}, DType::bf16);
+  core::DeviceRuntime& runtime = core::runtime(device);
+  c.copy_bytes = 2.0 * static_cast<double>(bytes) / b.time([&] {
+    runtime.copy_within(to.raw(), from.raw(), bytes, b.stream());
+  });
+  return c;
+}
+
+std::vector<KernelTime> measure_kernels(core::Device device, const StepShape& s) {
+  Bench b(device, s);
+  int64_t tokens = s.tokens(), width = (s.heads + 2 * s.kv_heads) * s.head_dim();
+  double layers = static_cast<double>(s.layers);
+  add_linear(b, "qkv", tokens, width, s.channels, layers, !s.is_llama);
+  add_linear(b, "attention out", tokens, s.channels, s.channels, layers, !s.is_llama);
+  add_linear(b, "mlp up", tokens, s.is_llama ? 2 * s.ffn : s.ffn, s.channels, layers, !s.is_llama);
+  add_linear(b, "mlp down", tokens, s.channels, s.ffn, layers, !s.is_llama);
+  add_attention(b, s);
+  add_norm(b, s);
+  add_activation(b, s);
+  if (s.is_llama) add_rope(b, s);
+  add_ends(b, s);
+  add_optimizer(b, s);
+  if (s.is_llama) add_experts(b);
+  return b.times;
+}
+
+void print_kernels(const std::vector<KernelTime>& times, const StepShape& s, const DeviceCeilings& c) {
+  std::printf("\n%s: %lld x %lld tokens, %lld layers\n", s.name.c_str(), static_cast<long long>(s.sequences),
+              static_cast<long long>(s.length), static_cast<long long>(s.layers));
+  double total = 0, products = 0;
+  for (const KernelTime& t : times) {
+    std::string rate = t.flops > 0 ? fmt::format("{:7.1f} TFLOP/s {:3.0f} %", t.flops / t.seconds * 1e-12, 100 * t.flops / t.seconds / c.matmul_flops)
+                                   : fmt::format("{:7.2f} TB/s    {:3.0f} %", t.bytes / t.seconds * 1e-12, 100 * t.bytes / t.seconds / c.copy_bytes);
+    std::printf("  %-28s %-28s %9.1f us  %s  %8.2f ms a pass\n", t.kernel.c_str(), t.shape.c_str(), t.seconds * 1e6, rate.c_str(),
+                t.seconds * t.per_step * 1e3);
+    total += t.seconds * t.per_step;
+    if (t.flops > 0) products += t.seconds * t.per_step;
+  }
+  std::printf("  all kernels of a pass %.2f ms: %.0f tok/s; products and attention alone %.2f ms: %.0f tok/s (%.0f %%)\n", total * 1e3,
+              static_cast<double>(s.tokens()) / total, products * 1e3, static_cast<double>(s.tokens()) / products, 100 * products / total);
+  std::fflush(stdout);
+}
+
+}  // namespace sinter::bench

@@ -1,0 +1,190 @@
+// The CUDA runtime: memory, copies and the main stream of one GPU.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "core/cuda/check.h"
+#include "core/device.h"
+
+namespace sinter::core {
+
+void fail_cuda(const char* call, const char* file, int line, int status) {
+  auto error = static_cast<cudaError_t>(status);
+  std::string_view path = file;  // the path from src/ on is enough to find the place
+  if (size_t at = path.rfind("src/"); at != std::string_view::npos) path.remove_prefix(at);
+  base::fail("CUDA error {} ({}) at {}:{} in {}", cudaGetErrorName(error), cudaGetErrorString(error), path, line, call);
+}
+
+namespace {
+
+// Blocks come straight from cudaMalloc: the program asks for a few large planned blocks, so a cache would only hide
+// what is held. cudaMalloc aligns to 256 bytes and more.
+class CudaAllocator : public Allocator {
+ public:
+  explicit CudaAllocator(int index) : index_(index) {}
+  Device device() const override { return {DeviceKind::cuda, index_}; }
+
+  void* allocate(size_t bytes) override {
+    std::lock_guard lock(mutex_);
+    SINTER_CUDA_CHECK(cudaSetDevice(index_));
+    void* data = nullptr;
+    cudaError_t status = cudaMalloc(&data, std::max<size_t>(bytes, 1));
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // out of memory is not sticky: clear it so that the caller can go on with less
+      size_t free_bytes = 0, total_bytes = 0;
+      cudaMemGetInfo(&free_bytes, &total_bytes);
+      base::fail("out of memory on cuda:{}: {} asked for, {} held, {} of {} free; use a smaller batch, or recompute more",
+                 index_, base::format_bytes(double(bytes)), base::format_bytes(double(stats_.current_bytes)),
+                 base::format_bytes(double(free_bytes)), base::format_bytes(double(total_bytes)));
+    }
+    SINTER_CUDA_CHECK(status);
+    count_allocate(bytes);
+    return data;
+  }
+
+  void release(void* data, size_t bytes) override {
+    std::lock_guard lock(mutex_);
+    // Tensors in static objects may outlive the driver at exit; there is nothing left to free then.
+    cudaError_t status = cudaFree(data);
+    if (status != cudaSuccess && status != cudaErrorCudartUnloading) cudaGetLastError();
+    count_release(bytes);
+  }
+
+ private:
+  int index_;
+  std::mutex mutex_;
+};
+
+// Small host buffers pass through pinned memory: cudaMemcpyAsync from pageable memory would make the host wait for
+// everything enqueued before. A ring of slots, each free again once its event has passed.
+class PinnedRing {
+ public:
+  static constexpr size_t kSlotBytes = size_t{1} << 20;
+  static constexpr int kSlots = 8;
+
+  // Copies `bytes` (at most kSlotBytes) to the device in stream order; `host` may be reused on return.
+  void send(void* destination, const void* host, size_t bytes, cudaStream_t stream) {
+    std::lock_guard lock(mutex_);
+    if (!memory_) create();
+    Slot& slot = slots_[next_];
+    next_ = (next_ + 1) % kSlots;
+    SINTER_CUDA_CHECK(cudaEventSynchronize(slot.passed));
+    std::memcpy(slot.data, host, bytes);
+    SINTER_CUDA_CHECK(cudaMemcpyAsync(destination, slot.data, bytes, cudaMemcpyHostToDevice, stream));
+    SINTER_CUDA_CHECK(cudaEventRecord(slot.passed, stream));
+  }
+
+ private:
+  struct Slot {
+    std::byte* data = nullptr;
+    cudaEvent_t passed = nullptr;
+  };
+  void create() {
+    SINTER_CUDA_CHECK(cudaHostAlloc(&memory_, kSlotBytes * kSlots, cudaHostAllocDefault));
+    for (int i = 0; i < kSlots; ++i) {
+      slots_[i].data = static_cast<std::byte*>(memory_) + kSlotBytes * static_cast<size_t>(i);
+      SINTER_CUDA_CHECK(cudaEventCreateWithFlags(&slots_[i].passed, cudaEventDisableTiming));
+    }
+  }
+  std::mutex mutex_;
+  void* memory_ = nullptr;
+  Slot slots_[kSlots];
+  int next_ = 0;
+};
+
+class CudaRuntime : public DeviceRuntime {
+ public:
+  explicit CudaRuntime(int index) : index_(index), allocator_(index) {
+    SINTER_CUDA_CHECK(cudaSetDevice(index));
+    cudaStream_t stream = nullptr;
+    SINTER_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    stream_ = {{DeviceKind::cuda, index}, stream};
+  }
+
+  Allocator& allocator() override { return allocator_; }
+  Stream& stream() override { return stream_; }
+
+  void copy_to_device(void* destination, const void* host, size_t bytes, Stream& stream) override {
+    if (bytes == 0) return;
+    select();
+    if (bytes <= PinnedRing::kSlotBytes) {
+      ring_.send(destination, host, bytes, native(stream));
+    } else {
+      SINTER_CUDA_CHECK(cudaMemcpyAsync(destination, host, bytes, cudaMemcpyHostToDevice, native(stream)));
+    }
+  }
+  void copy_to_host(void* host, const void* source, size_t bytes, Stream& stream) override {
+    if (bytes == 0) return;
+    select();
+    SINTER_CUDA_CHECK(cudaMemcpyAsync(host, source, bytes, cudaMemcpyDeviceToHost, native(stream)));
+  }
+  void copy_within(void* destination, const void* source, size_t bytes, Stream& stream) override {
+    if (bytes == 0) return;
+    select();
+    SINTER_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToDevice, native(stream)));
+  }
+  void set_zero(void* destination, size_t bytes, Stream& stream) override {
+    if (bytes == 0) return;
+    select();
+    SINTER_CUDA_CHECK(cudaMemsetAsync(destination, 0, bytes, native(stream)));
+  }
+  void synchronize(Stream& stream) override {
+    select();
+    SINTER_CUDA_CHECK(cudaStreamSynchronize(native(stream)));
+  }
+  size_t total_memory_bytes() override { return memory().second; }
+  size_t free_memory_bytes() override { return memory().first; }
+  std::string description() override {
+    cudaDeviceProp properties{};
+    SINTER_CUDA_CHECK(cudaGetDeviceProperties(&properties, index_));
+    return fmt::format("{}, {}, sm_{}{}, {} multiprocessors", properties.name,
+                       base::format_bytes(double(properties.totalGlobalMem)), properties.major, properties.minor,
+                       properties.multiProcessorCount);
+  }
+
+ private:
+  static cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native); }
+  void select() { SINTER_CUDA_CHECK(cudaSetDevice(index_)); }  // the current device is per thread
+  std::pair<size_t, size_t> memory() {
+    select();
+    size_t free_bytes = 0, total_bytes = 0;
+    SINTER_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+    return {free_bytes, total_bytes};
+  }
+  int index_;
+  CudaAllocator allocator_;
+  Stream stream_;
+  PinnedRing ring_;
+};
+
+}  // namespace
+
+bool has_cuda_backend() { return true; }
+
+DeviceRuntime* cuda_runtime(int index) {
+  static std::mutex mutex;
+  static std::vector<CudaRuntime*> runtimes;  // never destroyed: tensors in static objects may outlive main
+  std::lock_guard lock(mutex);
+  static const int count = [] {
+    int n = 0;
+    if (cudaGetDeviceCount(&n) != cudaSuccess) {
+      cudaGetLastError();  // no driver or no GPU: the caller says so
+      n = 0;
+    }
+    return n;
+  }();
+  if (index < 0 || index >= count) return nullptr;
+  runtimes.resize(static_cast<size_t>(count), nullptr);
+  CudaRuntime*& runtime = runtimes[static_cast<size_t>(index)];
+  if (!runtime) runtime = new CudaRuntime(index);
+  return runtime;
+}
+
+}  // namespace sinter::core

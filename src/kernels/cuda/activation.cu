@@ -1,0 +1,173 @@
+// Activations, plain and gated, forward and backward.
+#include "kernels/cuda/common.cuh"
+
+namespace sinter::kernels::cuda {
+namespace {
+
+using spec::Activation;
+constexpr int kThreads = 256;
+
+// 16-bit formats take the hardware's approximate exponential (relative error 2^-21, far under their rounding).
+template <bool kExact>
+__device__ __forceinline__ float exponential(float x) {
+  return kExact ? expf(x) : __expf(x);
+}
+template <bool kExact>
+__device__ __forceinline__ float hyperbolic_tangent(float x) {
+  if constexpr (kExact) return tanhf(x);
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+template <bool kExact>
+__device__ __forceinline__ float sigmoid(float x) {
+  return kExact ? 1.0f / (1.0f + expf(-x)) : __fdividef(1.0f, 1.0f + __expf(-x));
+}
+
+template <Activation kKind, bool kExact>
+__device__ __forceinline__ float activate(float x) {
+  if constexpr (kKind == Activation::silu) return x * sigmoid<kExact>(x);
+  if constexpr (kKind == Activation::gelu) return 0.5f * x * erfcf(-x * 0.70710678f);
+  if constexpr (kKind == Activation::gelu_tanh) {
+    return 0.5f * x * (1.0f + hyperbolic_tangent<kExact>(0.79788456f * (x + 0.044715f * x * x * x)));
+  }
+  return fmaxf(x, 0.0f);
+}
+
+template <Activation kKind, bool kExact>
+__device__ __forceinline__ void activate_with_slope(float x, float& value, float& slope) {
+  if constexpr (kKind == Activation::silu) {
+    float s = sigmoid<kExact>(x);
+    value = x * s;
+    slope = s * (1.0f + x * (1.0f - s));
+  } else if constexpr (kKind == Activation::gelu) {
+    float cdf = 0.5f * erfcf(-x * 0.70710678f);
+    value = x * cdf;
+    slope = cdf + x * 0.39894228f * exponential<kExact>(-0.5f * x * x);
+  } else if constexpr (kKind == Activation::gelu_tanh) {
+    float t = hyperbolic_tangent<kExact>(0.79788456f * (x + 0.044715f * x * x * x));
+    value = 0.5f * x * (1.0f + t);
+    slope = 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * 0.79788456f * (1.0f + 0.134145f * x * x);
+  } else {
+    value = fmaxf(x, 0.0f);
+    slope = x > 0 ? 1.0f : 0.0f;
+  }
+}
+
+// One vector of N outputs a thread. Rows are of `width` outputs; width = all of them when there is no gate.
+template <class T, Activation kKind, bool kGated, int N>
+__global__ void __launch_bounds__(kThreads) forward_kernel(const T* x, T* y, int64_t vectors, int64_t width) {
+  constexpr bool kExact = sizeof(T) == 4;
+  int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= vectors) return;
+  float a[N], up[N];
+  if constexpr (kGated) {
+    int64_t per_row = width / N;
+    int64_t row = vectors <= UINT32_MAX ? static_cast<uint32_t>(i) / static_cast<uint32_t>(per_row) : i / per_row;
+    const T* gate = x + i * N + row * width;  // row r of x starts at 2 r width
+    load_floats<T, N>(gate, a);
+    load_floats<T, N>(gate + width, up);
+  } else {
+    load_floats<T, N>(x + i * N, a);
+  }
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    a[j] = activate<kKind, kExact>(a[j]);
+    if constexpr (kGated) a[j] *= up[j];
+  }
+  store_floats<T, N>(y + i * N, a);
+}
+
+template <class T, Activation kKind, bool kGated, int N>
+__global__ void __launch_bounds__(kThreads) backward_kernel(const T* dy, const T* x, T* dx, int64_t vectors, int64_t width) {
+  constexpr bool kExact = sizeof(T) == 4;
+  int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= vectors) return;
+  float a[N], up[N], d[N];
+  int64_t at = i * N;
+  if constexpr (kGated) {
+    int64_t per_row = width / N;
+    int64_t row = vectors <= UINT32_MAX ? static_cast<uint32_t>(i) / static_cast<uint32_t>(per_row) : i / per_row;
+    at += row * width;
+    load_floats<T, N>(x + at + width, up);
+  }
+  load_floats<T, N>(x + at, a);
+  load_floats<T, N>(dy + i * N, d);
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    float value, slope;
+    activate_with_slope<kKind, kExact>(a[j], value, slope);
+    if constexpr (kGated) {
+      a[j] = d[j] * up[j] * slope;
+      up[j] = d[j] * value;
+    } else {
+      a[j] = d[j] * slope;
+    }
+  }
+  store_floats<T, N>(dx + at, a);
+  if constexpr (kGated) store_floats<T, N>(dx + at + width, up);
+}
+
+template <class T, bool kGated, int N, class Launch>
+void dispatch_kind(Activation kind, Launch&& launch) {
+  switch (kind) {
+    case Activation::silu: launch(std::integral_constant<Activation, Activation::silu>{}); return;
+    case Activation::gelu: launch(std::integral_constant<Activation, Activation::gelu>{}); return;
+    case Activation::gelu_tanh: launch(std::integral_constant<Activation, Activation::gelu_tanh>{}); return;
+    case Activation::relu: launch(std::integral_constant<Activation, Activation::relu>{}); return;
+  }
+}
+
+template <class T, bool kGated, int N>
+void launch_forward(Stream& stream, const ActivationForwardArgs& args) {
+  int64_t vectors = args.y.num_elements() / N, width = args.y.size(-1);
+  unsigned grid = static_cast<unsigned>(div_up(vectors, kThreads));
+  dispatch_kind<T, kGated, N>(args.kind, [&](auto kind) {
+    forward_kernel<T, decltype(kind)::value, kGated, N>
+        <<<grid, kThreads, 0, native(stream)>>>(args.x.data<T>(), args.y.data<T>(), vectors, width);
+  });
+  SINTER_CUDA_LAUNCHED();
+}
+
+template <class T, bool kGated, int N>
+void launch_backward(Stream& stream, const ActivationBackwardArgs& args) {
+  int64_t vectors = args.dy.num_elements() / N, width = args.dy.size(-1);
+  unsigned grid = static_cast<unsigned>(div_up(vectors, kThreads));
+  dispatch_kind<T, kGated, N>(args.kind, [&](auto kind) {
+    backward_kernel<T, decltype(kind)::value, kGated, N><<<grid, kThreads, 0, native(stream)>>>(
+        args.dy.data<T>(), args.x.data<T>(), args.dx.data<T>(), vectors, width);
+  });
+  SINTER_CUDA_LAUNCHED();
+}
+
+}  // namespace
+
+void activation_forward(Stream& stream, const ActivationForwardArgs& args) {
+  if (args.y.num_elements() == 0) return;
+  dispatch_format(args.y.dtype(), "activation_forward", [&]<class T>(TypeTag<T>) {
+    constexpr int kN = kWidth<T>;
+    bool aligned = is_aligned(args.x.raw()) && is_aligned(args.y.raw());
+    bool vector = aligned && (args.gated ? args.y.size(-1) : args.y.num_elements()) % kN == 0;
+    if (args.gated) {
+      vector ? launch_forward<T, true, kN>(stream, args) : launch_forward<T, true, 1>(stream, args);
+    } else {
+      vector ? launch_forward<T, false, kN>(stream, args) : launch_forward<T, false, 1>(stream, args);
+    }
+  });
+}
+
+void activation_backward(Stream& stream, const ActivationBackwardArgs& args) {
+  if (args.dy.num_elements() == 0) return;
+  dispatch_format(args.dy.dtype(), "activation_backward", [&]<class T>(TypeTag<T>) {
+    constexpr int kN = kWidth<T>;
+    bool aligned = is_aligned(args.x.raw()) && is_aligned(args.dy.raw()) && is_aligned(args.dx.raw());
+    bool vector = aligned && (args.gated ? args.dy.size(-1) : args.dy.num_elements()) % kN == 0;
+    if (args.gated) {
+      vector ? launch_backward<T, true, kN>(stream, args) : launch_backward<T, true, 1>(stream, args);
+    } else {
+      vector ? launch_backward<T, false, kN>(stream, args) : launch_backward<T, false, 1>(stream, args);
+    }
+  });
+}
+
+}  // namespace sinter::kernels::cuda

@@ -1,0 +1,150 @@
+// Cases: attention over ragged batches, windows, grouped heads, paged keys, dropout; equal lengths take cuDNN.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cuda/test_harness.h"
+
+namespace sinter::kernels::cuda_test {
+namespace {
+
+struct AttentionCase {
+  std::vector<int32_t> lengths;
+  int64_t heads, kv_heads, dim, window;
+  float dropout = 0;
+  int64_t padding = 0;
+  bool equal_lengths = false;
+};
+
+struct BatchHandles {
+  int offsets, contexts, sequence_of;
+  int64_t tokens, max_query, max_context;
+};
+
+BatchHandles add_batch(Case& c, const AttentionCase& a, const std::vector<int32_t>& contexts) {
+  std::vector<int32_t> offsets = {0}, sequence_of;
+  for (size_t s = 0; s < a.lengths.size(); ++s) {
+    offsets.push_back(offsets.back() + a.lengths[s]);
+    sequence_of.insert(sequence_of.end(), static_cast<size_t>(a.lengths[s]), static_cast<int32_t>(s));
+  }
+  sequence_of.insert(sequence_of.end(), static_cast<size_t>(a.padding), -1);
+  int64_t sequences = static_cast<int64_t>(a.lengths.size()), tokens = static_cast<int64_t>(sequence_of.size());
+  return {c.integers({sequences + 1}, offsets), c.integers({sequences}, contexts), c.integers({tokens}, sequence_of), tokens,
+          *std::max_element(a.lengths.begin(), a.lengths.end()), *std::max_element(contexts.begin(), contexts.end())};
+}
+
+RaggedBatch make_batch(const AttentionCase& a, const BatchHandles& h, const Case::Select& at) {
+  RaggedBatch b;
+  b.offsets = at(h.offsets);
+  b.contexts = at(h.contexts);
+  b.sequence_of = at(h.sequence_of);
+  b.num_tokens = h.tokens;
+  b.num_sequences = static_cast<int64_t>(a.lengths.size());
+  b.max_query = h.max_query;
+  b.max_context = h.max_context;
+  b.equal_lengths = a.equal_lengths;
+  return b;
+}
+
+AttentionShape make_shape(const AttentionCase& a) {
+  AttentionShape s;
+  s.num_heads = a.heads, s.num_kv_heads = a.kv_heads, s.head_dim = a.dim, s.window = a.window;
+  s.scale = 1.0f / std::sqrt(static_cast<float>(a.dim));
+  s.dropout = a.dropout, s.key = {3, 4};
+  return s;
+}
+
+std::string text_of(const AttentionCase& a) {
+  std::string lengths;
+  for (int32_t l : a.lengths) lengths += (lengths.empty() ? "" : "+") + std::to_string(l);
+  return fmt::format("{} H {}/{} D {}{}{}{}", lengths, a.heads, a.kv_heads, a.dim, a.window ? fmt::format(" w {}", a.window) : "",
+                     a.dropout > 0 ? " drop" : "", a.equal_lengths ? " equal" : "");
+}
+
+// Forward and backward on packed rows. Backward starts from the reference's own out and lse.
+void test_packed(DType t, const AttentionCase& a) {
+  if (!wants("attention")) return;
+  AttentionShape shape = make_shape(a);
+  int64_t width = (a.heads + 2 * a.kv_heads) * a.dim;
+  double limit = t == DType::f32 ? 2e-5 : (t == DType::bf16 ? 8e-3 : 2e-3);
+  Case c("attention_forward", t, text_of(a));
+  BatchHandles batch = add_batch(c, a, a.lengths);
+  int qkv = c.random({batch.tokens, width}, t), out = c.output({batch.tokens, a.heads * a.dim}, t);
+  int lse = c.output({a.heads, batch.tokens}, DType::f32);
+  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+    RaggedBatch b = make_batch(a, batch, at);
+    AttentionForwardArgs args;
+    args.shape = shape, args.batch = &b, args.qkv = at(qkv), args.out = at(out), args.lse = at(lse);
+    table.attention_forward(s, args);
+  });
+  c.expect_close(out, "out", limit);
+  c.expect_close(lse, "lse", t == DType::f32 ? 1e-5 : 1e-4);
+
+  Case d("attention_backward", t, text_of(a));
+  // cuDNN's default backward adds dQ by atomics; the deterministic switch has its own algorithm.
+  if (a.equal_lengths) d.skip_determinism();
+  BatchHandles again = add_batch(d, a, a.lengths);
+  int qkv2 = d.random({again.tokens, width}, t), out2 = d.output({again.tokens, a.heads * a.dim}, t);
+  int lse2 = d.output({a.heads, again.tokens}, DType::f32), dout = d.random({again.tokens, a.heads * a.dim}, t);
+  int delta = d.output({a.heads, again.tokens}, DType::f32), dqkv = d.output({again.tokens, width}, t);
+  d.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+    RaggedBatch b = make_batch(a, again, at);
+    AttentionForwardArgs forward;
+    forward.shape = shape, forward.batch = &b, forward.qkv = at(qkv2), forward.out = at(out2), forward.lse = at(lse2);
+    table.attention_forward(s, forward);
+    AttentionBackwardArgs args;
+    args.shape = shape, args.batch = &b, args.qkv = at(qkv2), args.out = at(out2), args.lse = at(lse2);
+    args.dout = at(dout), args.delta = at(delta), args.dqkv = at(dqkv);
+    table.attention_backward(s, args);
+  });
+  d.expect_close(dqkv, "dqkv", t == DType::f32 ? 5e-5 : 2 * limit);
+}
+
+// Queries against a paged cache.
+void test_paged(DType t, const AttentionCase& a, const std::vector<int32_t>& contexts, int64_t block_size) {
+  if (!wants("attention_paged")) return;
+  Case c("attention_paged", t, fmt::format("{} block {}", text_of(a), block_size));
+  BatchHandles batch = add_batch(c, a, contexts);
+  int64_t sequences = static_cast<int64_t>(contexts.size()), max_blocks = 1, next = 0;
+  for (int32_t context : contexts) max_blocks = std::max(max_blocks, (context + block_size - 1) / block_size);
+  int64_t num_blocks = sequences * max_blocks + 3;
+  std::vector<int32_t> tables(static_cast<size_t>(sequences * max_blocks));
+  for (int32_t& b : tables) b = static_cast<int32_t>((next += 7) % num_blocks);
+  int qkv = c.random({batch.tokens, (a.heads + 2 * a.kv_heads) * a.dim}, t), block_tables = c.integers({sequences, max_blocks}, tables);
+  int keys = c.random({num_blocks, block_size, a.kv_heads, a.dim}, t), values = c.random({num_blocks, block_size, a.kv_heads, a.dim}, t);
+  int out = c.output({batch.tokens, a.heads * a.dim}, t);
+  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+    RaggedBatch b = make_batch(a, batch, at);
+    AttentionForwardArgs args;
+    args.shape = make_shape(a), args.batch = &b, args.qkv = at(qkv), args.out = at(out);
+    args.layer_keys = at(keys), args.layer_values = at(values), args.block_tables = at(block_tables);
+    table.attention_forward(s, args);
+  });
+  c.expect_close(out, "out", t == DType::f32 ? 2e-5 : (t == DType::bf16 ? 8e-3 : 2e-3));
+}
+
+}  // namespace
+
+void test_attention() {
+  std::vector<AttentionCase> cases = {
+      {{5, 17}, 4, 2, 16, 0},          {{70}, 2, 1, 64, 20},          {{33, 1, 40}, 4, 4, 8, 0, 0.2f, 3},
+      {{100, 130, 7}, 8, 2, 64, 0},    {{300}, 6, 2, 128, 0},         {{257, 64}, 4, 1, 96, 100},
+      {{150}, 2, 2, 256, 0},           {{65, 129}, 4, 2, 80, 33},     {{50, 9}, 3, 1, 20, 0},
+      {{200, 1, 1, 90}, 12, 12, 64, 0, 0.1f, 5}, {{140}, 5, 5, 33, 0}, {{90}, 14, 2, 64, 0}};
+  std::vector<AttentionCase> equal = {{{128, 128}, 4, 4, 64, 0, 0, 0, true},
+                                      {{256, 256, 256}, 8, 2, 64, 0, 0, 0, true},
+                                      {{320}, 4, 1, 128, 0, 0, 0, true},
+                                      {{200, 200}, 3, 3, 64, 0, 0, 0, true}};
+  if (test_options().small) cases.resize(4);
+  for (DType t : kFormats) {
+    for (const AttentionCase& a : cases) test_packed(t, a);
+    test_paged(t, {{1, 1, 3}, 4, 2, 16, 0}, {10, 33, 3}, 16);
+    test_paged(t, {{1, 20, 1}, 8, 2, 64, 0, 0, 2}, {100, 90, 1}, 16);
+    test_paged(t, {{1, 5}, 4, 4, 128, 40}, {200, 70}, 32);
+    if (!test_options().small) {
+      for (const AttentionCase& a : equal) test_packed(t, a);
+      test_paged(t, {{1, 1, 1, 1}, 16, 2, 128, 0}, {1000, 513, 64, 3000}, 16);
+    }
+  }
+}
+
+}  // namespace sinter::kernels::cuda_test

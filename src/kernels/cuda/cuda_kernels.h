@@ -1,0 +1,66 @@
+// The CUDA backend's kernels, one function per entry of the kernel table (its comments are the contract), and the
+// switches of the backend. Plain C++: no CUDA header is needed to include this.
+#pragma once
+#include "kernels/table.h"
+
+namespace sinter::kernels::cuda {
+
+void fill(Stream&, const Tensor& y, float value);
+void axpby(Stream&, const AxpbyArgs&);
+void matmul(Stream&, const MatmulArgs&);
+void column_sum(Stream&, const ColumnSumArgs&);
+void embedding_forward(Stream&, const EmbeddingForwardArgs&);
+void embedding_backward(Stream&, const EmbeddingBackwardArgs&);
+void norm_forward(Stream&, const NormForwardArgs&);
+void norm_backward(Stream&, const NormBackwardArgs&);
+void head_norm_forward(Stream&, const HeadNormForwardArgs&);
+void head_norm_backward(Stream&, const HeadNormBackwardArgs&);
+void rope_table(Stream&, const RopeTableArgs&);
+void rope(Stream&, const RopeArgs&);
+void kv_write(Stream&, const KvWriteArgs&);
+void attention_forward(Stream&, const AttentionForwardArgs&);
+void attention_backward(Stream&, const AttentionBackwardArgs&);
+void activation_forward(Stream&, const ActivationForwardArgs&);
+void activation_backward(Stream&, const ActivationBackwardArgs&);
+void dropout(Stream&, const DropoutArgs&);
+void cross_entropy(Stream&, const CrossEntropyArgs&);
+void router_forward(Stream&, const RouterForwardArgs&);
+void router_backward(Stream&, const RouterBackwardArgs&);
+void balance_loss(Stream&, const BalanceLossArgs&);
+void expert_sort(Stream&, const ExpertSortArgs&);
+void expert_gather(Stream&, const ExpertGatherArgs&);
+void expert_combine(Stream&, const ExpertCombineArgs&);
+void expert_combine_backward(Stream&, const ExpertCombineBackwardArgs&);
+void adamw(Stream&, const AdamwArgs&);
+void sgd(Stream&, const SgdArgs&);
+void sum_squares(Stream&, const SumSquaresArgs&);
+void clip_control(Stream&, const ClipControlArgs&);
+
+// A product per expert (MatmulArgs::group_offsets given): grouped_matmul.cu, called by matmul.
+void grouped_matmul(Stream&, const MatmulArgs&);
+
+// Our own attention, and cuDNN's for the cases it takes (false: not taken, nothing was enqueued).
+void flash_forward(Stream&, const AttentionForwardArgs&);
+void flash_backward(Stream&, const AttentionBackwardArgs&);
+bool cudnn_attention_forward(Stream&, const AttentionForwardArgs&);
+bool cudnn_attention_backward(Stream&, const AttentionBackwardArgs&);
+
+// (A, B, count) becomes (B, A, count).
+void permute_rows(Stream&, const float* from, float* to, int64_t a, int64_t b, int64_t count);
+
+// Switches, read from the environment once.
+struct Options {
+  bool tf32 = false;           // SINTER_TF32=1: f32 matrix products round their factors to TF32
+  bool tune = true;            // SINTER_CUDA_TUNE=0: take the library's first choice of algorithm, measure nothing
+  bool cudnn = true;           // SINTER_CUDNN=0: our own attention kernel everywhere
+  bool deterministic = false;  // SINTER_DETERMINISTIC=1: no algorithm whose result may differ from run to run
+};
+const Options& options();
+
+// Device memory a backend keeps between calls: at least `bytes`, aligned to 256, valid for work enqueued on `stream`
+// until the same slot is asked for again with the same stream. Grows by a fresh block; must not grow inside a capture.
+enum class Scratch { partials, sort, workspace, attention, tokens, count };
+void* scratch(Stream& stream, Scratch slot, size_t bytes);
+int num_multiprocessors(const Stream& stream);
+
+}  // namespace sinter::kernels::cuda

@@ -1,0 +1,79 @@
+// Cases: matrix products, plain and over groups of rows.
+#include "kernels/cuda/test_harness.h"
+
+namespace sinter::kernels::cuda_test {
+namespace {
+
+struct Product {
+  int64_t m, n, k;
+};
+
+void test_product(DType t, DType out, const Product& p, bool transpose_a, bool transpose_b, bool accumulate, bool bias) {
+  if (!wants("matmul")) return;
+  Case c("matmul", t, fmt::format("{}x{}x{} {}{} to {}{}{}", p.m, p.n, p.k, transpose_a ? "T" : "N", transpose_b ? "T" : "N",
+                                  base::dtype_name(out), accumulate ? " add" : "", bias ? " bias" : ""));
+  int a = c.random(transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k}, t), b = c.random(transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n}, t);
+  int y = accumulate ? c.random({p.m, p.n}, out) : c.output({p.m, p.n}, out), vector = bias ? c.random({p.n}, out) : -1;
+  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+    MatmulArgs args;
+    args.a = at(a), args.b.data = at(b), args.c = at(y), args.bias = at(vector);
+    args.transpose_a = transpose_a, args.transpose_b = transpose_b, args.accumulate = accumulate;
+    args.alpha = bias ? 1.0f : 0.5f;
+    table.matmul(s, args);
+  });
+  c.expect_close(y, "c", std::max(2e-5, rounding_limit(out)));
+}
+
+void test_grouped(DType t, DType out, std::vector<int32_t> rows_of, int64_t n, int64_t k, int mode, bool accumulate) {
+  if (!wants("grouped_matmul")) return;
+  std::vector<int32_t> offsets = {0};
+  for (int32_t r : rows_of) offsets.push_back(offsets.back() + r);
+  int64_t experts = static_cast<int64_t>(rows_of.size()), rows = offsets.back();
+  const char* names[] = {"NT", "NN", "TN"};
+  Case c("grouped_matmul", t, fmt::format("E {} R {} n {} k {} {} to {}{}", experts, rows, n, k, names[mode], base::dtype_name(out),
+                                          accumulate ? " add" : ""));
+  int offset = c.integers({experts + 1}, offsets), a, b, y;
+  if (mode == 2) {  // c[e] (k, n) = a[rows]^T b[rows]
+    a = c.random({rows, k}, t), b = c.random({rows, n}, t);
+    y = accumulate ? c.random({experts, k, n}, out) : c.output({experts, k, n}, out);
+  } else {
+    a = c.random({rows, k}, t), b = c.random(mode == 0 ? Shape{experts, n, k} : Shape{experts, k, n}, t);
+    y = accumulate ? c.random({rows, n}, out) : c.output({rows, n}, out);
+  }
+  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+    MatmulArgs args;
+    args.a = at(a), args.b.data = at(b), args.c = at(y), args.group_offsets = at(offset);
+    args.transpose_a = mode == 2, args.transpose_b = mode == 0, args.accumulate = accumulate;
+    table.matmul(s, args);
+  });
+  c.expect_close(y, "c", std::max(2e-5, rounding_limit(out)));
+}
+
+}  // namespace
+
+void test_matmul() {
+  std::vector<Product> products = {{16, 16, 16}, {37, 53, 29}, {1, 768, 768}, {128, 2304, 768}, {130, 70, 1000}, {33, 50257, 64}};
+  if (test_options().small) products.resize(2);
+  for (DType t : kFormats) {
+    for (const Product& p : products) {
+      for (bool transpose_a : {false, true}) {
+        for (bool transpose_b : {false, true}) {
+          test_product(t, t, p, transpose_a, transpose_b, false, false);
+          test_product(t, DType::f32, p, transpose_a, transpose_b, true, false);
+        }
+      }
+      test_product(t, t, p, false, true, false, true);
+      test_product(t, t, p, false, true, true, false);
+    }
+    for (int mode = 0; mode < 3; ++mode) {
+      for (DType out : {t, DType::f32}) {
+        test_grouped(t, out, {3, 0, 20, 1}, 40, 64, mode, false);
+        test_grouped(t, out, {5, 7, 0}, 33, 29, mode, true);
+        if (!test_options().small) test_grouped(t, out, {130, 0, 257, 1, 128, 64, 300, 5}, 200, 264, mode, out == DType::f32);
+        if (t == DType::f32) break;
+      }
+    }
+  }
+}
+
+}  // namespace sinter::kernels::cuda_test

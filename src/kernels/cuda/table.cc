@@ -1,0 +1,122 @@
+// The CUDA kernel table, the backend's switches and the memory it keeps.
+#include <cuda_runtime_api.h>
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "core/cuda/check.h"
+#include "kernels/cuda/cuda_kernels.h"
+
+namespace sinter::kernels {
+namespace cuda {
+namespace {
+
+bool read_switch(const char* name, bool otherwise) {
+  const char* text = std::getenv(name);
+  if (!text || !*text) return otherwise;
+  std::string value = text;
+  SINTER_CHECK(value == "0" || value == "1", "{} is '{}'; expected 0 or 1", name, value);
+  return value == "1";
+}
+
+struct Block {
+  void* data = nullptr;
+  size_t bytes = 0;
+};
+
+}  // namespace
+
+const Options& options() {
+  static const Options options = [] {
+    Options o;
+    o.tf32 = read_switch("SINTER_TF32", o.tf32);
+    o.deterministic = read_switch("SINTER_DETERMINISTIC", o.deterministic);
+    // Timings differ from run to run, and with them the algorithm and the last bits.
+    o.tune = read_switch("SINTER_CUDA_TUNE", !o.deterministic);
+    o.cudnn = read_switch("SINTER_CUDNN", o.cudnn);
+    return o;
+  }();
+  return options;
+}
+
+void* scratch(Stream& stream, Scratch slot, size_t bytes) {
+  static std::mutex mutex;
+  static std::map<std::pair<void*, int>, Block> blocks;
+  std::lock_guard lock(mutex);
+  Block& block = blocks[{stream.native, static_cast<int>(slot)}];
+  if (block.bytes < bytes) {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    SINTER_CUDA_CHECK(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native), &capture));
+    SINTER_CHECK(capture == cudaStreamCaptureStatusNone,
+                 "[cuda] scratch memory must grow to {} bytes inside a graph capture; run the step once before", bytes);
+    core::Allocator& allocator = core::runtime(stream.device).allocator();
+    if (block.data) allocator.release(block.data, block.bytes);  // cudaFree waits for work that still uses it
+    block = {};
+    size_t rounded = (bytes + (size_t{1} << 20) - 1) >> 20 << 20;
+    block.data = allocator.allocate(rounded);
+    block.bytes = rounded;
+  }
+  return block.data;
+}
+
+int num_multiprocessors(const Stream& stream) {
+  static std::mutex mutex;
+  static std::map<int, int> counts;
+  std::lock_guard lock(mutex);
+  int& count = counts[stream.device.index];
+  if (count == 0) {
+    SINTER_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, stream.device.index));
+  }
+  return count;
+}
+
+void attention_forward(Stream& stream, const AttentionForwardArgs& args) {
+  if (!cudnn_attention_forward(stream, args)) flash_forward(stream, args);
+}
+
+void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
+  if (!cudnn_attention_backward(stream, args)) flash_backward(stream, args);
+}
+
+}  // namespace cuda
+
+const KernelTable* cuda_table() {
+  static constexpr KernelTable kTable{
+      .name = "cuda",
+      .fill = cuda::fill,
+      .axpby = cuda::axpby,
+      .matmul = cuda::matmul,
+      .column_sum = cuda::column_sum,
+      .embedding_forward = cuda::embedding_forward,
+      .embedding_backward = cuda::embedding_backward,
+      .norm_forward = cuda::norm_forward,
+      .norm_backward = cuda::norm_backward,
+      .head_norm_forward = cuda::head_norm_forward,
+      .head_norm_backward = cuda::head_norm_backward,
+      .rope_table = cuda::rope_table,
+      .rope = cuda::rope,
+      .kv_write = cuda::kv_write,
+      .attention_forward = cuda::attention_forward,
+      .attention_backward = cuda::attention_backward,
+      .activation_forward = cuda::activation_forward,
+      .activation_backward = cuda::activation_backward,
+      .dropout = cuda::dropout,
+      .cross_entropy = cuda::cross_entropy,
+      .router_forward = cuda::router_forward,
+      .router_backward = cuda::router_backward,
+      .balance_loss = cuda::balance_loss,
+      .expert_sort = cuda::expert_sort,
+      .expert_gather = cuda::expert_gather,
+      .expert_combine = cuda::expert_combine,
+      .expert_combine_backward = cuda::expert_combine_backward,
+      .adamw = cuda::adamw,
+      .sgd = cuda::sgd,
+      .sum_squares = cuda::sum_squares,
+      .clip_control = cuda::clip_control,
+  };
+  return &kTable;
+}
+
+}  // namespace sinter::kernels
