@@ -1,15 +1,7 @@
 # Everything found outside the tree. Each entry of DESIGN's table is one block here.
-option(SINTER_STATIC_DEPS "Link what can be linked statically, so that programs run on machines with other libraries" OFF)
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
-set(sinter_log_libraries fmt::fmt spdlog::spdlog)
-if(SINTER_STATIC_DEPS)
-  set(sinter_log_libraries fmt::fmt-header-only spdlog::spdlog_header_only)
-  add_link_options(-static-libstdc++ -static-libgcc)
-  set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
-  list(APPEND CMAKE_BUILD_RPATH "$ORIGIN")  # shared libraries without an archive may lie beside the program
-endif()
 find_package(nlohmann_json REQUIRED)
 find_package(PkgConfig REQUIRED)
 
@@ -22,19 +14,6 @@ endif()
 
 # name -> interface target of a pkg-config package, or a plain header-only folder found on the include path
 function(sinter_pkg name package)
-  if(SINTER_STATIC_DEPS)
-    string(REGEX REPLACE "^lib" "" stem ${package})
-    find_library(${name}_archive NAMES lib${stem}.a)
-    if(${name}_archive)
-      add_library(${name} INTERFACE IMPORTED GLOBAL)
-      target_link_libraries(${name} INTERFACE ${${name}_archive})
-      target_compile_definitions(${name} INTERFACE $<$<STREQUAL:${name},utf8proc>:UTF8PROC_STATIC>)
-      return()
-    elseif(name STREQUAL tomlplusplus)  # its headers alone are enough
-      add_library(${name} INTERFACE IMPORTED GLOBAL)
-      return()
-    endif()
-  endif()
   pkg_check_modules(${name}_pc REQUIRED IMPORTED_TARGET ${package})
   add_library(${name} INTERFACE IMPORTED GLOBAL)
   target_link_libraries(${name} INTERFACE PkgConfig::${name}_pc)

@@ -44,6 +44,7 @@ RaggedBatch upload(Allocator& allocator, const HostBatch& batch) {
     device.max_query = std::max<int64_t>(device.max_query, batch.offsets[i + 1] - batch.offsets[i]);
     device.max_context = std::max<int64_t>(device.max_context, batch.contexts[i]);
   }
+  device.equal_lengths = has_equal_lengths(batch.offsets, device.max_query, T);
   device.host_contexts = batch.contexts;
   return device;
 }

@@ -40,4 +40,12 @@ struct RaggedBatch {
   std::vector<int32_t> host_contexts;  // `contexts` on the host: dynamic RoPE turns by a sequence's length
 };
 
+// Whether offsets (S + 1) cut num_tokens tokens into sequences of max_query each: RaggedBatch::equal_lengths.
+inline bool has_equal_lengths(const std::vector<int32_t>& offsets, int64_t max_query, int64_t num_tokens) {
+  for (size_t s = 0; s < offsets.size(); ++s) {
+    if (offsets[s] != static_cast<int64_t>(s) * max_query) return false;
+  }
+  return !offsets.empty() && offsets.back() == num_tokens;
+}
+
 }  // namespace sinter::core
