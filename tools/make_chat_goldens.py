@@ -2,11 +2,11 @@
 """Render chat templates with Jinja2, set up as Hugging Face transformers sets it up, and store what comes out.
 
     make_chat_goldens.py OUT_FOLDER TEMPLATE.jinja...        one JSON file per template, with the standard conversations
-    make_chat_goldens.py --features FEATURES.json OUT.json   small templates with their own variables
+    make_chat_goldens.py --features FEATURES.json            small templates that share variables, filled in place
 
 OUT_FOLDER/conversations.json holds the variables of each conversation; a golden is {"source", "template", "cases":
 {conversation: {"expected"} or {"error"}}}. "error" is what Jinja2 raised; the C++ interpreter must fail there too, in its
-own words. Needs the package jinja2.
+own words. FEATURES.json is {"variables", "cases": [{"name", "template", "expected" or "error"}]}. Needs the package jinja2.
 """
 import argparse
 import datetime
@@ -141,16 +141,22 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--features", metavar="FEATURES.json")
     parser.add_argument("--source", default="", help="where the templates come from and under which licence")
-    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("out", nargs="?", type=pathlib.Path)
     parser.add_argument("templates", nargs="*", type=pathlib.Path)
     args = parser.parse_args()
     if args.features:
-        goldens = []
-        for feature in json.loads(pathlib.Path(args.features).read_text()):
-            kind, text = render(feature["template"], feature.get("variables", {}))
-            goldens.append({**feature, kind: text})
-        args.out.write_text(json.dumps(goldens, ensure_ascii=False, indent=1) + "\n")
+        path = pathlib.Path(args.features)
+        golden = json.loads(path.read_text())
+        for case in golden["cases"]:
+            kind, text = render(case["template"], golden["variables"])
+            case.pop("expected", None), case.pop("error", None)
+            case[kind] = text
+        lines = ",\n".join(json.dumps(case, ensure_ascii=False) for case in golden["cases"])
+        variables = json.dumps(golden["variables"], ensure_ascii=False)
+        path.write_text(f'{{"variables": {variables},\n"cases": [\n{lines}\n]}}\n')
         return
+    if not args.out:
+        parser.error("an output folder is needed")
     args.out.mkdir(parents=True, exist_ok=True)
     variables = {name: standard_variables(given) for name, given in conversations().items()}
     (args.out / "conversations.json").write_text(json.dumps(variables, ensure_ascii=False, indent=1) + "\n")

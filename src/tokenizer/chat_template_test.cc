@@ -63,6 +63,26 @@ TEST_F(ChatTemplateGoldens, PublicModelsRenderAsJinja2Does) {
   EXPECT_GE(num_templates, 12);
 }
 
+TEST_F(ChatTemplateGoldens, EveryFeatureRendersAsJinja2Does) {
+  ordered_json golden = load(kGoldens + "/features.json");
+  EXPECT_GT(golden["cases"].size(), 700u);
+  for (const ordered_json& feature : golden["cases"]) {
+    auto source = feature["template"].get<std::string>();
+    std::string got;
+    try {
+      got = outcome(jinja::parse_template(source, "t"), "t", golden["variables"]);
+    } catch (const TemplateError& e) {
+      got = std::string("error: ") + e.what();
+    }
+    if (feature.contains("expected")) {
+      EXPECT_EQ(got, feature["expected"].get<std::string>()) << feature["name"] << ": " << source;
+    } else {
+      EXPECT_EQ(got.substr(0, 32), "error: chat template 't', line 1")
+          << feature["name"] << ": " << source << "\njinja2 says " << feature["error"];
+    }
+  }
+}
+
 class ChatTemplateFolder : public testing::Test {
  protected:
   void SetUp() override {

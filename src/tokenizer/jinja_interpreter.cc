@@ -399,7 +399,7 @@ Value Interpreter::evaluate_concat(const Expr& expr) {
   std::string out;
   for (const ExprPtr& item : expr.items) {
     out += to_text(evaluate(*item), meter);
-    charge_text(out.size());
+    check_size(out.size());
   }
   return out;
 }

@@ -32,8 +32,9 @@ bool is_iterable(Runtime& runtime, const Value& value, const Arguments& argument
   return is_sequence(runtime, value, arguments) || value.is(Kind::iterator) || value.is(Kind::loop);
 }
 
+// Jinja's undefined values can be called too, if only to say what is undefined.
 bool is_callable(Runtime&, const Value& value, const Arguments&) {
-  return value.is(Kind::callable) || value.is(Kind::loop);
+  return value.is(Kind::callable) || value.is(Kind::loop) || value.is(Kind::undefined);
 }
 
 template <int kRest>

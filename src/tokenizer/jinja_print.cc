@@ -19,15 +19,6 @@ int32_t decode(std::string_view code_point) {
   return code;
 }
 
-size_t code_point_length(std::string_view text) {
-  auto lead = static_cast<unsigned char>(text[0]);
-  if (lead < 0x80) return 1;
-  utf8proc_int32_t code = -1;
-  auto n = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                            static_cast<utf8proc_ssize_t>(std::min<size_t>(text.size(), 4)), &code);
-  return n > 0 ? static_cast<size_t>(n) : 1;
-}
-
 // repr() escapes what str.isprintable() refuses: separators other than the space, control, format, unassigned.
 bool is_printable(int32_t code) {
   switch (utf8proc_category(code)) {
@@ -49,7 +40,7 @@ bool is_printable(int32_t code) {
 std::string text_repr(const std::string& text) {
   char quote = text.find('\'') != std::string::npos && text.find('"') == std::string::npos ? '"' : '\'';
   std::string out(1, quote);
-  for (std::string_view c : split_code_points(text)) {
+  each_code_point(text, [&](std::string_view c) {
     int32_t code = decode(c);
     if (c[0] == quote || c[0] == '\\') {
       out.append("\\").append(c);
@@ -63,13 +54,13 @@ std::string text_repr(const std::string& text) {
              : bits < 0x10000 ? fmt::format("\\u{:04x}", bits)
                               : fmt::format("\\U{:08x}", bits);
     }
-  }
+  });
   return out + quote;
 }
 
 void append_json_text(std::string& out, const std::string& text, bool ensure_ascii) {
   out += '"';
-  for (std::string_view c : split_code_points(text)) {
+  each_code_point(text, [&](std::string_view c) {
     auto byte = static_cast<unsigned char>(c[0]);
     if (byte == '"' || byte == '\\') {
       out.append("\\").append(c);
@@ -88,7 +79,7 @@ void append_json_text(std::string& out, const std::string& text, bool ensure_asc
             fmt::format("\\u{:04x}\\u{:04x}", 0xd800 + ((code - 0x10000) >> 10), 0xdc00 + ((code - 0x10000) & 0x3ff));
       }
     }
-  }
+  });
   out += '"';
 }
 
@@ -296,19 +287,24 @@ std::string to_json(const Value& value, const JsonStyle& style, Meter& meter) {
   return std::move(printer.out);
 }
 
+size_t code_point_bytes(std::string_view text) {
+  auto lead = static_cast<unsigned char>(text[0]);
+  if (lead < 0x80) return 1;
+  utf8proc_int32_t code = -1;
+  auto n = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                            static_cast<utf8proc_ssize_t>(std::min<size_t>(text.size(), 4)), &code);
+  return n > 0 ? static_cast<size_t>(n) : 1;
+}
+
 size_t num_code_points(std::string_view text) {
   size_t count = 0;
-  for (size_t at = 0; at < text.size(); at += code_point_length(text.substr(at))) ++count;
+  each_code_point(text, [&](std::string_view) { ++count; });
   return count;
 }
 
 std::vector<std::string_view> split_code_points(std::string_view text) {
   std::vector<std::string_view> parts;
-  for (size_t at = 0; at < text.size();) {
-    size_t n = code_point_length(text.substr(at));
-    parts.push_back(text.substr(at, n));
-    at += n;
-  }
+  each_code_point(text, [&](std::string_view point) { parts.push_back(point); });
   return parts;
 }
 
@@ -327,14 +323,14 @@ std::string_view strip(std::string_view text, const std::string* chars, bool lef
     return chars ? std::find(set.begin(), set.end(), c) != set.end() : is_space(c);
   };
   while (left && !text.empty()) {
-    size_t n = code_point_length(text);
+    size_t n = code_point_bytes(text);
     if (!goes(text.substr(0, n))) break;
     text.remove_prefix(n);
   }
   while (right && !text.empty()) {
     size_t n = 1;  // step back over continuation bytes
     while (n < 4 && n < text.size() && (static_cast<unsigned char>(text[text.size() - n]) & 0xc0) == 0x80) ++n;
-    if (code_point_length(text.substr(text.size() - n)) != n) n = 1;
+    if (code_point_bytes(text.substr(text.size() - n)) != n) n = 1;
     if (!goes(text.substr(text.size() - n))) break;
     text.remove_suffix(n);
   }

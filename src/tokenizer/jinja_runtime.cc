@@ -35,6 +35,17 @@ Value loop_attribute(const Loop& loop, std::string_view name) {
   return Value::undefined(fmt::format("'loop' has no attribute '{}'", name));
 }
 
+// Empty when there is none at that place.
+std::string_view code_point_at(std::string_view text, int64_t index) {
+  if (index < 0) return {};
+  while (!text.empty()) {
+    size_t n = code_point_bytes(text);
+    if (index-- == 0) return text.substr(0, n);
+    text.remove_prefix(n);
+  }
+  return {};
+}
+
 // Python's rule for the bounds of a slice: clamped, negative from the end.
 struct SliceRange {
   int64_t begin, end, step;
@@ -110,10 +121,19 @@ Runtime::~Runtime() {
   for (const auto& object : kept_) object->clear();
 }
 
-void Runtime::charge_text(size_t size_bytes) {
+void Runtime::check_size(size_t size_bytes) const {
   SINTER_CHECK(size_bytes <= limits_.max_output_bytes,
                "the template makes a text of more than {} bytes and was stopped", limits_.max_output_bytes);
+}
+
+void Runtime::charge_text(size_t size_bytes) {
+  check_size(size_bytes);
   charge(size_bytes / 64);
+}
+
+void Runtime::keep(std::shared_ptr<Object> object) {
+  if (std::exchange(object->is_kept, true)) return;
+  kept_.push_back(std::move(object));
 }
 
 void check_defined(const Value& value, std::string_view use) {
@@ -168,11 +188,8 @@ Value Runtime::item(const Value& object, const Value& key) {
     int64_t at = key.integer() < 0 ? key.integer() + size : key.integer();
     if (at >= 0 && at < size) return items[static_cast<size_t>(at)];
   } else if (object.is(Kind::text) && key.is_whole()) {
-    charge_text(object.text().size());
-    auto parts = split_code_points(object.text());
-    auto size = static_cast<int64_t>(parts.size());
-    int64_t at = key.integer() < 0 ? key.integer() + size : key.integer();
-    if (at >= 0 && at < size) return Value(parts[static_cast<size_t>(at)]);
+    int64_t at = key.integer() < 0 ? key.integer() + length(object) : key.integer();
+    if (std::string_view point = code_point_at(object.text(), at); !point.empty()) return Value(point);
   }
   if (!key.is(Kind::text)) {
     return Value::undefined(fmt::format("the {} has no item {}", type_name(object), short_repr(key)));
@@ -187,13 +204,13 @@ Value Runtime::item(const Value& object, const Value& key) {
 Value Runtime::slice(const Value& object, const Value& begin, const Value& end, const Value& step) {
   check_defined(object, "cut by a slice");
   if (object.is(Kind::text)) {
-    charge_text(object.text().size() * 8);
+    charge_walk(object.text().size());
     auto parts = split_code_points(object.text());
     std::string out;
     walk(slice_range(static_cast<int64_t>(parts.size()), begin, end, step), [&](size_t i) { out += parts[i]; });
     return out;
   }
-  SINTER_CHECK(object.is(Kind::list), "a {} cannot be cut by a slice", type_name(object));
+  if (!object.is(Kind::list)) return Value::undefined(fmt::format("a {} cannot be cut by a slice", type_name(object)));
   const auto& items = object.list()->items;
   std::vector<Value> out;
   walk(slice_range(static_cast<int64_t>(items.size()), begin, end, step), [&](size_t i) {
@@ -277,8 +294,8 @@ std::vector<Value> Runtime::iterate(const Value& value) {
       items = value.list()->items;
       break;
     case Kind::text:
-      charge_text(value.text().size() * 8);
-      for (std::string_view c : split_code_points(value.text())) items.emplace_back(c);
+      charge(value.text().size());
+      each_code_point(value.text(), [&](std::string_view c) { items.emplace_back(c); });
       break;
     case Kind::dict:
       for (const auto& [key, unused] : value.dict()->items()) items.push_back(key);
@@ -363,8 +380,7 @@ int64_t ArgumentReader::get_integer(std::string_view name, int64_t standard) {
   return to_integer(get(name, Value(standard)), fmt::format("{}: argument '{}'", what_, name));
 }
 
-std::string ArgumentReader::get_text(std::string_view name, std::string_view standard) {
-  Value value = get(name, Value(standard));
+std::string ArgumentReader::as_text(std::string_view name, const Value& value) const {
   SINTER_CHECK(value.is(Kind::text), "{}: argument '{}' is a {}; expected a text", what_, name, type_name(value));
   return value.text();
 }

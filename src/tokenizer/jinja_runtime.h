@@ -13,9 +13,9 @@
 namespace sinter::tokenizer::jinja {
 
 struct Limits {
-  size_t max_work = 20'000'000;  // evaluated nodes + items touched + bytes made / 64: a few seconds, about a GiB
-  size_t max_output_bytes = size_t{64} << 20;
-  int max_depth = 900;  // nested evaluations, macros included
+  size_t max_work = 20'000'000;  // evaluated nodes + items touched + bytes made / 64: a few seconds at most
+  size_t max_output_bytes = size_t{16} << 20;  // of the output and of every text on the way
+  int max_depth = 900;                         // nested evaluations, macros included
 };
 
 class Runtime {
@@ -26,11 +26,13 @@ class Runtime {
 
   // Counts work done; throws Error when a limit is passed.
   void charge(size_t units) { meter.spend(units); }
-  void charge_text(size_t size_bytes);
+  void charge_text(size_t size_bytes);                                      // copied or made
+  void charge_walk(size_t size_bytes) { meter.spend(1 + size_bytes / 4); }  // gone through by characters
+  void check_size(size_t size_bytes) const;  // of a text that grows; throws when too large
 
   // Holds a container that templates can change until the rendering ends, and empties it then: whatever cycle or chain
   // was tied, freeing it never recurses.
-  void keep(std::shared_ptr<Object> object) { kept_.push_back(std::move(object)); }
+  void keep(std::shared_ptr<Object> object);
 
   Value call(const Value& callee, Arguments& arguments);
   Value attribute(const Value& object, std::string_view name);  // object.name
@@ -62,12 +64,16 @@ class ArgumentReader {
   Value require(std::string_view name);
   int64_t get_integer(std::string_view name, int64_t standard);
   bool get_flag(std::string_view name, bool standard) { return is_true(get(name, Value(standard))); }
-  std::string get_text(std::string_view name, std::string_view standard);
+  std::string get_text(std::string_view name, std::string_view standard) {
+    return as_text(name, get(name, Value(standard)));
+  }
+  std::string require_text(std::string_view name) { return as_text(name, require(name)); }
   // Throws Error when arguments are left over.
   void finish();
 
  private:
   const Value* find(std::string_view name);
+  std::string as_text(std::string_view name, const Value& value) const;
   const Arguments& arguments_;
   std::string what_;
   size_t position_ = 0;
@@ -79,6 +85,9 @@ void check_defined(const Value& value, std::string_view use);
 // The whole number in `value`, or an Error that names `what`.
 int64_t to_integer(const Value& value, std::string_view what);
 
+using Method = Value (*)(Runtime&, const Value& self, const Arguments&);
+using MethodTable = std::unordered_map<std::string_view, Method>;
+const MethodTable& text_methods();
 // A method of a str, list, dict or loop bound to its object; undefined when the type has no such method.
 Value bind_method(const Value& self, std::string_view name);
 

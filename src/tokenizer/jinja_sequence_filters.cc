@@ -87,6 +87,7 @@ Value join(Runtime& runtime, const Value& input, const Arguments& arguments) {
     is_first = false;
     out += to_text(attribute.is(Kind::none) ? item : item_attribute(runtime, item, attribute), runtime.meter);
     runtime.charge_text(separator.size());
+    runtime.check_size(out.size());
   }
   runtime.charge_text(out.size());
   return out;

@@ -12,21 +12,25 @@ namespace {
 using base::fail;
 
 template <utf8proc_int32_t (*kMap)(utf8proc_int32_t)>
-std::string map_case(std::string_view text) {
+std::string map_case(std::string_view text, bool is_upper) {
   std::string out;
   out.reserve(text.size());
-  for (std::string_view point : split_code_points(text)) {
+  each_code_point(text, [&](std::string_view point) {
     utf8proc_int32_t code = -1;
     auto n = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(point.data()),
                               static_cast<utf8proc_ssize_t>(point.size()), &code);
     if (n <= 0) {
       out += point;
-      continue;
+    } else if (is_upper && code == 0xdf) {  // the two letters whose other case is longer and that people write
+      out += "SS";
+    } else if (!is_upper && code == 0x130) {
+      out += "i\xcc\x87";
+    } else {
+      utf8proc_uint8_t encoded[4];
+      auto size = utf8proc_encode_char(kMap(code), encoded);
+      out.append(reinterpret_cast<const char*>(encoded), static_cast<size_t>(size));
     }
-    utf8proc_uint8_t encoded[4];
-    auto size = utf8proc_encode_char(kMap(code), encoded);
-    out.append(reinterpret_cast<const char*>(encoded), static_cast<size_t>(size));
-  }
+  });
   return out;
 }
 
@@ -39,7 +43,9 @@ std::string text_of(Runtime& runtime, const Value& value) {
 template <std::string (*kChange)(std::string_view)>
 Value change(Runtime& runtime, const Value& input, const Arguments& arguments) {
   ArgumentReader(arguments, "the filter").finish();
-  return marked_as(input, kChange(text_of(runtime, input)));
+  std::string text = text_of(runtime, input);
+  runtime.charge_walk(text.size());
+  return marked_as(input, kChange(text));
 }
 
 Value trim(Runtime& runtime, const Value& input, const Arguments& arguments) {
@@ -57,11 +63,11 @@ Value trim(Runtime& runtime, const Value& input, const Arguments& arguments) {
 std::string title(std::string_view text) {
   std::string out;
   bool in_word = false;
-  for (std::string_view point : split_code_points(text)) {
+  each_code_point(text, [&](std::string_view point) {
     bool is_break = is_space(point) || std::string_view("-({[<").find(point) != std::string_view::npos;
     out += in_word ? to_lower(point) : to_upper(point);
     in_word = !is_break;
-  }
+  });
   return out;
 }
 
@@ -90,7 +96,9 @@ Value indent(Runtime& runtime, const Value& input, const Arguments& arguments) {
   std::string text = text_of(runtime, input) + "\n", out;
   bool is_first = true;
   for (std::string_view line : split_lines(text)) {
+    runtime.charge(1);
     runtime.charge_text(margin.size() + line.size());
+    runtime.check_size(out.size() + margin.size());
     if (!is_first) out += '\n';
     if (is_first ? with_first : with_blank || !line.empty()) out += margin;
     out += line;
@@ -150,12 +158,14 @@ Value word_count(Runtime& runtime, const Value& input, const Arguments& argument
   ArgumentReader(arguments, "filter 'wordcount'").finish();
   int64_t count = 0;
   bool in_word = false;
-  for (std::string_view point : split_code_points(text_of(runtime, input))) {
+  std::string text = text_of(runtime, input);
+  runtime.charge_walk(text.size());
+  each_code_point(text, [&](std::string_view point) {
     bool is_word =
         point.size() > 1 ? !is_space(point) : std::isalnum(static_cast<unsigned char>(point[0])) || point == "_";
     count += is_word && !in_word;
     in_word = is_word;
-  }
+  });
   return count;
 }
 
@@ -300,12 +310,12 @@ Value as_json(Runtime& runtime, const Value& input, const Arguments& arguments) 
 
 }  // namespace
 
-std::string to_upper(std::string_view text) { return map_case<utf8proc_toupper>(text); }
-std::string to_lower(std::string_view text) { return map_case<utf8proc_tolower>(text); }
+std::string to_upper(std::string_view text) { return map_case<utf8proc_toupper>(text, true); }
+std::string to_lower(std::string_view text) { return map_case<utf8proc_tolower>(text, false); }
 
 std::string capitalize(std::string_view text) {
   if (text.empty()) return "";
-  size_t first = split_code_points(text.substr(0, 4)).front().size();
+  size_t first = code_point_bytes(text);
   return to_upper(text.substr(0, first)) + to_lower(text.substr(first));
 }
 
@@ -348,10 +358,11 @@ std::string replace_text(Runtime& runtime, std::string_view text, std::string_vi
     size_t found = from.empty() ? at : text.find(from, at);
     if (found == std::string_view::npos || (from.empty() && done > 0 && at >= text.size())) break;
     runtime.charge(1 + to.size() / 64);
+    runtime.check_size(out.size() + to.size());
     if (from.empty()) {  // Python puts it before every character and at the end
       out += to;
       if (at >= text.size()) break;
-      size_t n = split_code_points(text.substr(at, 4)).front().size();
+      size_t n = code_point_bytes(text.substr(at));
       out += text.substr(at, n);
       at += n;
       if (at >= text.size() && (count < 0 || done + 1 < count)) out += to;

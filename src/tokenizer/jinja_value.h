@@ -28,6 +28,7 @@ struct Object {
   virtual ~Object() = default;
   virtual void clear() {}  // drops the held values, to break cycles at the end of a rendering
   int nesting = 1;         // levels of containers from here down when it was built
+  bool is_kept = false;    // held by Runtime::keep
 };
 
 struct List;
@@ -223,8 +224,17 @@ std::string to_json(const Value& value, const JsonStyle& style, Meter& meter);
 
 // ---- UTF-8 ---------------------------------------------------------------------------------------------------------
 size_t num_code_points(std::string_view text);
-std::vector<std::string_view> split_code_points(std::string_view text);  // invalid bytes count one each
-bool is_space(std::string_view code_point);                              // as str.isspace
+size_t code_point_bytes(std::string_view text);  // of the first code point; an invalid byte counts as one
+std::vector<std::string_view> split_code_points(std::string_view text);
+template <class Visit>
+void each_code_point(std::string_view text, Visit visit) {
+  for (size_t at = 0; at < text.size();) {
+    size_t n = code_point_bytes(text.substr(at));
+    visit(text.substr(at, n));
+    at += n;
+  }
+}
+bool is_space(std::string_view code_point);  // as str.isspace
 // Without leading / trailing code points in `chars`, or white space when `chars` is null.
 std::string_view strip(std::string_view text, const std::string* chars, bool left, bool right);
 
