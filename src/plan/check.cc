@@ -9,107 +9,10 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "plan/fit.h"
-#include "plan/memory.h"
+#include "plan/check_compare.h"
 
 namespace sinter::plan {
 namespace {
-
-constexpr double kGiB = 1073741824.0;
-
-double at(const std::map<std::string, double>& values, const char* key) {
-  auto found = values.find(key);
-  return found == values.end() ? 0 : found->second;
-}
-
-void add(CheckReport& report, const CheckRow& row, const char* quantity, double measured, double predicted) {
-  if (measured > 0 && predicted > 0) report.comparisons.push_back({row.id, row.source, quantity, measured, predicted});
-}
-
-// Memory: nanotron logs its first rank, the others the fullest device.
-void compare_memory(const CheckRow& row, CheckReport& report) {
-  double measured = at(row.measured, "memory_gib") * kGiB;
-  if (measured == 0) measured = at(row.measured, "memory_alloc_gib") * kGiB;
-  if (measured == 0) measured = at(row.measured, "memory_gb") * (row.software == "nanotron" ? kGiB : 1e9);
-  if (measured == 0) return;
-  const Software& software = find_software(row.software);
-  double predicted = row.software == "nanotron" ? plan_stage_memory(*row.model, row.parallel, software, 0).device.total()
-                                                : plan_memory(*row.model, row.parallel, software).worst().device.total();
-  add(report, row, "memory", measured, predicted);
-}
-
-// Published utilisation from the published speed: an arithmetic identity once the convention is right.
-void compare_flops(const CheckRow& row, CheckReport& report) {
-  std::string convention = convention_of(row, false);
-  double devices = static_cast<double>(row.cluster->num_devices);
-  double rate = at(row.measured, "tokens_per_s");
-  if (rate == 0) rate = at(row.measured, "tokens_per_s_per_gpu") * devices;
-  if (rate == 0 && at(row.measured, "step_time_s") > 0) {
-    rate = static_cast<double>(row.parallel.global_batch * row.parallel.seq_len) / at(row.measured, "step_time_s");
-  }
-  if (convention.empty() || rate == 0) return;
-  double flops = convention_flops(row, convention);
-  // nanotron counts the tied embedding once more when a pipeline stores it twice.
-  bool counts_twice = convention == "palm" && row.software == "nanotron" && row.parallel.pp > 1 && row.model->tied_head;
-  if (counts_twice) flops += 6 * static_cast<double>(row.model->embedding_parameters);
-  double per_device = flops * rate / devices;
-  add(report, row, "MFU", at(row.measured, "mfu_pct"), 100 * per_device / row.peak_flops);
-  add(report, row, "MFU", at(row.measured, "mfu_pct_published"), 100 * per_device / row.peak_flops);
-  add(report, row, "FLOP/s", at(row.measured, "model_tflops_per_gpu"), per_device / 1e12);
-}
-
-void compare_training(const CheckRow& row, CheckReport& report) {
-  compare_memory(row, report);
-  compare_flops(row, report);
-  std::optional<double> measured = measured_step(row);
-  if (!measured) return;
-  add(report, row, "step time", *measured, predicted_step(row, find_efficiency(row.cluster->device, row.software)));
-}
-
-void compare_layer(const CheckRow& row, CheckReport& report) {
-  Efficiency efficiency = find_efficiency(row.cluster->device, row.software);
-  TimeModel time(*row.model, row.parallel, *row.cluster, find_software(row.software), efficiency,
-                 parse_format(row.format));
-  TimeModel::LayerTime layer = time.layer(0);
-  add(report, row, "layer forward", at(row.measured, "forward_ms") / 1e3, layer.forward);
-  add(report, row, "layer backward", at(row.measured, "backward_ms") / 1e3, layer.backward);
-}
-
-void compare_gemm(const CheckRow& row, CheckReport& report) {
-  double m = at(row.layout, "m"), n = at(row.layout, "n"), k = at(row.layout, "k");
-  double measured = at(row.measured, "tflops") * 1e12;
-  if (m * n * k == 0 || measured == 0) return;
-  // Stand-alone products come near the best the device was seen to do; training does not.
-  const Device& device = row.cluster->device;
-  double best = device.attainable[static_cast<size_t>(Format::bf16)];
-  double rate = best > 0 ? std::max(best, 0.93 * device.peak(Format::bf16)) : 0.9 * device.peak(Format::bf16);
-  double bytes = 2 * (m * k + k * n + m * n);
-  double seconds = std::max(2 * m * n * k / rate, bytes / (0.85 * device.bandwidth)) + 3e-5;
-  add(report, row, "product", measured, 2 * m * n * k / seconds);
-}
-
-void compare_collective(const CheckRow& row, CheckReport& report) {
-  double measured = at(row.measured, "bandwidth_gbs") * 1e9, bytes = at(row.layout, "bytes");
-  Efficiency efficiency = find_efficiency(row.cluster->device, "nanotron");
-  LinkEfficiency links = efficiency.links;
-  links.link_share = 0.95, links.network_share = 0.9, links.network_latency = 3e-4;  // stand-alone, this cluster's latency
-  Collectives collectives(*row.cluster, links);
-  Group group{row.cluster->num_devices, 1};
-  double n = static_cast<double>(group.size);
-  bool reduces_all = row.operation == "AllReduce";
-  double seconds = reduces_all ? collectives.all_reduce(group, bytes) : collectives.all_gather(group, bytes);
-  add(report, row, "bus bandwidth", measured, bytes * (reduces_all ? 2.0 : 1.0) * (n - 1) / n / seconds);
-}
-
-void compare_state(const CheckRow& row, CheckReport& report) {
-  double parameters = at(row.layout, "params_reported");
-  double measured = at(row.measured, "model_state_gb_per_gpu");
-  if (parameters == 0 || measured == 0) return;
-  double shards = static_cast<double>(row.parallel.dp());
-  int zero = row.parallel.zero;
-  double bytes = 2.0 / (zero >= 3 ? shards : 1) + 2.0 / (zero >= 2 ? shards : 1) + 12.0 / (zero >= 1 ? shards : 1);
-  add(report, row, "model state", measured, bytes * parameters / 1e9);
-}
 
 // What keeps the row from being predicted, beyond what its reader already said.
 std::string missing(const CheckRow& row) {
@@ -120,15 +23,11 @@ std::string missing(const CheckRow& row) {
     int64_t step = row.parallel.micro_batch * row.parallel.dp();
     if (row.parallel.global_batch < step) return "the batch is smaller than one micro-batch per data-parallel rank";
   }
+  if (row.kind == "decode" || row.kind == "prefill" || row.kind == "serve_throughput") {
+    if (!row.spec) return row.model ? "latent attention is not served" : "the shape of model '" + row.model_name + "' is not given";
+    if (!row.cluster) return "no device is given";
+  }
   return "";
-}
-
-void compare(const CheckRow& row, CheckReport& report) {
-  if (row.kind == "train") compare_training(row, report);
-  if (row.kind == "layer_time") compare_layer(row, report);
-  if (row.kind == "gemm" && row.cluster) compare_gemm(row, report);
-  if (row.kind == "collective" && row.cluster) compare_collective(row, report);
-  if (row.kind == "memory") compare_state(row, report);
 }
 
 ErrorSummary summarize(const std::string& source, const std::string& quantity, const std::vector<Comparison>& all) {
@@ -194,7 +93,7 @@ CheckReport check_rows(const std::vector<CheckRow>& rows) {
     size_t before = report.comparisons.size();
     if (problem.empty()) {
       try {
-        compare(row, report);
+        compare_row(row, report.comparisons);
       } catch (const base::Error& e) {
         problem = e.what();
       }

@@ -121,8 +121,10 @@ void read_model(const json& m, int64_t seq_len, CheckRow& row) {
     spec::ModelSpec model = spec_of(m);
     model.max_positions = std::max<int64_t>(1, seq_len);  // position tables are as long as the run's sequences
     row.model = make_model_shape(model);
+    row.spec = model;
   } else if (std::optional<spec::ModelSpec> model = known_model(row.model_name)) {
     row.model = make_model_shape(*model);
+    row.spec = model;
   } else {
     if (row.kind == "train" || row.kind == "layer_time" || row.kind == "finetune") {
       row.problem = fmt::format("the shape of model '{}' is not given", row.model_name);
@@ -188,7 +190,9 @@ void read_hardware(const json& point, const HardwareTable& hardware, CheckRow& r
   const json& h = point["hardware"];
   std::string name = text_at(h, "gpu");
   if (name.empty()) {
-    if (row.problem.empty() && row.kind != "memory" && row.kind != "flops") row.problem = "no device is given";
+    if (row.problem.empty() && row.kind != "memory" && row.kind != "flops" && row.kind != "scaling_law") {
+      row.problem = "no device is given";
+    }
     return;
   }
   std::string plain = name.substr(0, name.find(" ("));
@@ -199,12 +203,21 @@ void read_hardware(const json& point, const HardwareTable& hardware, CheckRow& r
   if (plain == "TPUv4") plain = "TPU-v4";
   if (contains(plain, "GH200")) plain = "GH200-96GB";
   Cluster cluster;
+  if (plain == "H800-SXM-80GB") plain = "H800-SXM";
+  if (plain == "H100-SXM") plain = "H100-SXM5-80GB";
   try {
     cluster.device = hardware.device(plain);
   } catch (const base::Error& e) {
-    if (row.problem.empty()) row.problem = e.what();
-    return;
+    double bandwidth = number_at(h, "hbm_gbs", 0);
+    if (bandwidth == 0 || row.kind != "decode") {
+      if (row.problem.empty()) row.problem = e.what();
+      return;
+    }
+    cluster.device.name = plain;  // one sequence at a time is bound by the bandwidth, which the row gives
+    cluster.device.flops[static_cast<size_t>(Format::bf16)] = 1e13;
+    cluster.device.per_node = 1;
   }
+  if (double bandwidth = number_at(h, "hbm_gbs", 0); bandwidth > 0) cluster.device.bandwidth = bandwidth * 1e9;
   const json& network = h.contains("internode") ? h["internode"] : json();
   cluster.per_node = static_cast<int>(whole_at(h, "gpus_per_node", cluster.device.per_node));
   std::string system = text_at(h, "system");
@@ -232,6 +245,12 @@ void read_layout(const json& point, CheckRow& row) {
     if (value.is_number()) row.layout[key] = value.get<double>();
   }
   row.operation = text_at(l, "op");
+  row.weight_format = text_at(l, "weight_dtype");
+  row.kv_format = text_at(l, "kv_dtype");
+  row.words = text_at(l, "offload");
+  if (double largest = number_at(point["model"], "largest_layer_params", 0); largest > 0) {
+    row.layout["largest_layer_params"] = largest;
+  }
   if (double parameters = number_at(point["model"], "params_reported", 0); parameters > 0) {
     row.layout["params_reported"] = parameters;
   }
@@ -328,6 +347,12 @@ spec::ModelSpec gpt_spec(int64_t layers, int64_t hidden, int64_t heads, int64_t 
 }
 
 std::optional<spec::ModelSpec> known_model(const std::string& name) {
+  if (name == "mixtral-8x7B") {
+    spec::ModelSpec model = llama_spec(32, 4096, 32, 8, 14336, 32000, false);
+    model.family = spec::Family::mixtral;
+    add_experts(model, 8, 2, 14336);
+    return model;
+  }
   if (name == "nanotron-1.34B") return llama_spec(16, 2048, 32, 32, 8192, 131072, true);
   if (name == "nanotron-3.57B") return llama_spec(28, 3072, 32, 32, 8192, 131072, true);
   if (name == "nanotron-8.86B") return llama_spec(32, 4096, 32, 32, 14336, 131072, false);

@@ -19,6 +19,7 @@ struct CheckRow {
   std::string kind;      // train, memory, gemm, collective, ...
   std::string model_name;
   std::optional<ModelShape> model;
+  std::optional<spec::ModelSpec> spec;  // where the model is of a family of ours
   spec::ParallelSpec parallel;
   std::string software;
   std::string format = "bf16";   // of the products
@@ -28,6 +29,8 @@ struct CheckRow {
   std::map<std::string, double> layout;    // numbers of the row's layout as they stand
   std::map<std::string, double> measured;  // numbers of the row's measurements as they stand
   std::string operation;                   // of a collective
+  std::string weight_format, kv_format;    // of inference
+  std::string words;                       // what the layout says in words about offload
   std::string group;                       // rows that are alternatives for the same model, machine and batch
   bool micro_batch_given = true;
   bool interleave_given = true;
