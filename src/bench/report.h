@@ -29,6 +29,8 @@ struct Report {
 struct Options {
   bool is_full = false;       // the long list of cases
   double case_seconds = 0.4;  // time spent on one case; the best run counts
+  std::string tokenizer;      // files for the tokenizer benchmark; "": made up on the spot
+  std::string text;
 };
 
 // Runs `body` again and again for about `seconds` (at least twice after a first, unmeasured run) and returns the

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "bench/ceilings.h"
 #include "bench/matmul.h"
+#include "bench/tokenizer.h"
 #include "bench/train_step.h"
 #include "cli/verbs.h"
 
@@ -24,6 +25,7 @@ constexpr Benchmark kBenchmarks[] = {
     {"matmul", "matrix products of GPT-2's training step, beside a peer library", bench::bench_matmul},
     {"decode_matmul", "matrix products of few rows with a packed weight", bench::bench_decode_matmul},
     {"train_step", "an optimizer step of GPT-2 124M, and where its time goes", bench::bench_train_step},
+    {"tokenizer", "splitting, encoding, decoding and training, MB/s", bench::bench_tokenizer},
 };
 
 // Other programs' work only ever makes figures worse: say so rather than print them without a word.
@@ -68,6 +70,8 @@ void add_bench(CLI::App& app) {
   verb->add_option("--seconds", options->case_seconds, "time spent on one case, the best run counts")
       ->check(CLI::Range(0.01, 60.0))
       ->capture_default_str();
+  verb->add_option("--tokenizer", options->tokenizer, "for `tokenizer`: a model folder or tokenizer file");
+  verb->add_option("--text", options->text, "for `tokenizer`: the text to encode");
   verb->add_flag("--json", *is_json, "print one JSON object instead of tables");
   verb->callback([=] { run_benchmarks(*names, *options, *is_json); });
 }

@@ -15,55 +15,22 @@ constexpr size_t kShortSymbols = 48;
 
 }  // namespace
 
-PieceCache::Key PieceCache::make_key(std::string_view piece, size_t readable) {
-  static constexpr auto kMasks = [] {
-    std::array<std::array<uint64_t, 2>, 16> masks{};
-    for (size_t n = 0; n < 16; ++n) {
-      masks[n][0] = n >= 8 ? ~uint64_t{0} : (uint64_t{1} << (8 * n)) - 1;
-      masks[n][1] = n <= 8 ? 0 : (uint64_t{1} << (8 * (n - 8))) - 1;
-    }
-    return masks;
-  }();
-  Key key{0, 0};
-  if (readable >= 16) {
-    std::memcpy(&key, piece.data(), 16);
-    key.low &= kMasks[piece.size()][0];
-    key.high &= kMasks[piece.size()][1];
-  } else {
-    std::memcpy(&key, piece.data(), piece.size());
-  }
-  key.high |= static_cast<uint64_t>(piece.size()) << 56;
-  return key;
-}
-
 void BpeModel::finish() {
   for (int b = 0; b < 256; ++b) {
     const char byte = static_cast<char>(b);
     byte_ids[static_cast<size_t>(b)] =
         over_bytes ? vocabulary.find({&byte, 1}) : vocabulary.find(fmt::format("<0x{:02X}>", b));
+    if (b < 128) ascii_ids[static_cast<size_t>(b)] = vocabulary.find({&byte, 1});
   }
 }
 
-void BpeModel::encode_piece(std::string_view piece, size_t readable, PieceCache* cache, IdSink& out) const {
-  if (!cache || piece.size() > PieceCache::kMaxBytes || piece.empty()) return encode_uncached(piece, out);
-  const PieceCache::Key key = PieceCache::make_key(piece, readable);
-  PieceCache::Entry& entry = cache->entry(key);
-  int32_t* room = out.room(PieceCache::kMaxIds);
-  if (entry.key == key) {
-    std::memcpy(room, entry.ids.data(), sizeof entry.ids);
-    out.commit(static_cast<size_t>((entry.ids[0] >= 0) + (entry.ids[1] >= 0) + (entry.ids[2] >= 0) + (entry.ids[3] >= 0)));
-    return;
-  }
-  std::vector<int32_t> ids;
-  {
-    IdSink sink(ids);
-    encode_uncached(piece, sink);
-  }
-  std::copy(ids.begin(), ids.end(), out.room(ids.size()));
-  out.commit(ids.size());
-  if (ids.size() > PieceCache::kMaxIds) return;
+void BpeModel::encode_and_keep(std::string_view piece, const PieceCache::Key& key, PieceCache::Entry& entry, IdSink& out) const {
+  const size_t before = out.size();
+  encode_uncached(piece, out);
+  const size_t count = out.size() - before;
+  if (count > PieceCache::kMaxIds) return;
   entry.key = key;
-  for (size_t i = 0; i < PieceCache::kMaxIds; ++i) entry.ids[i] = i < ids.size() ? ids[i] : -1;
+  for (size_t i = 0; i < PieceCache::kMaxIds; ++i) entry.ids[i] = i < count ? out.data()[before + i] : -1;
 }
 
 void BpeModel::encode_uncached(std::string_view piece, IdSink& out) const {
@@ -115,7 +82,8 @@ void BpeModel::first_symbols(std::string_view piece, std::vector<int32_t>& symbo
       text = dressed;
     }
     pos += c.length;
-    if (int32_t id = vocabulary.find(text); id >= 0) {
+    const int32_t id = c.code < 128 && text.size() == 1 ? ascii_ids[c.code] : vocabulary.find(text);
+    if (id >= 0) {
       close_unknown();
       symbols.push_back(id);
       continue;

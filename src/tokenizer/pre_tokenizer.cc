@@ -1,6 +1,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "base/error.h"
 #include "tokenizer/pipeline.h"
@@ -128,7 +129,9 @@ class SplitChars : public PreTokenizer {
 bool is_space(uint32_t code) { return CharClasses()(code) & kSpace; }
 bool is_number(uint32_t code) { return CharClasses()(code) & kNumber; }
 bool is_punctuation(uint32_t code) {
-  return (CharClasses()(code) & kPunct) || (code < 0x80 && std::string_view("$+<=>^`|~").find(static_cast<char>(code)) != std::string_view::npos);
+  if (code < 0x80) return std::ispunct(static_cast<int>(code)) != 0;
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code));
+  return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
 }
 // \w of Unicode regular expressions.
 bool is_word(uint32_t code) {

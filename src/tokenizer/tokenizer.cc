@@ -83,7 +83,7 @@ class Encoder {
       std::string_view view = std::string_view(pieces.text).substr(piece.begin, piece.end - piece.begin);
       if (pieces.in_alphabet) {
         alphabet_to_bytes(view, bytes);
-        parts_.model.encode_piece(bytes, bytes.size(), cache_.get(), out_);
+        parts_.model.encode_piece(bytes, bytes.size(), *cache_, out_);
       } else {
         encode_whole(view);
       }
@@ -92,12 +92,12 @@ class Encoder {
 
   void encode_whole(std::string_view text) {
     if (parts_.split_at_mark) return encode_pieces(text, marked_piece_end);
-    parts_.model.encode_piece(text, text.size(), cache_.get(), out_);
+    parts_.model.encode_piece(text, text.size(), *cache_, out_);
   }
 
   void encode_pieces(std::string_view text, PieceEnd find_end) {
     const BpeModel& model = parts_.model;
-    PieceCache* cache = cache_.get();
+    PieceCache& cache = *cache_;
     for (size_t pos = 0; pos < text.size();) {
       const size_t end = find_end(text, pos);
       model.encode_piece(text.substr(pos, end - pos), text.size() - pos, cache, out_);
@@ -114,6 +114,11 @@ class Encoder {
 bool allows_cuts(const TokenizerParts& parts) {
   return parts.pre_tokenizer.pattern && (!parts.normalizer || parts.normalizer->allows_cuts()) &&
          parts.raw_finder.allows_cuts() && parts.normalized_finder.allows_cuts();
+}
+
+void check_id(const TokenizerParts& parts, int32_t id) {
+  SINTER_CHECK(parts.model.vocabulary.has(id) || parts.added_token(id), "token id {} is not in the vocabulary of '{}' (0 to {})", id,
+               parts.origin, parts.size - 1);
 }
 
 std::string replace_all(std::string text, std::string_view from, std::string_view to) {
@@ -149,13 +154,15 @@ void TokenizerParts::finish() {
   decode_rules = make_decode_rules({decoder_spec, origin, "decoder"});
   around = make_template({post_spec, origin, "post_processor"});
   size = model.vocabulary.size();
+  for (const AddedToken& token : added) size = std::max(size, std::min(token.id, Vocabulary::kMaxId) + 1);
+  added_at.assign(static_cast<size_t>(size), -1);
   for (size_t i = 0; i < added.size(); ++i) {
     const AddedToken& token = added[i];
     SINTER_CHECK(token.id >= 0 && token.id <= Vocabulary::kMaxId, "'{}': added_tokens[{}].id: found {}, expected 0 to {}", origin,
                  i, token.id, Vocabulary::kMaxId);
-    added_by_id.emplace(token.id, i);
+    int32_t& at = added_at[static_cast<size_t>(token.id)];
+    if (at < 0) at = static_cast<int32_t>(i);
     added_by_content.emplace(token.content, i);
-    size = std::max(size, token.id + 1);
     std::string pattern = token.content;
     if (!token.symbol.empty()) pattern = token.symbol;
     else if (token.normalized && normalizer) normalizer->apply(pattern);
@@ -170,8 +177,8 @@ std::string decoded_token(const TokenizerParts& parts, int32_t id) {
   const DecodeRules& rules = parts.decode_rules;
   std::string text;
   bool is_added = false;
-  if (auto it = parts.added_by_id.find(id); it != parts.added_by_id.end()) {
-    text = parts.added_texts[it->second];
+  if (const AddedToken* token = parts.added_token(id)) {
+    text = parts.added_texts[static_cast<size_t>(token - parts.added.data())];
     is_added = true;
   } else {
     text = parts.model.vocabulary.bytes(id);
@@ -240,23 +247,35 @@ std::vector<int32_t> Tokenizer::encode_parallel(std::string_view text, EncodeOpt
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
-  StreamDecoder decoder(*this, skip_special, StreamDecoder::Invalid::keep);
   std::string text;
+  if (parts_->decode_rules.form == DecodeRules::ByteForm::alphabet && parts_->model.over_bytes) {
+    const Vocabulary& vocabulary = parts_->model.vocabulary;
+    for (int32_t id : ids) {
+      if (vocabulary.has(id) && !vocabulary.is_hidden(id) && !parts_->added_token(id)) {
+        text += vocabulary.bytes(id);
+      } else {
+        check_id(*parts_, id);
+        if (!(skip_special && is_special(id))) text += decoded_token(*parts_, id);
+      }
+    }
+    return text;
+  }
+  StreamDecoder decoder(*this, skip_special, StreamDecoder::Invalid::keep);
   for (int32_t id : ids) text += decoder.push(id);
   return text + decoder.finish();
 }
 
 int32_t Tokenizer::vocab_size() const { return parts_->size; }
 
-bool Tokenizer::has_id(int32_t id) const { return parts_->model.vocabulary.has(id) || parts_->added_by_id.contains(id); }
+bool Tokenizer::has_id(int32_t id) const { return parts_->model.vocabulary.has(id) || parts_->added_token(id); }
 
 bool Tokenizer::is_special(int32_t id) const {
-  auto it = parts_->added_by_id.find(id);
-  return it != parts_->added_by_id.end() && parts_->added[it->second].special;
+  const AddedToken* token = parts_->added_token(id);
+  return token && token->special;
 }
 
 std::string Tokenizer::token_text(int32_t id) const {
-  if (auto it = parts_->added_by_id.find(id); it != parts_->added_by_id.end()) return parts_->added[it->second].content;
+  if (const AddedToken* token = parts_->added_token(id)) return token->content;
   const Vocabulary& vocabulary = parts_->model.vocabulary;
   std::string bytes(vocabulary.bytes(id));
   return vocabulary.has(id) && parts_->model.over_bytes && !vocabulary.is_hidden(id) ? bytes_to_alphabet(bytes) : bytes;
@@ -273,6 +292,8 @@ int32_t Tokenizer::token_id(std::string_view token) const {
   return alphabet_to_bytes(token, bytes) ? parts_->model.vocabulary.find(bytes) : -1;
 }
 
+std::optional<SplitPattern> Tokenizer::split_pattern() const { return parts_->pre_tokenizer.pattern; }
+
 const SpecialIds& Tokenizer::special_ids() const { return parts_->special_ids; }
 void Tokenizer::set_special_ids(const SpecialIds& ids) { parts_->special_ids = ids; }
 
@@ -281,7 +302,7 @@ StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special, Inva
 
 std::string StreamDecoder::push(int32_t id) {
   const TokenizerParts& parts = tokenizer_->parts();
-  SINTER_CHECK(tokenizer_->has_id(id), "token id {} is not in the vocabulary of '{}' (0 to {})", id, parts.origin, parts.size - 1);
+  check_id(parts, id);
   if (skip_special_ && tokenizer_->is_special(id)) return "";
   const DecodeRules& rules = parts.decode_rules;
   std::string text = decoded_token(parts, id);

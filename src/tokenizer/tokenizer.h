@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tokenizer/split_pattern.h"
+
 namespace sinter::tokenizer {
 
 struct EncodeOptions {
@@ -63,6 +65,8 @@ class Tokenizer {
   void set_special_ids(const SpecialIds& ids);
   // What the file says in short, for people: model, pattern, normalizer, number of merges and added tokens.
   std::string description() const;
+  // The hand-written pattern that does all the splitting, if the file's pre-tokenizer is one of those.
+  std::optional<SplitPattern> split_pattern() const;
 
   // As tokenizer.json, readable by the Hugging Face library, and tokenizer_config.json beside it when `path` is a folder.
   void save(const std::string& path) const;

@@ -39,12 +39,17 @@ struct TokenizerParts {
   TemplateIds around;
   AddedTokenFinder raw_finder, normalized_finder;
   std::vector<std::string> added_texts;  // of each added token, as it is looked for and as it is decoded
-  std::unordered_map<int32_t, size_t> added_by_id;
+  std::vector<int32_t> added_at;         // id -> index in `added`, or -1
   std::unordered_map<std::string, size_t> added_by_content;
   bool split_at_mark = false;  // pieces may be cut before U+2581 without changing the result
   int32_t size = 0;
   mutable CachePool caches;
 
+  // The added token with this id, or null.
+  const AddedToken* added_token(int32_t id) const {
+    if (id < 0 || id >= size || added_at[static_cast<size_t>(id)] < 0) return nullptr;
+    return &added[static_cast<size_t>(added_at[static_cast<size_t>(id)])];
+  }
   // Checks the added tokens and builds the lower half. Throws base::Error.
   void finish();
 };

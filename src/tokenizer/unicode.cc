@@ -16,8 +16,18 @@ bool is_white_space(uint32_t c) {
          c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
+// Below U+0300 every character is its own NFC and composes with nothing before it. Of the others, those that are no
+// marks, no conjoining jamo and have no canonical decomposition are inert too.
+bool may_compose(uint32_t code) {
+  if (code < 0x300) return false;
+  if ((code >= 0x1100 && code <= 0x11ff) || (code >= 0xa960 && code <= 0xa97f) || (code >= 0xd7b0 && code <= 0xd7ff)) return true;
+  const utf8proc_property_t* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(code));
+  return property->combining_class != 0 || (property->decomp_seqindex != UINT16_MAX && property->decomp_type == 0);
+}
+
 uint8_t class_of(uint32_t code) {
   uint8_t flags = is_white_space(code) ? kSpace : 0;
+  if (may_compose(code)) flags |= kComposes;
   if (code == '\r' || code == '\n') flags |= kNewline;
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
     case UTF8PROC_CATEGORY_LU:
@@ -30,14 +40,7 @@ uint8_t class_of(uint32_t code) {
     case UTF8PROC_CATEGORY_NO: return flags | kNumber;
     case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME: return flags | kMark;
-    case UTF8PROC_CATEGORY_PC:
-    case UTF8PROC_CATEGORY_PD:
-    case UTF8PROC_CATEGORY_PS:
-    case UTF8PROC_CATEGORY_PE:
-    case UTF8PROC_CATEGORY_PI:
-    case UTF8PROC_CATEGORY_PF:
-    case UTF8PROC_CATEGORY_PO: return flags | kPunct;
+    case UTF8PROC_CATEGORY_ME: return flags | kMark | (code >= 0x300 ? kComposes : 0);
     default: return flags;
   }
 }
@@ -94,6 +97,46 @@ bool is_ascii(std::string_view text) {
     if (text[i] & 0x80) return false;
   }
   return true;
+}
+
+void append_mapped(std::string_view run, int options, std::string& out) {
+  utf8proc_uint8_t* mapped = nullptr;
+  utf8proc_ssize_t n = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(run.data()), static_cast<utf8proc_ssize_t>(run.size()),
+                                    &mapped, static_cast<utf8proc_option_t>(options));
+  SINTER_CHECK(n >= 0, "cannot normalize {} bytes of text: {}", run.size(), utf8proc_errmsg(n));
+  out.append(reinterpret_cast<const char*>(mapped), static_cast<size_t>(n));
+  std::free(mapped);
+}
+
+// NFC. Nearly all text is in it already: only a character that may compose, with the one before it and what follows up
+// to the next inert one, goes through the library.
+std::string compose(std::string_view text) {
+  const CharClasses classes;
+  std::string out;
+  out.reserve(text.size());
+  size_t copied = 0, previous = 0;  // text before `copied` is out; `previous` is where the last inert character starts
+  for (size_t pos = 0; pos < text.size();) {
+    if (!(text[pos] & 0x80)) {
+      previous = pos++;
+      continue;
+    }
+    Char c = decode_char(text, pos);
+    if (c.code == kBadByte) {
+      previous = pos += c.length;  // nothing composes with a stray byte
+      continue;
+    }
+    if (!(classes(c.code) & kComposes)) {
+      previous = pos;
+      pos += c.length;
+      continue;
+    }
+    size_t end = pos;
+    while (end < text.size() && (c = decode_char(text, end)).code != kBadByte && (classes(c.code) & kComposes)) end += c.length;
+    out.append(text, copied, previous - copied);
+    append_mapped(text.substr(previous, end - previous), UTF8PROC_STABLE | UTF8PROC_COMPOSE, out);
+    copied = previous = pos = end;
+  }
+  return out.append(text, copied);
 }
 
 }  // namespace
@@ -193,18 +236,11 @@ size_t incomplete_tail(std::string_view text) {
 
 std::string normalize_unicode(std::string_view text, NormalForm form) {
   if (is_ascii(text)) return std::string(text);
+  if (form == NormalForm::nfc) return compose(text);
   int options = UTF8PROC_STABLE;
-  options |= form == NormalForm::nfc || form == NormalForm::nfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
-  if (form == NormalForm::nfkc || form == NormalForm::nfkd) options |= UTF8PROC_COMPAT;
-  return map_valid_runs(text, [&](std::string_view run, std::string& out) {
-    utf8proc_uint8_t* mapped = nullptr;
-    utf8proc_ssize_t n = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(run.data()),
-                                      static_cast<utf8proc_ssize_t>(run.size()), &mapped,
-                                      static_cast<utf8proc_option_t>(options));
-    SINTER_CHECK(n >= 0, "cannot normalize {} bytes of text: {}", run.size(), utf8proc_errmsg(n));
-    out.append(reinterpret_cast<const char*>(mapped), static_cast<size_t>(n));
-    std::free(mapped);
-  });
+  options |= form == NormalForm::nfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
+  if (form != NormalForm::nfd) options |= UTF8PROC_COMPAT;
+  return map_valid_runs(text, [&](std::string_view run, std::string& out) { append_mapped(run, options, out); });
 }
 
 std::string lowercase_unicode(std::string_view text) {

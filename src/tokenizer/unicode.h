@@ -18,7 +18,7 @@ enum CharClass : uint8_t {
   kUpper = 16,   // \p{Lu} or \p{Lt}
   kLower = 32,   // \p{Ll}
   kNewline = 64, // \r or \n
-  kPunct = 128,  // \p{P}
+  kComposes = 128,  // may change, or change its neighbours, under NFC: marks, conjoining jamo, what decomposes
 };
 
 struct Char {
@@ -52,8 +52,6 @@ class CharClasses {
     if (code > 0x10ffff) return 0;
     return table_.pages[table_.page_of[code >> 8]][code & 255];
   }
-  // Of an ASCII byte.
-  uint8_t ascii(unsigned char byte) const { return table_.pages[0][byte]; }
 
  private:
   const detail::ClassTable& table_;
