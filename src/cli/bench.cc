@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "bench/ceilings.h"
+#include "bench/gpu_train_step.h"
 #include "bench/matmul.h"
 #include "bench/tokenizer.h"
 #include "bench/train_step.h"
@@ -26,6 +27,7 @@ constexpr Benchmark kBenchmarks[] = {
     {"decode_matmul", "matrix products of few rows with a packed weight", bench::bench_decode_matmul},
     {"train_step", "an optimizer step of GPT-2 124M, and where its time goes", bench::bench_train_step},
     {"tokenizer", "splitting, encoding, decoding and training, MB/s", bench::bench_tokenizer},
+    {"gpu_train_step", "optimizer steps of GPT-2 124M, 1.5B and Llama 1B on a GPU", bench::bench_gpu_train_step},
 };
 
 // Other programs' work only ever makes figures worse: say so rather than print them without a word.

@@ -1,0 +1,32 @@
+// Whole training steps on a GPU: forward, backward, clipping and AdamW over accumulated micro-batches on planned memory,
+// and the share of what the step's own matrix products and attention alone would allow.
+#pragma once
+#include "bench/report.h"
+#include "core/tensor.h"
+#include "spec/model_spec.h"
+
+namespace sinter::bench {
+
+struct TrainStepCase {
+  std::string name;
+  spec::ModelSpec model;
+  int64_t batch = 1, sequence = 64, accumulation = 1;
+  core::Device device;
+  core::DType compute = core::DType::f32;
+};
+
+struct TrainStepRate {
+  double step_seconds = 0, tokens_per_second = 0, flops_per_second = 0;
+  double parts_seconds = 0;  // matrix products, head and attention of the step, each measured alone
+  double loss = 0;
+  size_t planned_bytes = 0;  // weights, gradients, optimizer and the arena, before anything is allocated
+  size_t peak_bytes = 0;     // the allocator's high-water mark
+};
+
+// The median step of about `seconds`. FLOPs per token are 6 N + 6 L T C, N without the position table.
+TrainStepRate measure_train_step(const TrainStepCase& c, double seconds);
+
+// GPT-2 124M (64 x 1024, 524,288 tokens a step), GPT-2 1.5B (16 x 1024), Llama 1B (8 x 4096), bf16. No rows without a GPU.
+Report bench_gpu_train_step(const Options& options);
+
+}  // namespace sinter::bench
