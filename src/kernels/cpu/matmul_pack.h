@@ -29,7 +29,7 @@ inline void read_block(const PackSource& source, int64_t line, int64_t num_lines
 #pragma GCC unroll 16
       for (int i = 0; i < kLanes; ++i) {
         x[i] = Reader::along_k(p + i * step, kLanes * Reader::kPerUnit);
-        __builtin_prefetch(p + i * step + 256);  // of many short streams, which the CPU does not follow by itself
+        __builtin_prefetch(p + i * step + 256, 0, 2);  // of many short streams, which the CPU does not follow by itself
       }
     } else {
       for (int i = 0; i < kLanes; ++i) x[i] = i < num_lines ? Reader::along_k(p + i * step, num_k) : Block::zero();
@@ -38,7 +38,7 @@ inline void read_block(const PackSource& source, int64_t line, int64_t num_lines
     const char* p = data + k * step + line * Reader::kBytes;
     for (int i = 0; i < kLanes; ++i, p += Reader::kPerUnit * step) {
       int64_t left = num_k - i * Reader::kPerUnit;
-      __builtin_prefetch(p + kLanes * Reader::kPerUnit * step);
+      __builtin_prefetch(p + kLanes * Reader::kPerUnit * step, 0, 2);
       x[i] = left <= 0 || num_lines <= 0 ? Block::zero() : Reader::across(p, left > 1 ? p + step : nullptr, num_lines);
     }
   }

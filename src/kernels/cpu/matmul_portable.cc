@@ -23,7 +23,13 @@ struct Floats {
   }
   static void store_sum(float* p, Sum sum) { std::memcpy(p, &sum, sizeof sum); }
   static Sum multiply_add(Vector a, Vector b, Sum sum) { return a * b + sum; }
+#if defined(__x86_64__)
+  static void keep(Sum& sum) { asm volatile("" : "+x"(sum)); }
+#elif defined(__aarch64__)
+  static void keep(Sum& sum) { asm volatile("" : "+w"(sum)); }
+#else
   static void keep(Sum& sum) { asm volatile("" : "+m"(sum)); }
+#endif
 };
 
 void finish_tile(const TileOutput& out) {
