@@ -2,7 +2,7 @@
 //
 // For each 16 units of K a panel holds two tiles of 1 KiB: of a, 16 rows of 16 units; of b, 16 units of 16 columns. A
 // tile instruction adds the 32 products of a sum in the order of K, whatever the other rows, so rows stay independent.
-#include "kernels/cpu/matmul_pack_avx512.h"
+#include "kernels/cpu/matmul_round_bf16.h"
 #include "kernels/cpu/matmul_tile.h"
 
 namespace sinter::kernels::cpu {
@@ -164,7 +164,7 @@ const MatmulKernel* amx_bf16_kernel() {
       .pack_a = pack_panels<true>,
       .pack_b = pack_panels<false>,
       .multiply = multiply_tiles,
-      .finish = finish_tile,
+      .finish = finish_tile<ToBf16Rounded>,
       .enter = configure_tiles,
       .leave = release_tiles,
       .spin = spin_tiles,

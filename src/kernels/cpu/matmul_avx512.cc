@@ -30,7 +30,7 @@ const MatmulKernel* avx512_f32_kernel() {
       .pack_a = pack_float_units<Floats::kRows>,
       .pack_b = pack_float_units<Floats::kVectors * Floats::kLanes>,
       .multiply = multiply_tile<Floats>,
-      .finish = finish_tile,
+      .finish = finish_tile<ToBf16>,
       .enter = do_nothing,
       .leave = do_nothing,
       .spin = spin_registers<Floats>,

@@ -1,5 +1,5 @@
 // Pairs of bf16 with AVX512-BF16: each instruction adds two products to a sum, the tile is that of the f32 kernel.
-#include "kernels/cpu/matmul_pack_avx512.h"
+#include "kernels/cpu/matmul_round_bf16.h"
 #include "kernels/cpu/matmul_tile.h"
 
 namespace sinter::kernels::cpu {
@@ -32,7 +32,7 @@ const MatmulKernel* avx512_bf16_kernel() {
       .pack_a = pack_from<Pairs::kRows, PairsFromBf16>,
       .pack_b = pack_from<Pairs::kVectors * Pairs::kLanes, PairsFromBf16>,
       .multiply = multiply_tile<Pairs>,
-      .finish = finish_tile,
+      .finish = finish_tile<ToBf16Rounded>,
       .enter = do_nothing,
       .leave = do_nothing,
       .spin = spin_registers<Pairs>,

@@ -95,42 +95,63 @@ void pack_float_units(const PackSource& source, const PackRange& range, uint32_t
   pack_floats<kWidth, FloatsFromF32, FloatsFromBf16, FloatsFromF16>(source, range, panels);
 }
 
-// Elements of c or bias as floats and back, rounding to nearest even as base::bf16 does.
-inline __m512 load_elements(const void* p, base::DType dtype, int64_t at, __mmask16 mask) {
-  if (dtype == base::DType::f32) return _mm512_maskz_loadu_ps(mask, static_cast<const float*>(p) + at);
-  __m256i bits = _mm256_maskz_loadu_epi16(mask, static_cast<const uint16_t*>(p) + at);
-  if (dtype == base::DType::f16) return _mm512_cvtph_ps(bits);
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
-}
+// Formats of c: elements as floats and back, rounding to nearest even.
+struct ToF32 {
+  using Element = float;
+  static __m512 load(const float* p, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, p); }
+  static void store(float* p, __mmask16 mask, __m512 value) { _mm512_mask_storeu_ps(p, mask, value); }
+};
+struct ToF16 {
+  using Element = uint16_t;
+  static __m512 load(const uint16_t* p, __mmask16 mask) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, p)); }
+  static void store(uint16_t* p, __mmask16 mask, __m512 value) {
+    _mm256_mask_storeu_epi16(p, mask, _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+};
+struct ToBf16 {
+  using Element = uint16_t;
+  static __m512 load(const uint16_t* p, __mmask16 mask) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p)), 16));
+  }
+  static void store(uint16_t* p, __mmask16 mask, __m512 value) {
+    __m512i u = _mm512_castps_si512(value);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+    __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+    __m512i nan = _mm512_or_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x40));
+    _mm256_mask_storeu_epi16(p, mask, _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, is_nan, nan)));
+  }
+};
 
-inline __m256i round_to_bf16(__m512 value) {
-  __m512i u = _mm512_castps_si512(value);
-  __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-  __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
-  __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-  __m512i nan = _mm512_or_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x40));
-  return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, is_nan, nan));
-}
-
-inline void store_elements(void* p, base::DType dtype, int64_t at, __mmask16 mask, __m512 value) {
-  if (dtype == base::DType::f32) return _mm512_mask_storeu_ps(static_cast<float*>(p) + at, mask, value);
-  __m256i bits = dtype == base::DType::f16 ? _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
-                                           : round_to_bf16(value);
-  _mm256_mask_storeu_epi16(static_cast<uint16_t*>(p) + at, mask, bits);
-}
-
-inline void finish_tile(const TileOutput& out) {
-  __m512 alpha = _mm512_set1_ps(out.alpha);
-  for (int64_t r = 0; r < out.rows; ++r) {
-    const float* tile = out.tile + r * out.tile_stride;
-    for (int64_t j = 0; j < out.columns; j += 16) {
-      __mmask16 mask = first_lanes(out.columns - j);
-      int64_t at = r * out.c_stride + j;
-      __m512 value = _mm512_mul_ps(alpha, _mm512_maskz_loadu_ps(mask, tile + j));
-      if (out.bias) value = _mm512_add_ps(value, load_elements(out.bias, out.dtype, j, mask));
-      if (out.accumulate) value = _mm512_add_ps(value, load_elements(out.c, out.dtype, at, mask));
-      store_elements(out.c, out.dtype, at, mask, value);
+template <class To>
+void finish_as(const TileOutput& out) {
+  auto* c = static_cast<typename To::Element*>(out.c);
+  auto* bias = static_cast<const typename To::Element*>(out.bias);
+  const __m512 alpha = _mm512_set1_ps(out.alpha);
+  const bool has_bias = bias != nullptr, accumulate = out.accumulate;
+  for (int64_t j = 0; j < out.columns; j += 16) {
+    __mmask16 mask = first_lanes(out.columns - j);
+    __m512 added = has_bias ? To::load(bias + j, mask) : _mm512_setzero_ps();
+    const float* tile = out.tile + j;
+    typename To::Element* to = c + j;
+    for (int64_t r = 0; r < out.rows; ++r, tile += out.tile_stride, to += out.c_stride) {
+      __m512 value = _mm512_mul_ps(alpha, _mm512_maskz_loadu_ps(mask, tile));
+      if (has_bias) value = _mm512_add_ps(value, added);
+      if (accumulate) value = _mm512_add_ps(value, To::load(to, mask));
+      To::store(to, mask, value);
     }
+  }
+}
+
+template <class ToBf16Rounding>
+void finish_tile(const TileOutput& out) {
+  switch (out.dtype) {
+    case base::DType::bf16:
+      return finish_as<ToBf16Rounding>(out);
+    case base::DType::f16:
+      return finish_as<ToF16>(out);
+    default:
+      return finish_as<ToF32>(out);
   }
 }
 

@@ -13,7 +13,7 @@
 namespace sinter::kernels::cpu {
 namespace {
 
-constexpr int64_t kMaxBlockUnits = 1024;  // of K
+constexpr int64_t kMaxBlockUnits = 1024;               // of K
 constexpr int64_t kMaxPackedUnits = int64_t{2} << 20;  // of a, shared by all threads: 8 MiB
 constexpr int64_t kMaxPartialSums = int64_t{4} << 20;  // 16 MiB
 constexpr int64_t kMaxTileElements = 32 * 64;
