@@ -28,7 +28,7 @@ target_include_directories(sinter_cuda_libraries SYSTEM INTERFACE ${CUDAToolkit_
 find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV CUDNN_PATH PATH_SUFFIXES include)
 find_library(CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR} ENV CUDNN_PATH PATH_SUFFIXES lib lib64)
 find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h
-          HINTS ${CMAKE_SOURCE_DIR}/third_party/cudnn_frontend/include ENV CUDNN_FRONTEND_PATH PATH_SUFFIXES include)
+          HINTS ${CMAKE_SOURCE_DIR}/build-deps/cudnn-frontend/include ENV CUDNN_FRONTEND_PATH PATH_SUFFIXES include)
 if(CUDNN_INCLUDE_DIR AND CUDNN_LIBRARY AND CUDNN_FRONTEND_INCLUDE_DIR)
   set(SINTER_CUDNN ON)
   target_include_directories(sinter_cuda_libraries SYSTEM INTERFACE ${CUDNN_INCLUDE_DIR} ${CUDNN_FRONTEND_INCLUDE_DIR})
