@@ -89,7 +89,9 @@ void add_activations(const ModelShape& model, const spec::ParallelSpec& p, const
     BlockActivations a = block_activations(model, block, p, software);
     double kept = a.total();
     if (p.recompute == spec::Recompute::full) kept = a.checkpoint;
-    if (p.recompute == spec::Recompute::selective) {
+    if (p.recompute == spec::Recompute::selective && software.selective_drops_norms) {
+      kept -= 2 * a.checkpoint + a.activation;
+    } else if (p.recompute == spec::Recompute::selective) {
       // Where selected products are computed again too, their outputs are not kept either.
       double outside = a.attention + a.mlp - a.checkpoint;
       kept = a.checkpoint + (1 - software.selective_matmul_share) * outside;
@@ -116,7 +118,8 @@ void add_activations(const ModelShape& model, const spec::ParallelSpec& p, const
   if (is_last(p, stage)) {
     if (software.keeps_head_input) memory.device.activations += 2 * bytes_of(p.compute) * tokens * hidden;
     double entries = tokens * as_double(model.vocab) / as_double(p.tp) * as_double(1 + model.num_mtp);
-    memory.device.logits += software.logit_bytes * entries;
+    double logits = software.logit_bytes * entries;
+    memory.device.logits += software.loss_chunk_bytes > 0 ? std::min(logits, software.loss_chunk_bytes) : logits;
   }
 }
 
@@ -194,12 +197,14 @@ BlockActivations block_activations(const ModelShape& model, const BlockShape& bl
   }
   // Norm input, MLP input, dropout mask; then the widened activations.
   a.mlp = tokens * (2 * e * h / replicated + mask * h / replicated);
-  const double widened = model.gated_mlp ? (software.keeps_activation ? 4 : 2) : 2;
+  const double widened = model.gated_mlp ? software.gated_widths : 2;
   if (!block.is_sparse) {
     a.mlp += tokens * e * widened * as_double(model.ffn) / tp;
+    a.activation = tokens * e * as_double(model.ffn) / tp;
   } else {
     double copies = as_double(model.experts_per_token);
     double expert_cut = as_double(expert_tp(p)), token_cut = expert_tp(p) == 1 ? tp : 1.0;
+    a.activation = tokens * copies * e * as_double(model.moe_ffn) / (expert_cut * token_cut);
     a.mlp += tokens * copies * e * (2 * h / token_cut + widened * as_double(model.moe_ffn) / (expert_cut * token_cut));
     a.mlp += tokens * (8 * as_double(model.num_experts) + 8 * copies);  // router's logits and shares, permutation
     a.mlp += tokens * e * widened * as_double(model.shared_ffn) / tp;

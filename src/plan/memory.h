@@ -53,6 +53,7 @@ struct BlockActivations {
   double attention = 0;        // norm input, projections' inputs, q, k, v, attention's output
   double attention_core = 0;   // the s x s terms: 5 a s^2 b of Korthikanti et al.; log-sum-exp with flash attention
   double mlp = 0;
+  double activation = 0;       // of `mlp`: the output of the MLP's activation
   double checkpoint = 0;       // the block's input alone, kept by full recompute
   double total() const { return attention + attention_core + mlp; }
 };

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "plan/check_points.h"
+#include "plan/models.h"
+#include "plan/own_memory.h"
 
 namespace sinter::plan {
 namespace {
@@ -132,6 +134,25 @@ TEST(Memory, OffloadMovesStateToTheHost) {
   EXPECT_EQ(moved.device.optimizer + moved.device.master, 0);
   EXPECT_NEAR(moved.host_bytes, here.device.optimizer + here.device.master, 1);
   EXPECT_LT(moved.device.total(), here.device.total());
+}
+
+// The general formulas with the profile of our own trainer come to what its exact ones say.
+TEST(Memory, TheProfileOfOurTrainerAgreesWithItsOwnFormulas) {
+  for (const char* name : {"llama-3.1-8b", "qwen2-7b", "gpt2-xl"}) {
+    spec::ModelSpec spec = resolve_model(name).spec;
+    for (spec::Recompute recompute : {spec::Recompute::none, spec::Recompute::selective, spec::Recompute::full}) {
+      spec::ParallelSpec p;
+      p.micro_batch = p.global_batch = 4;
+      p.seq_len = std::min<int64_t>(2048, spec.max_positions);
+      p.recompute = recompute;
+      Software software = find_software("sinter");
+      software.overhead_bytes = 0;
+      OwnRun run{.num_tokens = 4 * p.seq_len, .num_sequences = 4, .recompute = recompute, .compute = p.compute};
+      double exact = own_trainer_memory(spec, run).total();
+      EXPECT_NEAR(plan_memory(make_model_shape(spec), p, software).worst().device.total() / exact, 1, 0.03)
+          << name << " " << spec::recompute_name(recompute);
+    }
+  }
 }
 
 TEST(Memory, ExpertsAreDividedByExpertParallelism) {

@@ -157,7 +157,7 @@ class Search {
 
   std::vector<spec::Recompute> recompute_modes() const {
     if (!request_.recompute.empty()) return request_.recompute;
-    if (software_.flash_attention && software_.selective_matmul_share == 0) {
+    if (software_.flash_attention && software_.selective_matmul_share == 0 && !software_.selective_drops_norms) {
       return {spec::Recompute::none, spec::Recompute::full};  // selective has nothing left to drop
     }
     return {spec::Recompute::none, spec::Recompute::selective, spec::Recompute::full};

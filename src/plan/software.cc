@@ -12,13 +12,15 @@ std::vector<Software> make_software() {
   std::vector<Software> all;
   Software sinter;
   sinter.name = "sinter";
-  sinter.keeps_activation = false;
-  sinter.logit_bytes = 0.0;  // the loss runs over chunks of the vocabulary's rows; its scratch is in the overhead
+  sinter.gated_widths = 3;  // gate, up, product
+  sinter.logit_bytes = 2;
+  sinter.loss_chunk_bytes = 268435456;
+  sinter.selective_drops_norms = true;
   all.push_back(sinter);
 
   Software megatron;
   megatron.name = "megatron";
-  megatron.keeps_activation = false;
+  megatron.gated_widths = 2;
   megatron.overlaps_tensor_parallel = true;
   megatron.overlaps_pipeline = true;
   megatron.attention_scale = 1.7;  // cuDNN

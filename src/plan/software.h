@@ -12,9 +12,11 @@ struct Software {
   // Activations kept for the backward pass.
   bool flash_attention = true;      // no s x s matrix; else softmax, its dropout mask and its output are kept
   bool keeps_rotated = false;       // rotated queries and keys beside the plain ones
-  bool keeps_activation = true;     // a gated MLP keeps act(gate) and the product beside gate and up
+  double gated_widths = 4;          // widths a gated MLP keeps: gate, up, act(gate), product; 2 when fused
   bool keeps_head_input = true;     // final norm's input and output
   double logit_bytes = 4;           // per token and vocabulary entry alive at the loss
+  double loss_chunk_bytes = 0;      // the loss walks over the tokens, this many bytes of logits at a time; 0 = all at once
+  bool selective_drops_norms = false;  // `selective` makes norm and MLP activation outputs again, not attention
   double activation_scale = 1.0;    // measured over counted: copies in wider formats that the terms do not name
 
   // Memory beside tensors.

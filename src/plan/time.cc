@@ -180,7 +180,7 @@ TimeModel::BlockTime TimeModel::make_block(const BlockShape& block) const {
   if (p_.recompute == spec::Recompute::selective) {
     double share = software_.selective_matmul_share;
     time.again.matmul = share * time.forward.matmul;
-    time.again.elementwise = share > 0 ? time.forward.elementwise : 0;
+    if (share > 0 || software_.selective_drops_norms) time.again.elementwise = 0.6 * time.forward.elementwise;
     if (!software_.flash_attention) time.again.attention = time.forward.attention;
   }
   add_block_traffic(block, time);
