@@ -37,7 +37,7 @@ BlockBytes block_bytes(const spec::ModelSpec& m, bool is_sparse, double T, doubl
   if (is_sparse) {
     const double E = as_double(m.moe.num_experts), k = as_double(m.moe.experts_per_token);
     rows = T * k, F = as_double(m.moe.ffn);
-    b.kept += e * (T * E + 2 * rows * C) + 4 * (T * E + 4 * rows);  // logits, rows in and out; shares, choice, places
+    b.kept += e * 2 * rows * C + 4 * (2 * T * E + 4 * rows);  // rows in and out; logits, shares, choice, places
   }
   const double up = (m.gated_mlp ? 2 : 1) * F, act = drops_norms ? 0 : F;
   b.kept += e * rows * (up + act);
