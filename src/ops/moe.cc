@@ -16,28 +16,6 @@ struct Routing {
   Tensor slot_of_row;    // (T k) i32
 };
 
-// The router's product in f32 whatever the compute format: close calls between experts must not hang on rounding.
-Variable router_logits(const Context& context, const Variable& x, Parameter& weight) {
-  Tensor y = context.make({x.value.rows(), weight.weight.data.size(0)}, DType::f32);
-  linear_forward(context, x.value, weight, nullptr, {}, y);
-  Variable result = context.make_variable(std::move(y));
-  if (!context.is_recording()) return result;
-  Variable place{{}, x.slot, nullptr};
-  context.tape->record([context, saved = x.save(), place, slot = result.slot, &weight, shape = x.value.shape(),
-                        dtype = x.value.dtype()] {
-    Tensor dy = take_gradient({{}, slot, nullptr}, "router");
-    if (dtype != DType::f32) {
-      Tensor rounded = context.make(dy.shape(), dtype);
-      context.kernels.axpby(context.stream, {.x = dy, .y = rounded});
-      dy = rounded;
-    }
-    Tensor dx = context.make(shape, dtype);
-    linear_backward(context, dy, saved.get(), weight, nullptr, {}, dx);
-    accumulate(context, place, std::move(dx));
-  });
-  return result;
-}
-
 Routing route(const Context& context, const Variable& logits, const spec::MoeSpec& moe, const BalanceLoss& balance) {
   const int64_t T = logits.value.rows(), E = moe.num_experts, k = moe.experts_per_token;
   Routing r{.probs = context.make({T, E}, DType::f32),
@@ -108,7 +86,7 @@ Variable combine(const Context& context, const Variable& rows, const Routing& r)
 
 Variable moe(const Context& context, const Variable& x, const MoeWeights& weights, const spec::ModelSpec& spec,
              const BalanceLoss& balance) {
-  Variable logits = router_logits(context, x, weights.router);                        // (T, E) f32
+  Variable logits = linear(context, x, weights.router, nullptr);                      // (T, E)
   Routing routing = route(context, logits, spec.moe, balance);
   Variable rows = gather(context, x, routing);                                        // (T k, C)
   Variable up = expert_linear(context, rows, weights.up, routing.group_offsets);      // (T k, 2F)
