@@ -25,13 +25,14 @@ double best_cpu_seconds(double seconds, Body&& body) {
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &start);
     body();
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &stop);
-    best = std::min(best, static_cast<double>(stop.tv_sec - start.tv_sec) + 1e-9 * static_cast<double>(stop.tv_nsec - start.tv_nsec));
+    best = std::min(best, static_cast<double>(stop.tv_sec - start.tv_sec) +
+                              1e-9 * static_cast<double>(stop.tv_nsec - start.tv_nsec));
   });
   return best;
 }
 
-// Text with the statistics that matter here: words of 1 to 12 letters whose frequencies fall as 1/rank (40,000 of them),
-// sentences, numbers and line breaks.
+// Text with the statistics that matter here: words of 1 to 12 letters whose frequencies fall as 1/rank (40,000 of
+// them), sentences, numbers and line breaks.
 std::string make_text(size_t size) {
   const base::CounterRng rng{11, 4};
   std::vector<std::string> words;
@@ -49,11 +50,16 @@ std::string make_text(size_t size) {
     const auto rank = static_cast<size_t>(std::exp(rng.uniform(1'000'000 + i) * log_count)) - 1;
     const uint32_t dice = rng.bits(50'000'000 + i) % 100;
     text += words[std::min(rank, words.size() - 1)];
-    if (dice < 6) text += ". ";
-    else if (dice < 12) text += ", ";
-    else if (dice < 14) text += ".\n\n";
-    else if (dice < 15) text += fmt::format(" {} ", rng.bits(i) % 2000);
-    else text += ' ';
+    if (dice < 6)
+      text += ". ";
+    else if (dice < 12)
+      text += ", ";
+    else if (dice < 14)
+      text += ".\n\n";
+    else if (dice < 15)
+      text += fmt::format(" {} ", rng.bits(i) % 2000);
+    else
+      text += ' ';
   }
   return text;
 }
@@ -85,9 +91,16 @@ TokenizerSpeed measure_tokenizer(const tokenizer::Tokenizer& tokenizer, std::str
 Report bench_tokenizer(const Options& options) {
   Report report;
   report.name = "tokenizer";
-  report.columns = {{"what", "what"}, {"threads", "threads", 0}, {"mb_per_s", "MB/s"}, {"ns_per_token", "ns/token"}, {"bytes_per_token", "bytes/token", 2}, {"share", "% of limit", 0}, {"limit", "limit"}};
+  report.columns = {{"what", "what"},
+                    {"threads", "threads", 0},
+                    {"mb_per_s", "MB/s"},
+                    {"ns_per_token", "ns/token"},
+                    {"bytes_per_token", "bytes/token", 2},
+                    {"share", "% of limit", 0},
+                    {"limit", "limit"}};
   const int threads = base::num_threads();
-  const std::string text = options.text.empty() ? make_text(options.is_full ? 64 << 20 : 8 << 20) : base::read_file(options.text);
+  const std::string text =
+      options.text.empty() ? make_text(options.is_full ? 64 << 20 : 8 << 20) : base::read_file(options.text);
   const auto size = static_cast<double>(text.size());
   const std::string_view texts[] = {text};
   auto train = [&] { return tokenizer::train_bpe(texts, {.vocab_size = 8192}); };
@@ -101,11 +114,13 @@ Report bench_tokenizer(const Options& options) {
   } else {
     tokenizer = tokenizer::Tokenizer::load(options.tokenizer);
   }
-  report.title = fmt::format("Tokenizer: {:.1f} MB of {} text, {}", size / 1e6, options.text.empty() ? "made-up" : "the given", tokenizer->description());
+  report.title = fmt::format("Tokenizer: {:.1f} MB of {} text, {}", size / 1e6,
+                             options.text.empty() ? "made-up" : "the given", tokenizer->description());
   const TokenizerSpeed speed = measure_tokenizer(*tokenizer, text, options.case_seconds);
   const auto tokens = static_cast<double>(speed.num_tokens);
   auto add = [&](const char* what, int used, double bytes_per_s, Cell share, Cell limit) {
-    report.rows.push_back({what, static_cast<double>(used), bytes_per_s / 1e6, 1e9 * size / bytes_per_s / tokens, size / tokens, share, limit});
+    report.rows.push_back({what, static_cast<double>(used), bytes_per_s / 1e6, 1e9 * size / bytes_per_s / tokens,
+                           size / tokens, share, limit});
   };
   Cell share, limit;
   if (auto pattern = tokenizer->split_pattern()) {
@@ -115,7 +130,8 @@ Report bench_tokenizer(const Options& options) {
     limit = "splitting alone";
   }
   add("encode", 1, speed.encode_bytes_per_s, share, limit);
-  add("encode", threads, speed.parallel_bytes_per_s, 100 * speed.parallel_bytes_per_s / speed.encode_bytes_per_s / threads, "one thread x threads");
+  add("encode", threads, speed.parallel_bytes_per_s,
+      100 * speed.parallel_bytes_per_s / speed.encode_bytes_per_s / threads, "one thread x threads");
   add("decode", 1, speed.decode_bytes_per_s, {}, {});
   if (train_seconds > 0) add("train, 8192 tokens", threads, size / train_seconds, {}, {});
   return report;

@@ -14,8 +14,8 @@ struct TokenizerSpeed {
   double decode_bytes_per_s = 0;
 };
 
-// The best of runs that take about `seconds` each for encode, parallel encode and decode. One-thread speeds are over the
-// thread's CPU time.
+// The best of runs that take about `seconds` each for encode, parallel encode and decode. One-thread speeds are over
+// the thread's CPU time.
 TokenizerSpeed measure_tokenizer(const tokenizer::Tokenizer& tokenizer, std::string_view text, double seconds);
 
 // With options.tokenizer and options.text: those files. Otherwise a vocabulary trained here on made-up text.

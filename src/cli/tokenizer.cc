@@ -1,4 +1,6 @@
 // sinter tokenizer encode | decode | train | inspect
+#include "tokenizer/tokenizer.h"
+
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <chrono>
@@ -13,7 +15,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/verbs.h"
-#include "tokenizer/tokenizer.h"
 #include "tokenizer/train.h"
 
 namespace sinter::cli {
@@ -68,8 +69,8 @@ std::vector<int32_t> parse_ids(std::string_view text, const std::string& origin)
     const std::string_view word = text.substr(pos, text.find_first_of(kBetween, pos) - pos);
     int32_t id = -1;
     auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), id);
-    SINTER_CHECK(error == std::errc() && stop == word.data() + word.size(), "'{}' at byte {}: '{}' is not a token id", origin,
-                 pos, word.substr(0, 40));
+    SINTER_CHECK(error == std::errc() && stop == word.data() + word.size(), "'{}' at byte {}: '{}' is not a token id",
+                 origin, pos, word.substr(0, 40));
     ids.push_back(id);
     pos += word.size();
   }
@@ -103,10 +104,14 @@ void add_bpe_train(CLI::App& parent) {
   auto options = std::make_shared<Options>();
   CLI::App* verb = parent.add_subcommand("train", "train a byte-level BPE on text files");
   verb->add_option("FILES", options->files, "UTF-8 text files")->required();
-  verb->add_option("--out", options->out, "folder (tokenizer.json and tokenizer_config.json) or a .json file")->required();
-  verb->add_option("--vocab-size", options->vocab_size, "tokens in all: 256 bytes, merges and special tokens")->capture_default_str();
-  verb->add_option("--special", options->special, "special tokens, cut out of the text; the first is BOS and EOS")->capture_default_str();
-  verb->add_option("--pattern", options->pattern, "gpt2, cl100k, llama3, qwen2, o200k or a regular expression")->capture_default_str();
+  verb->add_option("--out", options->out, "folder (tokenizer.json and tokenizer_config.json) or a .json file")
+      ->required();
+  verb->add_option("--vocab-size", options->vocab_size, "tokens in all: 256 bytes, merges and special tokens")
+      ->capture_default_str();
+  verb->add_option("--special", options->special, "special tokens, cut out of the text; the first is BOS and EOS")
+      ->capture_default_str();
+  verb->add_option("--pattern", options->pattern, "gpt2, cl100k, llama3, qwen2, o200k or a regular expression")
+      ->capture_default_str();
   verb->add_option("--min-count", options->min_count, "stop when no pair is as frequent")->capture_default_str();
   verb->add_flag("--json", options->json, "print the summary as JSON");
   verb->callback([options] {
@@ -134,12 +139,26 @@ void add_bpe_train(CLI::App& parent) {
     result.tokenizer.save(options->out);
     const double seconds = now_seconds() - start;
     if (result.tokenizer.vocab_size() < options->vocab_size) {
-      base::log_warning("the text has pairs for {} tokens only, {} were asked for", result.tokenizer.vocab_size(), options->vocab_size);
+      base::log_warning("the text has pairs for {} tokens only, {} were asked for", result.tokenizer.vocab_size(),
+                        options->vocab_size);
     }
     if (options->json) {
-      write_output(nlohmann::json{{"vocab_size", result.tokenizer.vocab_size()}, {"merges", result.merges.size()}, {"bytes", bytes}, {"pieces", result.num_pieces}, {"distinct_pieces", result.num_distinct}, {"seconds", seconds}, {"out", options->out}}.dump(2) + "\n");
+      write_output(nlohmann::json{{"vocab_size", result.tokenizer.vocab_size()},
+                                  {"merges", result.merges.size()},
+                                  {"bytes", bytes},
+                                  {"pieces", result.num_pieces},
+                                  {"distinct_pieces", result.num_distinct},
+                                  {"seconds", seconds},
+                                  {"out", options->out}}
+                       .dump(2) +
+                   "\n");
     } else {
-      write_output(fmt::format("{} tokens ({} merges) from {} of text, {} distinct pieces, in {}: {}\n", base::format_grouped(result.tokenizer.vocab_size()), base::format_grouped(static_cast<int64_t>(result.merges.size())), base::format_bytes(static_cast<double>(bytes)), base::format_grouped(static_cast<int64_t>(result.num_distinct)), base::format_duration(seconds), options->out));
+      write_output(fmt::format("{} tokens ({} merges) from {} of text, {} distinct pieces, in {}: {}\n",
+                               base::format_grouped(result.tokenizer.vocab_size()),
+                               base::format_grouped(static_cast<int64_t>(result.merges.size())),
+                               base::format_bytes(static_cast<double>(bytes)),
+                               base::format_grouped(static_cast<int64_t>(result.num_distinct)),
+                               base::format_duration(seconds), options->out));
     }
   });
 }
@@ -158,7 +177,8 @@ void add_inspect(CLI::App& parent) {
   verb->callback([options] {
     const Tokenizer tokenizer = Tokenizer::load(options->tokenizer);
     const auto& ids = tokenizer.special_ids();
-    std::vector<std::pair<std::string, int32_t>> named{{"bos", ids.bos}, {"eos", ids.eos}, {"pad", ids.pad}, {"unk", ids.unk}};
+    std::vector<std::pair<std::string, int32_t>> named{
+        {"bos", ids.bos}, {"eos", ids.eos}, {"pad", ids.pad}, {"unk", ids.unk}};
     nlohmann::json summary{{"description", tokenizer.description()}, {"vocab_size", tokenizer.vocab_size()}};
     base::Table special({"role", "id", "token"}), tokens({"id", "token", "bytes"});
     for (auto& [role, id] : named) {
@@ -171,7 +191,8 @@ void add_inspect(CLI::App& parent) {
       tokens.add_row({std::to_string(id), tokenizer.token_text(id), std::to_string(bytes.size())});
       summary["tokens"].push_back({{"id", id}, {"token", tokenizer.token_text(id)}, {"bytes", bytes.size()}});
     }
-    if (options->json) return write_output(summary.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    if (options->json)
+      return write_output(summary.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     std::string out = options->tokenizer + ": " + tokenizer.description() + "\n";
     if (summary.contains("special")) out += special.to_string(2);
     if (!options->text.empty()) out += tokens.to_string(2);

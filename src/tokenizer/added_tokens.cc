@@ -26,7 +26,8 @@ void AddedTokenFinder::add(const AddedToken& token, std::string_view pattern) {
   if (pattern.empty()) return;
   uint32_t node = 0;
   for (unsigned char byte : pattern) {
-    auto [edge, is_new] = edges_.try_emplace(static_cast<uint64_t>(node) << 8 | byte, static_cast<uint32_t>(token_at_.size()));
+    auto [edge, is_new] =
+        edges_.try_emplace(static_cast<uint64_t>(node) << 8 | byte, static_cast<uint32_t>(token_at_.size()));
     if (is_new) token_at_.push_back(-1);
     node = edge->second;
   }

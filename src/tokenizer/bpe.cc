@@ -24,7 +24,8 @@ void BpeModel::finish() {
   }
 }
 
-void BpeModel::encode_and_keep(std::string_view piece, const PieceCache::Key& key, PieceCache::Entry& entry, IdSink& out) const {
+void BpeModel::encode_and_keep(std::string_view piece, const PieceCache::Key& key, PieceCache::Entry& entry,
+                               IdSink& out) const {
   const size_t before = out.size();
   encode_uncached(piece, out);
   const size_t count = out.size() - before;
@@ -42,8 +43,10 @@ void BpeModel::encode_uncached(std::string_view piece, IdSink& out) const {
     int32_t symbols[kShortSymbols];
     size_t count = 0;
     for (unsigned char b : piece) {
-      if (byte_ids[b] >= 0) symbols[count++] = byte_ids[b];
-      else if (unknown_id >= 0) symbols[count++] = unknown_id;
+      if (byte_ids[b] >= 0)
+        symbols[count++] = byte_ids[b];
+      else if (unknown_id >= 0)
+        symbols[count++] = unknown_id;
     }
     count = merge_short(symbols, count);
     std::copy(symbols, symbols + count, out.room(count));
@@ -60,8 +63,10 @@ void BpeModel::first_symbols(std::string_view piece, std::vector<int32_t>& symbo
   symbols.reserve(piece.size());
   if (over_bytes) {
     for (unsigned char b : piece) {
-      if (byte_ids[b] >= 0) symbols.push_back(byte_ids[b]);
-      else if (unknown_id >= 0) symbols.push_back(unknown_id);
+      if (byte_ids[b] >= 0)
+        symbols.push_back(byte_ids[b]);
+      else if (unknown_id >= 0)
+        symbols.push_back(unknown_id);
     }
     return;
   }

@@ -20,7 +20,8 @@ class IdSink {
   IdSink(const IdSink&) = delete;
   // Room for n more ids; commit what was written.
   int32_t* room(size_t n) {
-    if (capacity_ - size_ < n) [[unlikely]] grow(n);
+    if (capacity_ - size_ < n) [[unlikely]]
+      grow(n);
     return data_ + size_;
   }
   void commit(size_t n) { size_ += n; }

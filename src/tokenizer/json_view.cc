@@ -36,7 +36,8 @@ int64_t JsonView::integer(int64_t low, int64_t high) const {
   if (!value_->is_number_integer()) fail(fmt::format("found {}, expected a whole number", value_->type_name()));
   const bool fits = !value_->is_number_unsigned() || value_->get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX);
   const int64_t number = fits ? value_->get<int64_t>() : INT64_MAX;
-  if (!fits || number < low || number > high) fail(fmt::format("found {}, expected {} to {}", value_->dump(), low, high));
+  if (!fits || number < low || number > high)
+    fail(fmt::format("found {}, expected {} to {}", value_->dump(), low, high));
   return number;
 }
 
@@ -50,12 +51,11 @@ size_t JsonView::size() const {
   return value_->size();
 }
 
-JsonView JsonView::element(size_t index) const {
-  return {(*value_)[index], file_, fmt::format("{}[{}]", key_, index)};
-}
+JsonView JsonView::element(size_t index) const { return {(*value_)[index], file_, fmt::format("{}[{}]", key_, index)}; }
 
 JsonView JsonView::at(std::string_view key) const {
-  if (!value_->is_object()) fail(fmt::format("found {}, expected an object with the key '{}'", value_->type_name(), key));
+  if (!value_->is_object())
+    fail(fmt::format("found {}, expected an object with the key '{}'", value_->type_name(), key));
   auto it = value_->find(key);
   if (it == value_->end()) fail(fmt::format("the key '{}' is missing", key));
   return {*it, file_, child_key(key)};

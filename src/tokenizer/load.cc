@@ -18,7 +18,9 @@ bool looks_like_tiktoken(std::string_view bytes) {
   const std::string_view line = bytes.substr(0, std::min<size_t>(bytes.find('\n'), 2000));
   const size_t space = line.find(' ');
   if (space == std::string_view::npos || space == 0) return false;
-  const auto only = [](std::string_view text, std::string_view allowed) { return text.find_first_not_of(allowed) == std::string_view::npos; };
+  const auto only = [](std::string_view text, std::string_view allowed) {
+    return text.find_first_not_of(allowed) == std::string_view::npos;
+  };
   return only(line.substr(0, space), "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=") &&
          only(line.substr(space + 1), "0123456789\r");
 }
@@ -54,7 +56,8 @@ void read_tokenizer_config(const std::string& path, Tokenizer& tokenizer, Tokeni
   const std::string kind = config.string_or("tokenizer_class", "");
   if (!kind.starts_with("Llama") && !kind.starts_with("CodeLlama") && !kind.starts_with("Gemma")) return;
   auto decide = [&](const char* key, int32_t id, std::vector<int32_t>& around) {
-    if (auto flag = config.find(key); flag && id >= 0) around = flag->boolean() ? std::vector{id} : std::vector<int32_t>{};
+    if (auto flag = config.find(key); flag && id >= 0)
+      around = flag->boolean() ? std::vector{id} : std::vector<int32_t>{};
   };
   decide("add_bos_token", ids.bos, parts.around.before);
   decide("add_eos_token", ids.eos, parts.around.after);
@@ -89,7 +92,8 @@ Tokenizer Tokenizer::load(const std::string& path) {
     SINTER_CHECK(fs::exists(file), "'{}' has neither tokenizer.json nor tokenizer.model", path);
   }
   Tokenizer tokenizer = load_file(file.string());
-  if (fs::path config = folder / "tokenizer_config.json"; fs::exists(config)) read_tokenizer_config(config.string(), tokenizer, *tokenizer.parts_);
+  if (fs::path config = folder / "tokenizer_config.json"; fs::exists(config))
+    read_tokenizer_config(config.string(), tokenizer, *tokenizer.parts_);
   if (fs::path config = folder / "config.json"; fs::exists(config)) read_model_config(config.string(), tokenizer);
   return tokenizer;
 }

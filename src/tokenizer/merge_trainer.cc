@@ -31,9 +31,11 @@ MergeTrainer::MergeTrainer(const WordCounts& words) {
     const auto index = static_cast<uint32_t>(word_counts_.size());
     word_counts_.push_back(count);
     for (uint32_t place = first; place <= last; ++place) {
-      places_.push_back({static_cast<unsigned char>(word[place - first]), place < last ? place + 1 : kNone, place > first ? place - 1 : kNone, index});
+      places_.push_back({static_cast<unsigned char>(word[place - first]), place < last ? place + 1 : kNone,
+                         place > first ? place - 1 : kNone, index});
     }
-    for (uint32_t place = first; place < last; ++place) add_place(places_[place].symbol, places_[place + 1].symbol, place, count);
+    for (uint32_t place = first; place < last; ++place)
+      add_place(places_[place].symbol, places_[place + 1].symbol, place, count);
   });
   for (uint32_t pair : touched_) push(pair);
   touched_.clear();

@@ -28,7 +28,7 @@ class MergeTrainer {
   static constexpr uint32_t kNone = 0xffffffff;
   // A place in the distinct words, which lie one after another; merged symbols live at the place of their first byte.
   struct Place {
-    int32_t symbol;  // -1: swallowed by a merge
+    int32_t symbol;           // -1: swallowed by a merge
     uint32_t next, previous;  // places in the same word, or kNone
     uint32_t word;
   };

@@ -87,7 +87,8 @@ class ReplaceText : public Normalizer {
 
 class ReplaceRegex : public Normalizer {
  public:
-  ReplaceRegex(std::string_view pattern, const std::string& origin, std::string to) : regex_(pattern, origin), to_(std::move(to)) {}
+  ReplaceRegex(std::string_view pattern, const std::string& origin, std::string to)
+      : regex_(pattern, origin), to_(std::move(to)) {}
   void apply(std::string& text) const override {
     std::string out;
     size_t done = 0;
@@ -154,17 +155,17 @@ std::unique_ptr<Normalizer> make(const JsonView& spec, int depth) {
     std::string to = spec.at("content").string();
     if (auto text = pattern.find("String")) return std::make_unique<ReplaceText>(text->string(), std::move(to));
     JsonView regex = pattern.at("Regex");
-    return std::make_unique<ReplaceRegex>(regex.string(), "'" + spec.file() + "': " + pattern.child_key("Regex"), std::move(to));
+    return std::make_unique<ReplaceRegex>(regex.string(), "'" + spec.file() + "': " + pattern.child_key("Regex"),
+                                          std::move(to));
   }
-  spec.at("type").fail("the normalizer '" + type +
-                       "' is not supported (Sequence, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Prepend, Strip and "
-                       "Replace are)");
+  spec.at("type").fail(
+      "the normalizer '" + type +
+      "' is not supported (Sequence, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Prepend, Strip and "
+      "Replace are)");
 }
 
 }  // namespace
 
-std::unique_ptr<Normalizer> make_normalizer(const JsonView& spec) {
-  return spec.is_null() ? nullptr : make(spec, 0);
-}
+std::unique_ptr<Normalizer> make_normalizer(const JsonView& spec) { return spec.is_null() ? nullptr : make(spec, 0); }
 
 }  // namespace sinter::tokenizer

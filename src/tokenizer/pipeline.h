@@ -1,4 +1,5 @@
-// The stages around the model, as tokenizer.json describes them: normalizers, pre-tokenizers, decoders, post-processors.
+// The stages around the model, as tokenizer.json describes them: normalizers, pre-tokenizers, decoders,
+// post-processors.
 #pragma once
 #include <cstdint>
 #include <memory>

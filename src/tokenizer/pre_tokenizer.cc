@@ -22,7 +22,8 @@ Behavior read_behavior(const JsonView& spec, std::string_view fallback) {
   if (name == "MergedWithPrevious") return Behavior::merged_with_previous;
   if (name == "MergedWithNext") return Behavior::merged_with_next;
   if (name == "Contiguous") return Behavior::contiguous;
-  spec.at("behavior").fail("'" + name + "' is not one of Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous");
+  spec.at("behavior")
+      .fail("'" + name + "' is not one of Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous");
 }
 
 // A stretch of a piece: a match of the pattern or what lies between matches.
@@ -36,8 +37,10 @@ void join_stretches(const std::vector<Stretch>& stretches, Behavior behavior, st
   const size_t first = out.size();
   bool previous_match = false, open = false;
   auto extend_or_add = [&](const Stretch& s, bool extend) {
-    if (extend && out.size() > first) out.back().end = s.end;
-    else out.push_back({s.begin, s.end});
+    if (extend && out.size() > first)
+      out.back().end = s.end;
+    else
+      out.push_back({s.begin, s.end});
   };
   switch (behavior) {
     case Behavior::removed:
@@ -138,8 +141,9 @@ bool is_word(uint32_t code) {
   if (CharClasses()(code) & (kLetter | kMark)) return true;
   auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code));
   return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL || category == UTF8PROC_CATEGORY_PC ||
-         code == 0x200c || code == 0x200d || (code >= 0x24b6 && code <= 0x24e9) || (code >= 0x1f130 && code <= 0x1f149) ||
-         (code >= 0x1f150 && code <= 0x1f169) || (code >= 0x1f170 && code <= 0x1f189);
+         code == 0x200c || code == 0x200d || (code >= 0x24b6 && code <= 0x24e9) ||
+         (code >= 0x1f130 && code <= 0x1f149) || (code >= 0x1f150 && code <= 0x1f169) ||
+         (code >= 0x1f170 && code <= 0x1f189);
 }
 
 // \w+|[^\w\s]+ : runs of word characters and runs of symbols; white space goes.
@@ -166,11 +170,13 @@ class Words : public PreTokenizer {
 
 class SplitText : public PreTokenizer {
  public:
-  SplitText(std::string text, Behavior behavior, bool invert) : text_(std::move(text)), behavior_(behavior), invert_(invert) {}
+  SplitText(std::string text, Behavior behavior, bool invert)
+      : text_(std::move(text)), behavior_(behavior), invert_(invert) {}
   void apply(Pieces& pieces) const override {
     split_pieces(pieces, behavior_, invert_, [&](std::string_view text, auto&& visit) {
       if (text_.empty()) return;
-      for (size_t at = 0; (at = text.find(text_, at)) != std::string_view::npos; at += text_.size()) visit(at, at + text_.size());
+      for (size_t at = 0; (at = text.find(text_, at)) != std::string_view::npos; at += text_.size())
+        visit(at, at + text_.size());
     });
   }
 
@@ -241,8 +247,10 @@ class Metaspace : public PreTokenizer {
       const bool marked = piece.starts_with(' ') || piece.starts_with(mark_);
       if (!marked && (prefix_ == Prefix::always || (prefix_ == Prefix::first && at_start))) out += mark_;
       for (char c : piece) {
-        if (c == ' ') out += mark_;
-        else out += c;
+        if (c == ' ')
+          out += mark_;
+        else
+          out += c;
       }
     });
     if (!split_) return;
@@ -259,9 +267,12 @@ std::unique_ptr<PreTokenizer> make_metaspace(const JsonView& spec) {
   spec.check_keys({"type", "replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split"});
   std::string scheme = spec.string_or("prepend_scheme", spec.boolean_or("add_prefix_space", true) ? "always" : "never");
   Metaspace::Prefix prefix = Metaspace::Prefix::always;
-  if (scheme == "first") prefix = Metaspace::Prefix::first;
-  else if (scheme == "never") prefix = Metaspace::Prefix::never;
-  else if (scheme != "always") spec.at("prepend_scheme").fail("'" + scheme + "' is not one of always, first, never");
+  if (scheme == "first")
+    prefix = Metaspace::Prefix::first;
+  else if (scheme == "never")
+    prefix = Metaspace::Prefix::never;
+  else if (scheme != "always")
+    spec.at("prepend_scheme").fail("'" + scheme + "' is not one of always, first, never");
   return std::make_unique<Metaspace>(spec.string_or("replacement", "\u2581"), prefix, spec.boolean_or("split", true));
 }
 
@@ -291,7 +302,8 @@ struct Builder {
     if ((behavior == Behavior::isolated && !invert) || (behavior == Behavior::removed && invert)) {
       if (auto known = find_pattern(regex.string())) return add_known(*known);
     }
-    add(std::make_unique<SplitRegex>(regex.string(), "'" + spec.file() + "': " + pattern.child_key("Regex"), behavior, invert));
+    add(std::make_unique<SplitRegex>(regex.string(), "'" + spec.file() + "': " + pattern.child_key("Regex"), behavior,
+                                     invert));
   }
 
   void add_byte_level(const JsonView& spec, bool is_last) {
@@ -337,9 +349,10 @@ struct Builder {
       spec.check_keys({"type", "delimiter"});
       add(std::make_unique<SplitText>(spec.at("delimiter").string(), Behavior::removed, false));
     } else {
-      spec.at("type").fail("the pre-tokenizer '" + type +
-                           "' is not supported (Sequence, ByteLevel, Split, Metaspace, Digits, Punctuation, Whitespace, "
-                           "WhitespaceSplit, BertPreTokenizer and CharDelimiterSplit are)");
+      spec.at("type").fail(
+          "the pre-tokenizer '" + type +
+          "' is not supported (Sequence, ByteLevel, Split, Metaspace, Digits, Punctuation, Whitespace, "
+          "WhitespaceSplit, BertPreTokenizer and CharDelimiterSplit are)");
     }
   }
 };
@@ -350,8 +363,10 @@ PreTokenizerPlan make_pre_tokenizer(const JsonView& spec) {
   if (spec.is_null()) return {};
   Builder builder;
   builder.add_all(spec, 0, true);
-  if (builder.plain) builder.plan.steps.clear();
-  else builder.plan.pattern.reset();
+  if (builder.plain)
+    builder.plan.steps.clear();
+  else
+    builder.plan.pattern.reset();
   return std::move(builder.plan);
 }
 

@@ -32,7 +32,8 @@ Regex::Regex(std::string_view pattern, const std::string& origin) : code_(new Co
   int error = 0;
   PCRE2_SIZE offset = 0;
   constexpr uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C;
-  code_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), kOptions, &error, &offset, nullptr);
+  code_->code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), kOptions, &error, &offset, nullptr);
   SINTER_CHECK(code_->code, "{}: the regular expression '{}' is wrong at position {}: {}", origin, pattern, offset,
                error_text(error));
   pcre2_jit_compile(code_->code, PCRE2_JIT_COMPLETE);  // where there is no JIT, pcre2_match interprets
@@ -51,8 +52,8 @@ void Regex::for_each_match(std::string_view text, base::FunctionRef<void(size_t,
       continue;
     }
     if (rc == PCRE2_ERROR_NOMATCH) return;
-    SINTER_CHECK(rc > 0, "the regular expression '{}' cannot be matched at byte {} of a text of {} bytes: {}", pattern_, pos,
-                 text.size(), error_text(rc));
+    SINTER_CHECK(rc > 0, "the regular expression '{}' cannot be matched at byte {} of a text of {} bytes: {}", pattern_,
+                 pos, text.size(), error_text(rc));
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match.data);
     if (range[1] > range[0]) {
       visit(range[0], range[1]);

@@ -23,8 +23,12 @@ class ProtoReader {
     const uint64_t key = varint();
     field_ = key >> 3;
     switch (key & 7) {
-      case 0: number_ = varint(); break;
-      case 1: take(8); break;
+      case 0:
+        number_ = varint();
+        break;
+      case 1:
+        take(8);
+        break;
       case 2: {
         const uint64_t length = varint();
         text_ = take(length);
@@ -35,7 +39,8 @@ class ProtoReader {
         std::memcpy(&real_, four.data(), 4);
         break;
       }
-      default: broken(fmt::format("wire type {}", key & 7));
+      default:
+        broken(fmt::format("wire type {}", key & 7));
     }
     return true;
   }
@@ -46,7 +51,8 @@ class ProtoReader {
 
  private:
   [[noreturn]] void broken(std::string_view what) const {
-    base::fail("'{}' is not a SentencePiece model or is cut off: {} at byte {} of a message of {}", origin_, what, pos_, bytes_.size());
+    base::fail("'{}' is not a SentencePiece model or is cut off: {} at byte {} of a message of {}", origin_, what, pos_,
+               bytes_.size());
   }
   uint64_t varint() {
     uint64_t value = 0;
@@ -111,25 +117,51 @@ SpModel read_model(std::string_view bytes, const std::string& origin) {
       model.has_trainer = true;
       for (ProtoReader trainer(reader.text(), origin); trainer.next();) {
         switch (trainer.field()) {
-          case 3: model.model_type = trainer.number(); break;
-          case 4: model.vocab_size = static_cast<int64_t>(trainer.number()); break;
-          case 24: model.whitespace_as_suffix = trainer.number() != 0; break;
-          case 35: model.byte_fallback = trainer.number() != 0; break;
-          case 40: model.unk_id = static_cast<int32_t>(trainer.number()); break;
-          case 41: model.bos_id = static_cast<int32_t>(trainer.number()); break;
-          case 42: model.eos_id = static_cast<int32_t>(trainer.number()); break;
-          case 43: model.pad_id = static_cast<int32_t>(trainer.number()); break;
-          default: break;
+          case 3:
+            model.model_type = trainer.number();
+            break;
+          case 4:
+            model.vocab_size = static_cast<int64_t>(trainer.number());
+            break;
+          case 24:
+            model.whitespace_as_suffix = trainer.number() != 0;
+            break;
+          case 35:
+            model.byte_fallback = trainer.number() != 0;
+            break;
+          case 40:
+            model.unk_id = static_cast<int32_t>(trainer.number());
+            break;
+          case 41:
+            model.bos_id = static_cast<int32_t>(trainer.number());
+            break;
+          case 42:
+            model.eos_id = static_cast<int32_t>(trainer.number());
+            break;
+          case 43:
+            model.pad_id = static_cast<int32_t>(trainer.number());
+            break;
+          default:
+            break;
         }
       }
     } else if (reader.field() == 3) {
       for (ProtoReader normalizer(reader.text(), origin); normalizer.next();) {
         switch (normalizer.field()) {
-          case 2: model.charsmap = normalizer.text(); break;
-          case 3: model.add_dummy_prefix = normalizer.number() != 0; break;
-          case 4: model.remove_extra_whitespaces = normalizer.number() != 0; break;
-          case 5: model.escape_whitespaces = normalizer.number() != 0; break;
-          default: break;
+          case 2:
+            model.charsmap = normalizer.text();
+            break;
+          case 3:
+            model.add_dummy_prefix = normalizer.number() != 0;
+            break;
+          case 4:
+            model.remove_extra_whitespaces = normalizer.number() != 0;
+            break;
+          case 5:
+            model.escape_whitespaces = normalizer.number() != 0;
+            break;
+          default:
+            break;
         }
       }
     }
@@ -144,8 +176,10 @@ void check_supported(const SpModel& model, const std::string& origin) {
   SINTER_CHECK(model.model_type == 2, "'{}': trainer_spec.model_type: {} models are not supported (BPE is)", origin,
                model.model_type < 5 ? kTypes[model.model_type] : "unknown");
   SINTER_CHECK(model.vocab_size < 0 || model.vocab_size == static_cast<int64_t>(model.pieces.size()),
-               "'{}' holds {} pieces, but trainer_spec.vocab_size is {}: the file is cut off or altered", origin, model.pieces.size(), model.vocab_size);
-  SINTER_CHECK(model.charsmap.empty(), "'{}': normalizer_spec.precompiled_charsmap is not supported (identity is)", origin);
+               "'{}' holds {} pieces, but trainer_spec.vocab_size is {}: the file is cut off or altered", origin,
+               model.pieces.size(), model.vocab_size);
+  SINTER_CHECK(model.charsmap.empty(), "'{}': normalizer_spec.precompiled_charsmap is not supported (identity is)",
+               origin);
   SINTER_CHECK(!model.whitespace_as_suffix, "'{}': trainer_spec.treat_whitespace_as_suffix is not supported", origin);
   SINTER_CHECK(model.escape_whitespaces, "'{}': normalizer_spec.escape_whitespaces = false is not supported", origin);
 }
@@ -172,11 +206,13 @@ nlohmann::json decoder_json(const SpModel& model) {
 
 nlohmann::json template_json(const std::string& bos, int32_t id) {
   const nlohmann::json a{{"Sequence", {{"id", "A"}, {"type_id", 0}}}}, b{{"Sequence", {{"id", "B"}, {"type_id", 1}}}};
-  const nlohmann::json first{{"SpecialToken", {{"id", bos}, {"type_id", 0}}}}, second{{"SpecialToken", {{"id", bos}, {"type_id", 1}}}};
+  const nlohmann::json first{{"SpecialToken", {{"id", bos}, {"type_id", 0}}}},
+      second{{"SpecialToken", {{"id", bos}, {"type_id", 1}}}};
   return {{"type", "TemplateProcessing"},
           {"single", nlohmann::json::array({first, a})},
           {"pair", nlohmann::json::array({first, a, second, b})},
-          {"special_tokens", {{bos, {{"id", bos}, {"ids", nlohmann::json::array({id})}, {"tokens", nlohmann::json::array({bos})}}}}}};
+          {"special_tokens",
+           {{bos, {{"id", bos}, {"ids", nlohmann::json::array({id})}, {"tokens", nlohmann::json::array({bos})}}}}}};
 }
 
 // Ranks of the normal pieces: the best score first, equal scores alike.
@@ -185,7 +221,8 @@ std::vector<uint32_t> ranks_by_score(const SpModel& model) {
   for (size_t i = 0; i < model.pieces.size(); ++i) {
     if (model.pieces[i].type == kNormal) order.push_back(i);
   }
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return model.pieces[a].score > model.pieces[b].score; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return model.pieces[a].score > model.pieces[b].score; });
   std::vector<uint32_t> ranks(model.pieces.size(), Merge::kNoRank);
   uint32_t rank = 0;
   for (size_t k = 0; k < order.size(); ++k) {
@@ -208,9 +245,12 @@ Tokenizer Tokenizer::from_sentencepiece(std::string_view bytes, const std::strin
   for (size_t i = 0; i < source.pieces.size(); ++i) {
     const SentencePiece& piece = source.pieces[i];
     const auto id = static_cast<int32_t>(i);
-    SINTER_CHECK(!piece.text.empty() && piece.text.size() <= kMaxTokenBytes && is_valid_utf8(piece.text) && !std::isnan(piece.score),
-                 "'{}': pieces[{}] is empty, longer than {} bytes, not UTF-8, or without a score", origin, i, kMaxTokenBytes);
-    SINTER_CHECK(piece.type >= kNormal && piece.type <= kByte, "'{}': pieces[{}].type: {} is not a known type", origin, i, piece.type);
+    SINTER_CHECK(!piece.text.empty() && piece.text.size() <= kMaxTokenBytes && is_valid_utf8(piece.text) &&
+                     !std::isnan(piece.score),
+                 "'{}': pieces[{}] is empty, longer than {} bytes, not UTF-8, or without a score", origin, i,
+                 kMaxTokenBytes);
+    SINTER_CHECK(piece.type >= kNormal && piece.type <= kByte, "'{}': pieces[{}].type: {} is not a known type", origin,
+                 i, piece.type);
     SINTER_CHECK(model.vocabulary.add(id, piece.text), "'{}': pieces[{}]: '{}' is there twice", origin, i, piece.text);
     const bool special = piece.type == kControl || piece.type == kUnknown;
     if (special || piece.type == kUserDefined) {

@@ -103,12 +103,17 @@ class Scan {
       case 's':
       case 't':
       case 'm':
-      case 'd': return 2;
+      case 'd':
+        return 2;
       case 'r':
-      case 'v': return lower(pos + 2) == 'e' ? 3 : 0;
-      case 'l': return lower(pos + 2) == 'l' ? 3 : 0;
-      case 0xc5: return any_case && byte(pos + 2) == 0xbf ? 3 : 0;
-      default: return 0;
+      case 'v':
+        return lower(pos + 2) == 'e' ? 3 : 0;
+      case 'l':
+        return lower(pos + 2) == 'l' ? 3 : 0;
+      case 0xc5:
+        return any_case && byte(pos + 2) == 0xbf ? 3 : 0;
+      default:
+        return 0;
     }
   }
 
@@ -227,28 +232,33 @@ struct Known {
 };
 
 constexpr std::string_view kLlama3Regex =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+)"
+    R"(|\s+(?!\S)|\s+)";
 
 // The first entry of each pattern is the spelling that is written out.
 constexpr std::array kKnown{
-    Known{SplitPattern::gpt2, "gpt2",
-          R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"},
-    Known{SplitPattern::gpt2, "",
-          R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"},
-    Known{SplitPattern::gpt2, "",
-          R"('(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s)"},
+    Known{SplitPattern::gpt2, "gpt2", R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"},
+    Known{SplitPattern::gpt2, "", R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"},
+    Known{SplitPattern::gpt2, "", R"('(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s)"},
     // Oniguruma, which reads the written file elsewhere, has other rules for possessive counts and for $.
     Known{SplitPattern::cl100k, "cl100k",
-          R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+\z|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+          R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+\z)"
+          R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"},
     Known{SplitPattern::cl100k, "",
-          R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s)"},
+          R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$)"
+          R"(|\s*[\r\n]|\s+(?!\S)|\s)"},
     Known{SplitPattern::llama3, "llama3", kLlama3Regex},
     Known{SplitPattern::llama3, "",
-          R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)"},
+          R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n])"
+          R"(|\s+(?!\S)|\s+)"},
     Known{SplitPattern::qwen2, "qwen2",
-          R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
-    Known{SplitPattern::o200k, "o200k",
-          R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+          R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+)"
+          R"(|\s+(?!\S)|\s+)"},
+    Known{
+        SplitPattern::o200k, "o200k",
+        R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+        R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+        R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
 };
 
 bool is_ascii_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
@@ -257,11 +267,16 @@ bool is_ascii_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <
 
 PieceEnd piece_end(SplitPattern pattern) {
   switch (pattern) {
-    case SplitPattern::gpt2: return gpt2_end;
-    case SplitPattern::cl100k: return llama3_end<3, true>;
-    case SplitPattern::llama3: return llama3_end<3, false>;
-    case SplitPattern::qwen2: return llama3_end<1, false>;
-    case SplitPattern::o200k: return o200k_end;
+    case SplitPattern::gpt2:
+      return gpt2_end;
+    case SplitPattern::cl100k:
+      return llama3_end<3, true>;
+    case SplitPattern::llama3:
+      return llama3_end<3, false>;
+    case SplitPattern::qwen2:
+      return llama3_end<1, false>;
+    case SplitPattern::o200k:
+      return o200k_end;
   }
   return nullptr;
 }

@@ -1,5 +1,5 @@
-// .tiktoken files: one token per line, base64 and rank. The file names neither its split pattern nor its special tokens;
-// both follow from which of the public vocabularies it is.
+// .tiktoken files: one token per line, base64 and rank. The file names neither its split pattern nor its special
+// tokens; both follow from which of the public vocabularies it is.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -30,9 +30,10 @@ struct KnownFile {
 std::vector<NamedId> llama3_specials() {
   std::vector<NamedId> all;
   int32_t id = 128000;
-  for (const char* name : {"<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>", "<|reserved_special_token_1|>",
-                           "<|reserved_special_token_2|>", "<|reserved_special_token_3|>", "<|start_header_id|>",
-                           "<|end_header_id|>", "<|reserved_special_token_4|>", "<|eot_id|>"}) {
+  for (const char* name :
+       {"<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>", "<|reserved_special_token_1|>",
+        "<|reserved_special_token_2|>", "<|reserved_special_token_3|>", "<|start_header_id|>", "<|end_header_id|>",
+        "<|reserved_special_token_4|>", "<|eot_id|>"}) {
     all.push_back({id++, name});
   }
   for (int n = 5; id < 128256; ++n) all.push_back({id++, fmt::format("<|reserved_special_token_{}|>", n)});
@@ -43,11 +44,20 @@ const std::vector<KnownFile>& known_files() {
   static const std::vector<KnownFile> files{
       {"r50k_base", 50256, SplitPattern::gpt2, {{50256, "<|endoftext|>"}}},
       {"p50k_base", 50280, SplitPattern::gpt2, {{50256, "<|endoftext|>"}}},
-      {"cl100k_base", 100256, SplitPattern::cl100k,
-       {{100257, "<|endoftext|>"}, {100258, "<|fim_prefix|>"}, {100259, "<|fim_middle|>"}, {100260, "<|fim_suffix|>"}, {100276, "<|endofprompt|>"}}},
+      {"cl100k_base",
+       100256,
+       SplitPattern::cl100k,
+       {{100257, "<|endoftext|>"},
+        {100258, "<|fim_prefix|>"},
+        {100259, "<|fim_middle|>"},
+        {100260, "<|fim_suffix|>"},
+        {100276, "<|endofprompt|>"}}},
       {"o200k_base", 199998, SplitPattern::o200k, {{199999, "<|endoftext|>"}, {200018, "<|endofprompt|>"}}},
       {"llama3", 128000, SplitPattern::llama3, llama3_specials()},
-      {"qwen", 151643, SplitPattern::qwen2, {{151643, "<|endoftext|>"}, {151644, "<|im_start|>"}, {151645, "<|im_end|>"}}},
+      {"qwen",
+       151643,
+       SplitPattern::qwen2,
+       {{151643, "<|endoftext|>"}, {151644, "<|im_start|>"}, {151645, "<|im_end|>"}}},
   };
   return files;
 }
@@ -66,8 +76,10 @@ const KnownFile& recognise(const std::string& origin, int32_t tokens) {
     if (tokens == file.tokens) return file;
     known += fmt::format("{}{} ({})", known.empty() ? "" : ", ", file.name, file.tokens);
   }
-  base::fail("'{}' has {} tokens, which is none of the vocabularies whose split pattern is known: {}. Use the model's "
-             "tokenizer.json instead", origin, tokens, known);
+  base::fail(
+      "'{}' has {} tokens, which is none of the vocabularies whose split pattern is known: {}. Use the model's "
+      "tokenizer.json instead",
+      origin, tokens, known);
 }
 
 // False when the text is not base64.
@@ -76,7 +88,8 @@ bool decode_base64(std::string_view text, std::string& bytes) {
     std::array<int8_t, 256> values{};
     values.fill(-1);
     for (int i = 0; i < 64; ++i) {
-      values[static_cast<unsigned char>("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"[i])] = static_cast<int8_t>(i);
+      values[static_cast<unsigned char>("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"[i])] =
+          static_cast<int8_t>(i);
     }
     return values;
   }();
@@ -127,15 +140,18 @@ Tokenizer Tokenizer::from_tiktoken(std::string_view text, const std::string& ori
       auto [stop, error] = std::from_chars(line.data() + space + 1, last, rank);
       ok = error == std::errc() && stop == last && rank >= 0 && rank <= Vocabulary::kMaxId;
     }
-    SINTER_CHECK(ok, "'{}' line {}: expected a base64 token, a space and its rank (cut off or not a .tiktoken file)", origin, line_number);
+    SINTER_CHECK(ok, "'{}' line {}: expected a base64 token, a space and its rank (cut off or not a .tiktoken file)",
+                 origin, line_number);
     SINTER_CHECK(bytes.size() <= kMaxTokenBytes, "'{}' line {}: a token of {} bytes; expected at most {}", origin,
                  line_number, bytes.size(), kMaxTokenBytes);
-    SINTER_CHECK(model.vocabulary.add(rank, bytes), "'{}' line {}: the token or its rank {} is there twice", origin, line_number, rank);
+    SINTER_CHECK(model.vocabulary.add(rank, bytes), "'{}' line {}: the token or its rank {} is there twice", origin,
+                 line_number, rank);
   }
   const KnownFile& known = recognise(origin, model.vocabulary.count());
   model.finish();
   for (int b = 0; b < 256; ++b) {
-    SINTER_CHECK(model.byte_ids[static_cast<size_t>(b)] >= 0, "'{}' has no token for the single byte 0x{:02X}", origin, b);
+    SINTER_CHECK(model.byte_ids[static_cast<size_t>(b)] >= 0, "'{}' has no token for the single byte 0x{:02X}", origin,
+                 b);
   }
   add_merges_from_ranks(model, [](int32_t id) { return static_cast<uint32_t>(id); });
   for (const NamedId& special : known.specials) {
@@ -143,8 +159,12 @@ Tokenizer Tokenizer::from_tiktoken(std::string_view text, const std::string& ori
     if (special.content == "<|endoftext|>" || special.content == "<|end_of_text|>") parts->special_ids.eos = special.id;
     if (special.content == "<|begin_of_text|>") parts->special_ids.bos = special.id;
   }
-  const nlohmann::json split{{"type", "Split"}, {"pattern", {{"Regex", pattern_regex(known.pattern)}}}, {"behavior", "Isolated"}, {"invert", false}};
-  const nlohmann::json byte_level{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+  const nlohmann::json split{{"type", "Split"},
+                             {"pattern", {{"Regex", pattern_regex(known.pattern)}}},
+                             {"behavior", "Isolated"},
+                             {"invert", false}};
+  const nlohmann::json byte_level{
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
   parts->pre_tokenizer_json = nlohmann::json{{"type", "Sequence"}, {"pretokenizers", {split, byte_level}}}.dump();
   parts->decoder_json = byte_level.dump();
   parts->post_processor_json = byte_level.dump();

@@ -117,12 +117,13 @@ bool allows_cuts(const TokenizerParts& parts) {
 }
 
 void check_id(const TokenizerParts& parts, int32_t id) {
-  SINTER_CHECK(parts.model.vocabulary.has(id) || parts.added_token(id), "token id {} is not in the vocabulary of '{}' (0 to {})", id,
-               parts.origin, parts.size - 1);
+  SINTER_CHECK(parts.model.vocabulary.has(id) || parts.added_token(id),
+               "token id {} is not in the vocabulary of '{}' (0 to {})", id, parts.origin, parts.size - 1);
 }
 
 std::string replace_all(std::string text, std::string_view from, std::string_view to) {
-  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) text.replace(at, from.size(), to);
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
   return text;
 }
 
@@ -158,14 +159,16 @@ void TokenizerParts::finish() {
   added_at.assign(static_cast<size_t>(size), -1);
   for (size_t i = 0; i < added.size(); ++i) {
     const AddedToken& token = added[i];
-    SINTER_CHECK(token.id >= 0 && token.id <= Vocabulary::kMaxId, "'{}': added_tokens[{}].id: found {}, expected 0 to {}", origin,
-                 i, token.id, Vocabulary::kMaxId);
+    SINTER_CHECK(token.id >= 0 && token.id <= Vocabulary::kMaxId,
+                 "'{}': added_tokens[{}].id: found {}, expected 0 to {}", origin, i, token.id, Vocabulary::kMaxId);
     int32_t& at = added_at[static_cast<size_t>(token.id)];
     if (at < 0) at = static_cast<int32_t>(i);
     added_by_content.emplace(token.content, i);
     std::string pattern = token.content;
-    if (!token.symbol.empty()) pattern = token.symbol;
-    else if (token.normalized && normalizer) normalizer->apply(pattern);
+    if (!token.symbol.empty())
+      pattern = token.symbol;
+    else if (token.normalized && normalizer)
+      normalizer->apply(pattern);
     (token.normalized || !token.symbol.empty() ? normalized_finder : raw_finder).add(token, pattern);
     added_texts.push_back(std::move(pattern));
   }
@@ -193,8 +196,14 @@ std::string decoded_token(const TokenizerParts& parts, int32_t id) {
     return alphabet_to_bytes(text, bytes) ? bytes : text;
   }
   if (rules.byte_fallback && !is_added && text.size() == 6 && text.starts_with("<0x") && text[5] == '>') {
-    auto digit = [](char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; };
-    if (digit(text[3]) >= 0 && digit(text[4]) >= 0) return std::string(1, static_cast<char>(digit(text[3]) * 16 + digit(text[4])));
+    auto digit = [](char c) {
+      return c >= '0' && c <= '9'   ? c - '0'
+             : c >= 'A' && c <= 'F' ? c - 'A' + 10
+             : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                    : -1;
+    };
+    if (digit(text[3]) >= 0 && digit(text[4]) >= 0)
+      return std::string(1, static_cast<char>(digit(text[3]) * 16 + digit(text[4])));
   }
   for (const auto& r : rules.replacements) text = replace_all(std::move(text), r.from, r.to);
   return text;
@@ -215,10 +224,12 @@ void Tokenizer::encode_append(std::string_view text, EncodeOptions options, std:
   Encoder(*parts_, options, ids).encode(text);
 }
 
-std::vector<std::vector<int32_t>> Tokenizer::encode_many(std::span<const std::string_view> texts, EncodeOptions options) const {
+std::vector<std::vector<int32_t>> Tokenizer::encode_many(std::span<const std::string_view> texts,
+                                                         EncodeOptions options) const {
   std::vector<std::vector<int32_t>> ids(texts.size());
   base::parallel_for(static_cast<int64_t>(texts.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) encode_append(texts[static_cast<size_t>(i)], options, ids[static_cast<size_t>(i)]);
+    for (int64_t i = begin; i < end; ++i)
+      encode_append(texts[static_cast<size_t>(i)], options, ids[static_cast<size_t>(i)]);
   });
   return ids;
 }
@@ -298,7 +309,10 @@ const SpecialIds& Tokenizer::special_ids() const { return parts_->special_ids; }
 void Tokenizer::set_special_ids(const SpecialIds& ids) { parts_->special_ids = ids; }
 
 StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special, Invalid invalid)
-    : tokenizer_(&tokenizer), skip_special_(skip_special), invalid_(invalid), strip_left_(tokenizer.parts().decode_rules.strip_left) {}
+    : tokenizer_(&tokenizer),
+      skip_special_(skip_special),
+      invalid_(invalid),
+      strip_left_(tokenizer.parts().decode_rules.strip_left) {}
 
 std::string StreamDecoder::push(int32_t id) {
   const TokenizerParts& parts = tokenizer_->parts();
@@ -351,8 +365,10 @@ std::string StreamDecoder::take(bool all) {
   std::string valid;
   for (size_t pos = 0; pos < out.size();) {
     Char c = decode_char(out, pos);
-    if (c.code == kBadByte) valid += "\ufffd";
-    else valid.append(out, pos, c.length);
+    if (c.code == kBadByte)
+      valid += "\ufffd";
+    else
+      valid.append(out, pos, c.length);
     pos += c.length;
   }
   return valid;

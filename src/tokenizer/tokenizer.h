@@ -44,7 +44,8 @@ class Tokenizer {
   std::vector<int32_t> encode(std::string_view text, EncodeOptions options = {}) const;
   void encode_append(std::string_view text, EncodeOptions options, std::vector<int32_t>& ids) const;
   // All cores, same ids as encode(). One list per text.
-  std::vector<std::vector<int32_t>> encode_many(std::span<const std::string_view> texts, EncodeOptions options = {}) const;
+  std::vector<std::vector<int32_t>> encode_many(std::span<const std::string_view> texts,
+                                                EncodeOptions options = {}) const;
   // All cores on one long text, cut where cutting changes nothing (else one core).
   std::vector<int32_t> encode_parallel(std::string_view text, EncodeOptions options = {}) const;
 
@@ -68,7 +69,8 @@ class Tokenizer {
   // The hand-written pattern that does all the splitting, if the file's pre-tokenizer is one of those.
   std::optional<SplitPattern> split_pattern() const;
 
-  // As tokenizer.json, readable by the Hugging Face library, and tokenizer_config.json beside it when `path` is a folder.
+  // As tokenizer.json, readable by the Hugging Face library, and tokenizer_config.json beside it when `path` is a
+  // folder.
   void save(const std::string& path) const;
   std::string to_json() const;
 

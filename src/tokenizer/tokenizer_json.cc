@@ -16,11 +16,17 @@ namespace {
 
 int32_t read_id(const JsonView& value) { return static_cast<int32_t>(value.integer(0, Vocabulary::kMaxId)); }
 
+// The two loops below run over hundreds of thousands of entries, so they make a JsonView, with its key, for complaints
+// only.
+
 void read_vocabulary(const JsonView& spec, BpeModel& model) {
+  if (!spec.is_object()) spec.fail("expected an object of tokens and ids");
   std::string bytes;
-  spec.for_each_member([&](const std::string& token, const JsonView& value) {
-    const int32_t id = read_id(value);
-    if (model.vocabulary.has(id)) value.fail(fmt::format("the id {} is given to a second token", id));
+  for (auto it = spec.value().begin(); it != spec.value().end(); ++it) {
+    const std::string& token = it.key();
+    const bool is_id = it.value().is_number_unsigned() && it.value().get<uint64_t>() <= Vocabulary::kMaxId;
+    const int32_t id = is_id ? it.value().get<int32_t>() : read_id(spec.at(token));
+    if (model.vocabulary.has(id)) spec.at(token).fail(fmt::format("the id {} is given to a second token", id));
     if (!model.over_bytes) {
       model.vocabulary.add(id, token);
     } else if (alphabet_to_bytes(token, bytes)) {
@@ -28,16 +34,24 @@ void read_vocabulary(const JsonView& spec, BpeModel& model) {
     } else {
       model.vocabulary.add(id, token, true);  // not byte-level: no text leads to it
     }
-  });
+  }
 }
 
-int32_t find_token(const BpeModel& model, std::string_view token, const JsonView& where) {
-  std::string bytes;
-  int32_t id = -1;
-  if (!model.over_bytes) id = model.vocabulary.find(token);
-  else if (alphabet_to_bytes(token, bytes)) id = model.vocabulary.find(bytes);
-  if (id < 0) where.fail(fmt::format("the token '{}' is not in model.vocab", token));
-  return id;
+// The two tokens of a merge, "a b" or ["a", "b"].
+std::pair<std::string_view, std::string_view> read_pair(const JsonView& spec, size_t index) {
+  const nlohmann::json& merge = spec.value()[index];
+  if (merge.is_array()) {
+    const bool is_pair = merge.size() == 2 && merge[0].is_string() && merge[1].is_string();
+    if (!is_pair) spec.element(index).fail("expected two tokens");
+    return {merge[0].get_ref<const std::string&>(), merge[1].get_ref<const std::string&>()};
+  }
+  const std::string_view text = merge.is_string() ? merge.get_ref<const std::string&>() : spec.element(index).string();
+  const size_t space = text.find(' ');
+  if (space == std::string_view::npos || space == 0 || space + 1 == text.size() ||
+      text.find(' ', space + 1) != std::string_view::npos) {
+    spec.element(index).fail(fmt::format("'{}' found, expected two tokens with a space between", text));
+  }
+  return {text.substr(0, space), text.substr(space + 1)};
 }
 
 void read_merges(const JsonView& spec, BpeModel& model) {
@@ -45,36 +59,34 @@ void read_merges(const JsonView& spec, BpeModel& model) {
   model.merges.reserve(count);
   std::string joined, bytes;
   for (size_t i = 0; i < count; ++i) {
-    const JsonView merge = spec.element(i);
-    std::string_view left, right;
-    if (merge.is_array()) {
-      if (merge.size() != 2) merge.fail("expected two tokens");
-      left = merge.value()[0].is_string() ? std::string_view(merge.value()[0].get_ref<const std::string&>()) : merge.element(0).string();
-      right = merge.value()[1].is_string() ? std::string_view(merge.value()[1].get_ref<const std::string&>()) : merge.element(1).string();
-    } else {
-      const std::string& text = merge.string();
-      const size_t space = text.find(' ');
-      if (space == std::string::npos || space == 0 || space + 1 == text.size() || text.find(' ', space + 1) != std::string::npos) {
-        merge.fail(fmt::format("'{}' found, expected two tokens with a space between", text));
+    auto id_of = [&](std::string_view token) {
+      int32_t id = -1;
+      if (!model.over_bytes) {
+        id = model.vocabulary.find(token);
+      } else if (alphabet_to_bytes(token, bytes)) {
+        id = model.vocabulary.find(bytes);
       }
-      left = std::string_view(text).substr(0, space);
-      right = std::string_view(text).substr(space + 1);
+      if (id < 0) spec.element(i).fail(fmt::format("the token '{}' is not in model.vocab", token));
+      return id;
+    };
+    const auto [left, right] = read_pair(spec, i);
+    if (!right.starts_with(model.continuing_prefix)) {
+      spec.element(i).fail(fmt::format("'{}' does not begin with continuing_subword_prefix", right));
     }
-    const int32_t left_id = find_token(model, left, merge), right_id = find_token(model, right, merge);
-    if (!right.starts_with(model.continuing_prefix)) merge.fail(fmt::format("'{}' does not begin with continuing_subword_prefix", right));
     joined = left;
     joined += right.substr(model.continuing_prefix.size());
-    model.merges.add(left_id, right_id, {static_cast<uint32_t>(i), find_token(model, joined, merge)});
+    model.merges.add(id_of(left), id_of(right), {static_cast<uint32_t>(i), id_of(joined)});
   }
 }
 
 void read_model(const JsonView& spec, TokenizerParts& parts) {
   const std::string type = spec.string_or("type", "BPE");
   if (type != "BPE") spec.at("type").fail("the model '" + type + "' is not supported (BPE is)");
-  spec.check_keys({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback",
-                   "ignore_merges", "vocab", "merges"});
+  spec.check_keys({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+                   "byte_fallback", "ignore_merges", "vocab", "merges"});
   BpeModel& model = parts.model;
-  if (auto dropout = spec.find("dropout"); dropout && dropout->number() != 0) dropout->fail("dropout is not supported when encoding");
+  if (auto dropout = spec.find("dropout"); dropout && dropout->number() != 0)
+    dropout->fail("dropout is not supported when encoding");
   model.byte_fallback = spec.boolean_or("byte_fallback", false);
   model.fuse_unknown = spec.boolean_or("fuse_unk", false);
   model.ignore_merges = spec.boolean_or("ignore_merges", false);
@@ -112,7 +124,8 @@ std::string json_string(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// Merges in the order in which they apply: by rank, and those of one rank (one token made in several ways) by their parts.
+// Merges in the order in which they apply: by rank, and those of one rank (one token made in several ways) by their
+// parts.
 std::vector<std::pair<int32_t, int32_t>> ordered_merges(const MergeTable& merges) {
   std::vector<std::tuple<uint32_t, int32_t, int32_t>> all;
   all.reserve(merges.size());
@@ -135,10 +148,11 @@ std::string model_to_json(const TokenizerParts& parts) {
   auto text_or_null = [](const std::string& text) { return text.empty() ? std::string("null") : json_string(text); };
   std::string out = "{\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": ";
   out += model.unknown_id >= 0 ? json_string(vocabulary_text(model, model.unknown_id)) : "null";
-  out += fmt::format(",\n    \"continuing_subword_prefix\": {},\n    \"end_of_word_suffix\": {},\n    \"fuse_unk\": {},\n"
-                     "    \"byte_fallback\": {},\n    \"ignore_merges\": {},\n    \"vocab\": {{",
-                     text_or_null(model.continuing_prefix), text_or_null(model.end_suffix), flag(model.fuse_unknown),
-                     flag(model.byte_fallback), flag(model.ignore_merges));
+  out += fmt::format(
+      ",\n    \"continuing_subword_prefix\": {},\n    \"end_of_word_suffix\": {},\n    \"fuse_unk\": {},\n"
+      "    \"byte_fallback\": {},\n    \"ignore_merges\": {},\n    \"vocab\": {{",
+      text_or_null(model.continuing_prefix), text_or_null(model.end_suffix), flag(model.fuse_unknown),
+      flag(model.byte_fallback), flag(model.ignore_merges));
   const char* comma = "\n      ";
   bool has_space = false;
   std::vector<std::string> texts(static_cast<size_t>(model.vocabulary.size()));
@@ -197,8 +211,9 @@ std::string Tokenizer::to_json() const {
         flag(token.normalized), flag(token.special));
     comma = ",\n    ";
   }
-  out += fmt::format("\n  ],\n  \"normalizer\": {},\n  \"pre_tokenizer\": {},\n  \"post_processor\": {},\n  \"decoder\": {},\n",
-                     parts.normalizer_json, parts.pre_tokenizer_json, parts.post_processor_json, parts.decoder_json);
+  out += fmt::format(
+      "\n  ],\n  \"normalizer\": {},\n  \"pre_tokenizer\": {},\n  \"post_processor\": {},\n  \"decoder\": {},\n",
+      parts.normalizer_json, parts.pre_tokenizer_json, parts.post_processor_json, parts.decoder_json);
   return out + "  \"model\": " + model_to_json(parts) + "\n}\n";
 }
 
@@ -209,7 +224,8 @@ void Tokenizer::save(const std::string& path) const {
   if (!is_folder) return;
   const SpecialIds& ids = special_ids();
   nlohmann::json config{{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
-  for (auto [key, id] : {std::pair{"bos_token", ids.bos}, {"eos_token", ids.eos}, {"pad_token", ids.pad}, {"unk_token", ids.unk}}) {
+  for (auto [key, id] :
+       {std::pair{"bos_token", ids.bos}, {"eos_token", ids.eos}, {"pad_token", ids.pad}, {"unk_token", ids.unk}}) {
     if (id >= 0) config[key] = token_text(id);
   }
   base::save_json(path + "/tokenizer_config.json", config);
@@ -217,8 +233,9 @@ void Tokenizer::save(const std::string& path) const {
 
 std::string Tokenizer::description() const {
   const TokenizerParts& parts = *parts_;
-  std::string pattern = parts.pre_tokenizer.pattern ? std::string(pattern_name(*parts.pre_tokenizer.pattern))
-                        : parts.pre_tokenizer.steps.empty() ? "none" : fmt::format("{} steps", parts.pre_tokenizer.steps.size());
+  std::string pattern = parts.pre_tokenizer.pattern         ? std::string(pattern_name(*parts.pre_tokenizer.pattern))
+                        : parts.pre_tokenizer.steps.empty() ? "none"
+                                                            : fmt::format("{} steps", parts.pre_tokenizer.steps.size());
   return fmt::format("{} BPE, {} tokens, {} merges, {} added tokens, split: {}, normalizer: {}",
                      parts.model.over_bytes ? "byte-level" : "character", vocab_size(), parts.model.merges.size(),
                      parts.added.size(), pattern, parts.normalizer ? "yes" : "none");

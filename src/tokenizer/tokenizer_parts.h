@@ -29,7 +29,8 @@ struct TokenizerParts {
   BpeModel model;
   std::vector<AddedToken> added;
   // The stages as JSON text, in the form of tokenizer.json; "null" for none.
-  std::string normalizer_json = "null", pre_tokenizer_json = "null", post_processor_json = "null", decoder_json = "null";
+  std::string normalizer_json = "null", pre_tokenizer_json = "null", post_processor_json = "null",
+              decoder_json = "null";
   SpecialIds special_ids;
 
   // ---- derived ----

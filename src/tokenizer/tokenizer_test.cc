@@ -46,8 +46,9 @@ std::string random_bytes(uint64_t seed, size_t size) {
 
 // Words, spaces, numbers, accents, ideographs and stray bytes.
 std::string random_text(uint64_t seed, size_t pieces) {
-  static const std::vector<std::string> kWords{"hello", " World", "'s", "'LL", "123456", " ", "  ", "\n", "\r\n", "\t", "é", " naïve",
-                                               "日本語", "😁", "...", "/", "=====", "<|endoftext|>", "\xff", "\xc3", "ABc", "_"};
+  static const std::vector<std::string> kWords{
+      "hello", " World", "'s", "'LL",   "123456",        " ",    "  ",   "\n",  "\r\n", "\t", "é", " naïve", "日本語",
+      "😁",     "...",    "/",  "=====", "<|endoftext|>", "\xff", "\xc3", "ABc", "_"};
   const base::CounterRng rng{seed, 8};
   std::string text;
   for (size_t i = 0; i < pieces; ++i) text += kWords[rng.bits(i) % kWords.size()];
@@ -78,7 +79,8 @@ TEST(Tokenizer, EveryStageEqualsTheHuggingFaceLibrary) {
       const Ids want = c["ids"].get<Ids>();
       EXPECT_EQ(tokenizer.encode(text, {.parse_special = true}), want) << name << ": '" << text << "'";
       EXPECT_EQ(again.encode(text, {.parse_special = true}), want) << name << " saved: '" << text << "'";
-      EXPECT_EQ(tokenizer.encode(text, {.parse_special = true, .add_special = true}), c["with_template"].get<Ids>()) << name << ": '" << text << "'";
+      EXPECT_EQ(tokenizer.encode(text, {.parse_special = true, .add_special = true}), c["with_template"].get<Ids>())
+          << name << ": '" << text << "'";
       EXPECT_EQ(tokenizer.decode(want), c["decoded"].get<std::string>()) << name << ": '" << text << "'";
       EXPECT_EQ(tokenizer.decode(want, true), c["skipped"].get<std::string>()) << name << ": '" << text << "'";
     }
@@ -188,13 +190,22 @@ TEST(Tokenizer, UnknownIdIsAnErrorThatNamesIt) {
 
 TEST(Tokenizer, CutOffFilesGiveOneClearError) {
   const std::string tiktoken = base::read_file(kGolden + "cl100k_base.tiktoken");
-  EXPECT_NE(error_of([&] { Tokenizer::from_tiktoken(tiktoken.substr(0, 1000), "x/cl100k_base.tiktoken"); }).find("cut off"), std::string::npos);
-  EXPECT_NE(error_of([&] { Tokenizer::from_tiktoken(tiktoken.substr(0, tiktoken.find('\n', 5000)), "x/cl100k_base.tiktoken"); }).find("cut off"), std::string::npos);
+  EXPECT_NE(
+      error_of([&] { Tokenizer::from_tiktoken(tiktoken.substr(0, 1000), "x/cl100k_base.tiktoken"); }).find("cut off"),
+      std::string::npos);
+  EXPECT_NE(error_of([&] {
+              Tokenizer::from_tiktoken(tiktoken.substr(0, tiktoken.find('\n', 5000)), "x/cl100k_base.tiktoken");
+            }).find("cut off"),
+            std::string::npos);
   const std::string model = base::read_file(kGolden + "small.model");
-  EXPECT_NE(error_of([&] { Tokenizer::from_sentencepiece(model.substr(0, model.size() / 2), "small.model"); }).find("cut off"), std::string::npos);
+  EXPECT_NE(error_of([&] {
+              Tokenizer::from_sentencepiece(model.substr(0, model.size() / 2), "small.model");
+            }).find("cut off"),
+            std::string::npos);
   EXPECT_NE(error_of([&] { Tokenizer::from_sentencepiece("", "empty.model"); }).find("empty.model"), std::string::npos);
   const std::string json = base::load_json(kGolden + "stages.json")[0]["tokenizer"].dump();
-  EXPECT_NE(error_of([&] { Tokenizer::from_json(json.substr(0, json.size() / 2), "half.json"); }).find("half.json"), std::string::npos);
+  EXPECT_NE(error_of([&] { Tokenizer::from_json(json.substr(0, json.size() / 2), "half.json"); }).find("half.json"),
+            std::string::npos);
 }
 
 // Each change to a sound file, and what the message must name.
@@ -214,7 +225,9 @@ TEST(Tokenizer, WhatIsNotSupportedIsNamedWithFileAndKey) {
       {"/pre_tokenizer/use_regexp", true, "use_regexp"},
       {"/decoder", {{"type", "CTC"}}, "decoder.type"},
       {"/post_processor", {{"type", "Other"}}, "post_processor.type"},
-      {"/pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", "(unclosed"}}}, {"behavior", "Isolated"}}, "pre_tokenizer.pattern.Regex"},
+      {"/pre_tokenizer",
+       {{"type", "Split"}, {"pattern", {{"Regex", "(unclosed"}}}, {"behavior", "Isolated"}},
+       "pre_tokenizer.pattern.Regex"},
       {"/model/merges/0", "only", "model.merges[0]"},
       {"/model/merges/1", "zz\u0120qq x", "model.merges[1]"},
       {"/model/vocab/zzz", -4, "model.vocab.zzz"},
@@ -233,14 +246,17 @@ TEST(Tokenizer, FolderNamesItsSpecialTokens) {
   const std::string folder = std::filesystem::temp_directory_path() / fmt::format("sinter_tokenizer_{}", ::getpid());
   std::filesystem::create_directories(folder);
   base::write_file_atomic(folder + "/tokenizer.json", base::load_json(kGolden + "stages.json")[0]["tokenizer"].dump());
-  base::write_file_atomic(folder + "/tokenizer_config.json", R"({"bos_token": {"content": "<bos>"}, "tokenizer_class": "LlamaTokenizerFast", "add_bos_token": true})");
+  base::write_file_atomic(
+      folder + "/tokenizer_config.json",
+      R"({"bos_token": {"content": "<bos>"}, "tokenizer_class": "LlamaTokenizerFast", "add_bos_token": true})");
   base::write_file_atomic(folder + "/config.json", R"({"eos_token_id": [2, 7], "bos_token_id": 0})");
   const Tokenizer tokenizer = Tokenizer::load(folder);
   EXPECT_EQ(tokenizer.special_ids().bos, 1);
   EXPECT_EQ(tokenizer.special_ids().eos, 2);
   EXPECT_EQ(tokenizer.encode("", {.add_special = true}), Ids{1});
   std::filesystem::remove(folder + "/tokenizer.json");
-  EXPECT_NE(error_of([&] { Tokenizer::load(folder); }).find("neither tokenizer.json nor tokenizer.model"), std::string::npos);
+  EXPECT_NE(error_of([&] { Tokenizer::load(folder); }).find("neither tokenizer.json nor tokenizer.model"),
+            std::string::npos);
   std::filesystem::remove_all(folder);
 }
 

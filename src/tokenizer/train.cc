@@ -1,10 +1,10 @@
 #include "tokenizer/train.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
-
-#include <fmt/ranges.h>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -30,13 +30,15 @@ struct Splitter {
     if (!known) known = find_pattern(pattern);
     text = known ? std::string(pattern_regex(*known)) : pattern;
     if (known) return;
-    const bool is_word = std::all_of(pattern.begin(), pattern.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)); });
+    const bool is_word =
+        std::all_of(pattern.begin(), pattern.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)); });
     SINTER_CHECK(!is_word, "the pattern '{}' is neither a name ({}) nor a regular expression{}", pattern,
                  fmt::join(pattern_names(), ", "), base::did_you_mean(pattern, pattern_names()));
     regex = std::make_unique<Regex>(pattern, "pattern");
   }
 
-  // Pieces of the regular expression, and what lies between its matches, as the Split pre-tokenizer (Isolated) gives them.
+  // Pieces of the regular expression, and what lies between its matches, as the Split pre-tokenizer (Isolated) gives
+  // them.
   void count(std::string_view segment, WordCounts& counts) const {
     if (known) {
       const PieceEnd find_end = piece_end(*known);
@@ -69,11 +71,14 @@ AddedTokenFinder make_finder(const std::vector<std::string>& special_tokens) {
 }
 
 // Stretches that can be counted on their own: between special tokens, or smaller where cutting changes nothing.
-std::vector<std::string_view> make_chunks(std::span<const std::string_view> texts, const AddedTokenFinder& finder, bool may_cut) {
+std::vector<std::string_view> make_chunks(std::span<const std::string_view> texts, const AddedTokenFinder& finder,
+                                          bool may_cut) {
   std::vector<std::string_view> chunks;
   for (std::string_view text : texts) {
     if (!may_cut) {
-      finder.split(text, true, [&](size_t begin, size_t end) { chunks.push_back(text.substr(begin, end - begin)); }, [](int32_t) {});
+      finder.split(
+          text, true, [&](size_t begin, size_t end) { chunks.push_back(text.substr(begin, end - begin)); },
+          [](int32_t) {});
       continue;
     }
     for (size_t pos = 0; pos < text.size();) {
@@ -85,14 +90,16 @@ std::vector<std::string_view> make_chunks(std::span<const std::string_view> text
   return chunks;
 }
 
-WordCounts count_words(std::span<const std::string_view> texts, const Splitter& splitter, const AddedTokenFinder& finder) {
+WordCounts count_words(std::span<const std::string_view> texts, const Splitter& splitter,
+                       const AddedTokenFinder& finder) {
   const auto chunks = make_chunks(texts, finder, splitter.known && finder.allows_cuts());
   std::vector<WordCounts> by_thread(static_cast<size_t>(base::num_threads()));
   base::parallel_for(static_cast<int64_t>(chunks.size()), 1, [&](int64_t begin, int64_t end) {
     WordCounts& counts = by_thread[static_cast<size_t>(base::thread_index())];
     for (int64_t i = begin; i < end; ++i) {
       const std::string_view chunk = chunks[static_cast<size_t>(i)];
-      finder.split(chunk, true, [&](size_t b, size_t e) { splitter.count(chunk.substr(b, e - b), counts); }, [](int32_t) {});
+      finder.split(
+          chunk, true, [&](size_t b, size_t e) { splitter.count(chunk.substr(b, e - b), counts); }, [](int32_t) {});
     }
   });
   for (size_t t = 1; t < by_thread.size(); ++t) {
@@ -114,20 +121,25 @@ void check_options(const TrainOptions& options) {
                options.special_tokens.size(), Vocabulary::kMaxId);
 }
 
-Tokenizer make_tokenizer(const MergeTrainer& trainer, const Splitter& splitter, const std::vector<std::string>& special_tokens) {
+Tokenizer make_tokenizer(const MergeTrainer& trainer, const Splitter& splitter,
+                         const std::vector<std::string>& special_tokens) {
   auto parts = std::make_unique<TokenizerParts>();
   parts->origin = "trained tokenizer";
   parts->model.over_bytes = true;
   for (int32_t id = 0; id < trainer.num_tokens(); ++id) parts->model.vocabulary.add(id, trainer.token(id));
   uint32_t rank = 0;
-  for (const MergeTrainer::MergeStep& step : trainer.steps()) parts->model.merges.add(step.left, step.right, {rank++, step.result});
+  for (const MergeTrainer::MergeStep& step : trainer.steps())
+    parts->model.merges.add(step.left, step.right, {rank++, step.result});
   parts->model.finish();
   int32_t id = trainer.num_tokens();
-  for (const std::string& token : special_tokens) parts->added.push_back({.id = id++, .content = token, .special = true});
+  for (const std::string& token : special_tokens)
+    parts->added.push_back({.id = id++, .content = token, .special = true});
   if (!parts->added.empty()) parts->special_ids.bos = parts->special_ids.eos = parts->added[0].id;
   const bool plain_gpt2 = splitter.known == SplitPattern::gpt2;
-  const nlohmann::json byte_level{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", plain_gpt2}};
-  const nlohmann::json split{{"type", "Split"}, {"pattern", {{"Regex", splitter.text}}}, {"behavior", "Isolated"}, {"invert", false}};
+  const nlohmann::json byte_level{
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", plain_gpt2}};
+  const nlohmann::json split{
+      {"type", "Split"}, {"pattern", {{"Regex", splitter.text}}}, {"behavior", "Isolated"}, {"invert", false}};
   parts->pre_tokenizer_json =
       (plain_gpt2 ? byte_level : nlohmann::json{{"type", "Sequence"}, {"pretokenizers", {split, byte_level}}}).dump();
   parts->decoder_json = parts->post_processor_json = byte_level.dump();
@@ -149,9 +161,13 @@ TrainResult train_bpe(std::span<const std::string_view> texts, const TrainOption
   MergeTrainer trainer(counts);
   const int32_t wanted = options.vocab_size - static_cast<int32_t>(options.special_tokens.size());
   while (trainer.num_tokens() < wanted && trainer.merge_next(options.min_count)) {
-    if (options.progress && trainer.steps().size() % 256 == 0) options.progress(trainer.num_tokens() - 256, wanted - 256);
+    if (options.progress && trainer.steps().size() % 256 == 0)
+      options.progress(trainer.num_tokens() - 256, wanted - 256);
   }
-  TrainResult result{.tokenizer = make_tokenizer(trainer, splitter, options.special_tokens), .merges = {}, .num_pieces = num_pieces, .num_distinct = counts.size()};
+  TrainResult result{.tokenizer = make_tokenizer(trainer, splitter, options.special_tokens),
+                     .merges = {},
+                     .num_pieces = num_pieces,
+                     .num_distinct = counts.size()};
   for (const MergeTrainer::MergeStep& step : trainer.steps()) {
     result.merges.emplace_back(trainer.token(step.left), trainer.token(step.right));
   }

@@ -3,8 +3,8 @@
 // The text is cut at special tokens, split into pieces by the pattern, and the pieces are counted. Symbols start as the
 // 256 bytes; then the most frequent pair of neighbouring symbols within the pieces is merged, again and again.
 // Equal counts: the pair whose left byte string is lexicographically greatest wins, then the greatest right one, so the
-// result depends on the text alone, not on threads, hashing or the order of files. Where merging makes a byte string that
-// another pair has made before, the older token is used again and the vocabulary does not grow by that merge.
+// result depends on the text alone, not on threads, hashing or the order of files. Where merging makes a byte string
+// that another pair has made before, the older token is used again and the vocabulary does not grow by that merge.
 //
 // Ids: 0..255 the bytes in order, then the merges in order, then the special tokens.
 #pragma once

@@ -60,7 +60,8 @@ std::string random_words(uint64_t seed, size_t count, unsigned letters) {
   const base::CounterRng rng{seed, 3};
   std::string text;
   for (size_t i = 0; i < count; ++i) {
-    for (uint32_t n = 1 + rng.bits(2 * i) % 7, k = 0; k < n; ++k) text += static_cast<char>('a' + rng.bits(100000 + 8 * i + k) % letters);
+    for (uint32_t n = 1 + rng.bits(2 * i) % 7, k = 0; k < n; ++k)
+      text += static_cast<char>('a' + rng.bits(100000 + 8 * i + k) % letters);
     text += rng.bits(2 * i + 1) % 5 == 0 ? "\n" : " ";
   }
   return text;
@@ -117,7 +118,8 @@ TEST(TrainBpe, ResultDoesNotDependOnThreadsOrOnHowTheTextIsDivided) {
 TEST(TrainBpe, EveryPatternSurvivesSaving) {
   const std::string text = random_words(5, 2000, 12) + " It's 1234 HTTPServer\n\n naïve 日本語";
   for (const char* pattern : {"gpt2", "cl100k", "llama3", "qwen2", "o200k", "[^ ]+| +"}) {
-    const TrainResult result = train(text, {.vocab_size = 400, .special_tokens = {"<|endoftext|>"}, .pattern = pattern});
+    const TrainResult result =
+        train(text, {.vocab_size = 400, .special_tokens = {"<|endoftext|>"}, .pattern = pattern});
     const Tokenizer again = Tokenizer::from_json(result.tokenizer.to_json(), "saved");
     const std::string sample = "It's 98765 HTTPServers\n \n abcabc naïve <|endoftext|>  ";
     EXPECT_EQ(again.encode(sample), result.tokenizer.encode(sample)) << pattern;

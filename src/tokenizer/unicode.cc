@@ -20,7 +20,8 @@ bool is_white_space(uint32_t c) {
 // marks, no conjoining jamo and have no canonical decomposition are inert too.
 bool may_compose(uint32_t code) {
   if (code < 0x300) return false;
-  if ((code >= 0x1100 && code <= 0x11ff) || (code >= 0xa960 && code <= 0xa97f) || (code >= 0xd7b0 && code <= 0xd7ff)) return true;
+  if ((code >= 0x1100 && code <= 0x11ff) || (code >= 0xa960 && code <= 0xa97f) || (code >= 0xd7b0 && code <= 0xd7ff))
+    return true;
   const utf8proc_property_t* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(code));
   return property->combining_class != 0 || (property->decomp_seqindex != UINT16_MAX && property->decomp_type == 0);
 }
@@ -31,17 +32,23 @@ uint8_t class_of(uint32_t code) {
   if (code == '\r' || code == '\n') flags |= kNewline;
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
     case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LT: return flags | kLetter | kUpper;
-    case UTF8PROC_CATEGORY_LL: return flags | kLetter | kLower;
+    case UTF8PROC_CATEGORY_LT:
+      return flags | kLetter | kUpper;
+    case UTF8PROC_CATEGORY_LL:
+      return flags | kLetter | kLower;
     case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO: return flags | kLetter;
+    case UTF8PROC_CATEGORY_LO:
+      return flags | kLetter;
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO: return flags | kNumber;
+    case UTF8PROC_CATEGORY_NO:
+      return flags | kNumber;
     case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME: return flags | kMark | (code >= 0x300 ? kComposes : 0);
-    default: return flags;
+    case UTF8PROC_CATEGORY_ME:
+      return flags | kMark | (code >= 0x300 ? kComposes : 0);
+    default:
+      return flags;
   }
 }
 
@@ -101,8 +108,9 @@ bool is_ascii(std::string_view text) {
 
 void append_mapped(std::string_view run, int options, std::string& out) {
   utf8proc_uint8_t* mapped = nullptr;
-  utf8proc_ssize_t n = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(run.data()), static_cast<utf8proc_ssize_t>(run.size()),
-                                    &mapped, static_cast<utf8proc_option_t>(options));
+  utf8proc_ssize_t n =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(run.data()), static_cast<utf8proc_ssize_t>(run.size()),
+                   &mapped, static_cast<utf8proc_option_t>(options));
   SINTER_CHECK(n >= 0, "cannot normalize {} bytes of text: {}", run.size(), utf8proc_errmsg(n));
   out.append(reinterpret_cast<const char*>(mapped), static_cast<size_t>(n));
   std::free(mapped);
@@ -131,7 +139,8 @@ std::string compose(std::string_view text) {
       continue;
     }
     size_t end = pos;
-    while (end < text.size() && (c = decode_char(text, end)).code != kBadByte && (classes(c.code) & kComposes)) end += c.length;
+    while (end < text.size() && (c = decode_char(text, end)).code != kBadByte && (classes(c.code) & kComposes))
+      end += c.length;
     out.append(text, copied, previous - copied);
     append_mapped(text.substr(previous, end - previous), UTF8PROC_STABLE | UTF8PROC_COMPOSE, out);
     copied = previous = pos = end;
@@ -261,7 +270,8 @@ std::string strip_nonspacing_marks(std::string_view text) {
   return map_valid_runs(text, [](std::string_view run, std::string& out) {
     for (size_t pos = 0; pos < run.size();) {
       Char c = decode_char(run, pos);
-      if (utf8proc_category(static_cast<utf8proc_int32_t>(c.code)) != UTF8PROC_CATEGORY_MN) out += run.substr(pos, c.length);
+      if (utf8proc_category(static_cast<utf8proc_int32_t>(c.code)) != UTF8PROC_CATEGORY_MN)
+        out += run.substr(pos, c.length);
       pos += c.length;
     }
   });

@@ -11,13 +11,13 @@
 namespace sinter::tokenizer {
 
 enum CharClass : uint8_t {
-  kLetter = 1,   // \p{L}
-  kNumber = 2,   // \p{N}
-  kSpace = 4,    // \s: the White_Space property
-  kMark = 8,     // \p{M}
-  kUpper = 16,   // \p{Lu} or \p{Lt}
-  kLower = 32,   // \p{Ll}
-  kNewline = 64, // \r or \n
+  kLetter = 1,      // \p{L}
+  kNumber = 2,      // \p{N}
+  kSpace = 4,       // \s: the White_Space property
+  kMark = 8,        // \p{M}
+  kUpper = 16,      // \p{Lu} or \p{Lt}
+  kLower = 32,      // \p{Ll}
+  kNewline = 64,    // \r or \n
   kComposes = 128,  // may change, or change its neighbours, under NFC: marks, conjoining jamo, what decomposes
 };
 

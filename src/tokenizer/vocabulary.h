@@ -21,7 +21,7 @@ inline uint64_t hash_bytes(std::string_view bytes) {
     hash = std::rotl((hash ^ word) * kMultiplier, 29);
   }
   uint64_t tail = 0;
-  std::memcpy(&tail, p, n);
+  if (n > 0) std::memcpy(&tail, p, n);
   hash = (hash ^ tail) * kMultiplier;
   return hash ^ (hash >> 32);
 }
@@ -38,7 +38,7 @@ class Vocabulary {
   int32_t find(std::string_view bytes) const;  // -1 when absent
   bool has(int32_t id) const { return id >= 0 && id < size() && spans_[static_cast<size_t>(id)].begin != kNone; }
   bool is_hidden(int32_t id) const { return spans_[static_cast<size_t>(id)].hidden; }
-  std::string_view bytes(int32_t id) const;  // "" for a gap
+  std::string_view bytes(int32_t id) const;                             // "" for a gap
   int32_t size() const { return static_cast<int32_t>(spans_.size()); }  // one more than the largest id
   int32_t count() const { return count_; }                              // ids that have a string
 

@@ -69,7 +69,8 @@ std::vector<std::string> split(const std::string& text, const std::string& separ
 
 TEST_P(Vectors, IdsEqualTheFile) {
   const Tokenizer tokenizer = Tokenizer::load(data_path(std::string("tokenizers/") + GetParam().tokenizer));
-  const std::string stem = data_path(std::string("reference/tokenizer-vectors/ggml-vocab-") + GetParam().name + ".gguf");
+  const std::string stem =
+      data_path(std::string("reference/tokenizer-vectors/ggml-vocab-") + GetParam().name + ".gguf");
   const auto texts = split(base::read_file(stem + ".inp"), "\n__ggml_vocab_test__\n");
   const auto lines = split(base::read_file(stem + ".out"), "\n");
   ASSERT_GT(texts.size(), 40u);
@@ -82,16 +83,17 @@ TEST_P(Vectors, IdsEqualTheFile) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Vectors,
-                         testing::Values(Vector{"gpt-2", "gpt2"}, Vector{"gpt-2", "tiktoken/r50k_base.tiktoken"}, Vector{"llama-bpe", "llama3"},
-                                         Vector{"llama-spm", "llama2/tokenizer.model"}, Vector{"llama-spm", "llama2/tokenizer.json"},
-                                         Vector{"qwen2", "qwen2.5"}));
+                         testing::Values(Vector{"gpt-2", "gpt2"}, Vector{"gpt-2", "tiktoken/r50k_base.tiktoken"},
+                                         Vector{"llama-bpe", "llama3"}, Vector{"llama-spm", "llama2/tokenizer.model"},
+                                         Vector{"llama-spm", "llama2/tokenizer.json"}, Vector{"qwen2", "qwen2.5"}));
 
 TEST(Cs336, TrainingGivesTheReferenceMerges) {
   const std::string folder = data_path("reference/cs336-a1/fixtures/"), corpus = base::read_file(folder + "corpus.en");
   const std::string_view texts[] = {corpus};
   const TrainResult result = train_bpe(texts, {.vocab_size = 500, .special_tokens = {"<|endoftext|>"}});
   std::string merges;
-  for (const auto& [left, right] : result.merges) merges += bytes_to_alphabet(left) + " " + bytes_to_alphabet(right) + "\n";
+  for (const auto& [left, right] : result.merges)
+    merges += bytes_to_alphabet(left) + " " + bytes_to_alphabet(right) + "\n";
   EXPECT_EQ(merges, base::read_file(folder + "train-bpe-reference-merges.txt"));
   const nlohmann::json vocabulary = base::load_json(folder + "train-bpe-reference-vocab.json");
   EXPECT_EQ(static_cast<int32_t>(vocabulary.size()), result.tokenizer.vocab_size());
@@ -113,7 +115,9 @@ TEST_P(ByteLevel, DecodeGivesBackAnyBytes) {
   EXPECT_EQ(saved.encode(article), tokenizer.encode(article));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ByteLevel, testing::Values("gpt2", "llama3", "tiktoken/p50k_base.tiktoken", "tiktoken/o200k_base.tiktoken"));
+INSTANTIATE_TEST_SUITE_P(All, ByteLevel,
+                         testing::Values("gpt2", "llama3", "tiktoken/p50k_base.tiktoken",
+                                         "tiktoken/o200k_base.tiktoken"));
 
 TEST(SentencePiece, ModelFileAndTokenizerJsonAgree) {
   const Tokenizer model = Tokenizer::load(data_path("tokenizers/llama2/tokenizer.model"));

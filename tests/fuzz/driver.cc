@@ -55,12 +55,25 @@ struct Random {  // splitmix64
   size_t below(size_t n) { return n == 0 ? 0 : static_cast<size_t>(next() % n); }
 };
 
-constexpr unsigned char kTellingBytes[] = {0, 1, 0x7f, 0x80, 0xff, '"', '\\', '{', '}', '[', ']', ':', ',', '-', '0', '9', ' ', '\n', 0xc0, 0xed};
-constexpr uint64_t kTellingNumbers[] = {0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fffffff, 0x80000000, 0xffffffff,
-                                        0x7fffffffffffffffull, 0x8000000000000000ull, 0xffffffffffffffffull};
+constexpr unsigned char kTellingBytes[] = {0,   1,   0x7f, 0x80, 0xff, '"', '\\', '{',  '}',  '[',
+                                           ']', ':', ',',  '-',  '0',  '9', ' ',  '\n', 0xc0, 0xed};
+constexpr uint64_t kTellingNumbers[] = {0,
+                                        1,
+                                        0x7f,
+                                        0x80,
+                                        0xff,
+                                        0x7fff,
+                                        0xffff,
+                                        0x7fffffff,
+                                        0x80000000,
+                                        0xffffffff,
+                                        0x7fffffffffffffffull,
+                                        0x8000000000000000ull,
+                                        0xffffffffffffffffull};
 
 void mutate_once(std::string& input, const std::vector<std::string>& seeds, Random& random) {
-  const size_t size = input.size(), at = random.below(size), length = 1 + random.below(std::min<size_t>(size, 1 + random.below(64)));
+  const size_t size = input.size(), at = random.below(size),
+               length = 1 + random.below(std::min<size_t>(size, 1 + random.below(64)));
   switch (random.below(9)) {
     case 0:  // one bit
       if (size) input[at] = static_cast<char>(input[at] ^ (1 << random.below(8)));
@@ -128,10 +141,14 @@ int main(int argc, char** argv) {
   std::vector<std::string> seeds;
   for (int i = 1; i < argc; ++i) {
     auto value = [&] { return i + 1 < argc ? argv[++i] : ""; };
-    if (!std::strcmp(argv[i], "--count")) count = std::atol(value());
-    else if (!std::strcmp(argv[i], "--seed")) seed = std::strtoull(value(), nullptr, 10);
-    else if (!std::strcmp(argv[i], "--limit-seconds")) limit_seconds = static_cast<unsigned>(std::atol(value()));
-    else seeds.push_back(read_seed(argv[i]));
+    if (!std::strcmp(argv[i], "--count"))
+      count = std::atol(value());
+    else if (!std::strcmp(argv[i], "--seed"))
+      seed = std::strtoull(value(), nullptr, 10);
+    else if (!std::strcmp(argv[i], "--limit-seconds"))
+      limit_seconds = static_cast<unsigned>(std::atol(value()));
+    else
+      seeds.push_back(read_seed(argv[i]));
   }
   if (seeds.empty()) seeds.push_back("");
   const char* name = std::strrchr(argv[0], '/');

@@ -12,7 +12,8 @@ template <class Load>
 int fuzz_tokenizer(const uint8_t* data, size_t size, Load&& load) {
   try {
     const sinter::tokenizer::Tokenizer tokenizer = load(std::string_view(reinterpret_cast<const char*>(data), size));
-    const auto ids = tokenizer.encode("Hello  world, it's 12345 naïve\n\n日本語 <s>\xff", {.parse_special = true, .add_special = false});
+    const auto ids = tokenizer.encode("Hello  world, it's 12345 naïve\n\n日本語 <s>\xff",
+                                      {.parse_special = true, .add_special = false});
     tokenizer.decode(ids);
     tokenizer.to_json();
   } catch (const sinter::base::Error&) {

@@ -1,5 +1,7 @@
 #include "tokenizer_fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  return fuzz_tokenizer(data, size, [](std::string_view bytes) { return sinter::tokenizer::Tokenizer::from_sentencepiece(bytes, "fuzz"); });
+  return fuzz_tokenizer(data, size, [](std::string_view bytes) {
+    return sinter::tokenizer::Tokenizer::from_sentencepiece(bytes, "fuzz");
+  });
 }
