@@ -182,8 +182,10 @@ class Verifier {
         std::vector<float> reference = floats_of(*entry);
         double error = limits_.gradients_by_cosine ? one_minus_cosine(part.values, reference)
                                                    : relative_error(part.values, reference);
+        // In 16 bits a token near a tie may take another expert than in fp32, which shows in experts that few chose.
+        const bool may_flip = limits_.gradients_by_cosine && slot.info.role == spec::ParameterRole::expert_matrix;
         checks_.push_back({"grad " + part.name, limits_.gradients_by_cosine ? "1 - cosine" : "relative", error,
-                           limits_.gradient});
+                           may_flip ? 2 * limits_.gradient : limits_.gradient});
       }
     }
   }

@@ -16,6 +16,42 @@ struct Routing {
   Tensor slot_of_row;    // (T k) i32
 };
 
+// The router's product in f32 from the master weights, whatever the compute format: close calls between experts should
+// not hang on rounding more than they must.
+Variable router_logits(const Context& context, const Variable& x, Parameter& router) {
+  auto to_f32 = [](const Context& where, const Tensor& t) {
+    if (t.dtype() == DType::f32) return t;
+    Tensor wide = where.make(t.shape(), DType::f32);
+    where.kernels.axpby(where.stream, {.x = t, .y = wide});
+    return wide;
+  };
+  const Tensor weight = router.master ? router.master : to_f32(context, router.weight.data);  // (E, C)
+  Tensor y = context.make({x.value.rows(), weight.size(0)}, DType::f32);
+  context.kernels.matmul(context.stream,
+                         {.a = to_f32(context, x.value), .b = {.data = weight}, .c = y, .transpose_b = true});
+  Variable result = context.make_variable(std::move(y));
+  if (!context.is_recording()) return result;
+  Variable place{{}, x.slot, nullptr};
+  context.tape->record([context, to_f32, saved = x.save(), place, slot = result.slot, &router] {
+    Tensor dy = take_gradient({{}, slot, nullptr}, "router"), x_wide = to_f32(context, saved.get());
+    const DType dtype = saved.get().dtype();
+    Tensor dx = context.make(x_wide.shape(), DType::f32);
+    context.kernels.matmul(context.stream, {.a = dy, .b = {.data = router.master}, .c = dx});
+    if (router.grad) {
+      context.kernels.matmul(context.stream, {.a = dy, .b = {.data = x_wide}, .c = router.grad, .transpose_a = true,
+                                              .accumulate = router.has_gradient});
+      router.has_gradient = true;
+    }
+    if (dtype != DType::f32) {
+      Tensor rounded = context.make(dx.shape(), dtype);
+      context.kernels.axpby(context.stream, {.x = dx, .y = rounded});
+      dx = rounded;
+    }
+    accumulate(context, place, std::move(dx));
+  });
+  return result;
+}
+
 Routing route(const Context& context, const Variable& logits, const spec::MoeSpec& moe, const BalanceLoss& balance) {
   const int64_t T = logits.value.rows(), E = moe.num_experts, k = moe.experts_per_token;
   Routing r{.probs = context.make({T, E}, DType::f32),
@@ -86,7 +122,7 @@ Variable combine(const Context& context, const Variable& rows, const Routing& r)
 
 Variable moe(const Context& context, const Variable& x, const MoeWeights& weights, const spec::ModelSpec& spec,
              const BalanceLoss& balance) {
-  Variable logits = linear(context, x, weights.router, nullptr);                      // (T, E)
+  Variable logits = router_logits(context, x, weights.router);                        // (T, E) f32
   Routing routing = route(context, logits, spec.moe, balance);
   Variable rows = gather(context, x, routing);                                        // (T k, C)
   Variable up = expert_linear(context, rows, weights.up, routing.group_offsets);      // (T k, 2F)
