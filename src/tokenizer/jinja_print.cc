@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "tokenizer/jinja_value.h"
-#include "utf8proc.h"
+#include <utf8proc.h>
 
 namespace sinter::tokenizer::jinja {
 namespace {

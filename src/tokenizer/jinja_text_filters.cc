@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "tokenizer/jinja_runtime.h"
-#include "utf8proc.h"
+#include <utf8proc.h>
 
 namespace sinter::tokenizer::jinja {
 namespace {

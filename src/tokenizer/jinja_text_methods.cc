@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "tokenizer/jinja_runtime.h"
-#include "utf8proc.h"
+#include <utf8proc.h>
 
 namespace sinter::tokenizer::jinja {
 namespace {
