@@ -168,6 +168,32 @@ TEST(CpuEmbedding, ForwardAndBackwardMatchReference) {
   EXPECT_THROW(cpu_table()->embedding_forward(stream(), bad), base::Error);
 }
 
+// What makes the CPU batch-invariant: rows 5 to 8 of 20, computed with the others and alone.
+TEST(CpuRows, ARowDoesNotDependOnTheOthers) {
+  constexpr int64_t kRows = 20, kWidth = 96, kFirst = 5, kCount = 4;
+  for (const Format& format : kFormats) {
+    Tensor x = random_tensor({kRows, kWidth}, format.dtype, 1, 2.0f), cos_sin = random_tensor({kRows, 32}, DType::f32, 2);
+    std::vector<int32_t> targets(kRows, 7);
+    auto run = [&](int64_t first, int64_t count) {
+      Tensor y = empty_tensor({count, kWidth / 2}, format.dtype), rotated = clone(x.slice(first, count)), logits = clone(rotated);
+      Tensor losses = empty_tensor({count}, DType::f32), probs = empty_tensor({count, kWidth}, DType::f32);
+      Tensor experts = empty_tensor({count, 4}, DType::i32), weights = empty_tensor({count, 4}, DType::f32);
+      const KernelTable& table = *cpu_table();
+      table.activation_forward(stream(), {.x = rotated, .y = y});
+      table.rope(stream(), {.num_rotated = 2, .head_dim = 32, .x = rotated, .cos_sin = cos_sin.slice(first, count)});
+      table.cross_entropy(stream(), {.logits = logits, .targets = int_tensor(targets).slice(first, count), .losses = losses,
+                                     .scale = random_tensor({1}, DType::f32, 3), .write_gradient = true});
+      table.router_forward(stream(), {.experts_per_token = 4, .logits = x.slice(first, count), .probs = probs,
+                                      .experts = experts, .weights = weights});
+      return std::vector<Tensor>{y, rotated, logits, losses, probs, experts, weights};
+    };
+    std::vector<Tensor> all = run(0, kRows), alone = run(kFirst, kCount);
+    for (size_t i = 0; i < all.size(); ++i) {
+      EXPECT_TRUE(bit_equal(all[i].slice(kFirst, kCount), alone[i])) << base::dtype_name(format.dtype) << ", output " << i;
+    }
+  }
+}
+
 TEST(CpuMemory, FillAxpbyAndCastsMatchReference) {
   for (const Format& from : kFormats) {
     for (const Format& to : kFormats) {
