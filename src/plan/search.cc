@@ -288,7 +288,7 @@ std::string slurm_script(const spec::ParallelSpec& p, const Cluster& cluster, co
                      (ranks + per_node - 1) / per_node, per_node);
   out += fmt::format("#SBATCH --gpus-per-node={}\n#SBATCH --gpus-per-task=1\n#SBATCH --exclusive\n", per_node);
   out += fmt::format("#SBATCH --time={}-{:02}:{:02}:00\n", minutes / 1440, minutes / 60 % 24, minutes % 60);
-  out += "#SBATCH --signal=B:USR1@120   # a checkpoint is written before the time ends\n";
+  out += "#SBATCH --signal=USR1@120   # to every rank: a checkpoint is written before the time ends\n";
   out += "#SBATCH --output=%x-%j.log\n\nset -euo pipefail\n";
   out += fmt::format("srun --kill-on-bad-exit=1 --cpu-bind=cores sinter train {}\n", recipe);
   return out;

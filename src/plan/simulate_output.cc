@@ -23,6 +23,16 @@ const char* action_word(spec::ActionKind kind) {
   return "?";
 }
 
+std::string escape_xml(const std::string& text) {
+  std::string out;
+  for (char c : text) {
+    if (c == '&') out += "&amp;";
+    else if (c == '<') out += "&lt;";
+    else out += c;
+  }
+  return out;
+}
+
 // Forwards blue, backwards green, one shade per model chunk.
 std::string colour(const SimulatedEvent& event) {
   bool is_forward = event.action.kind == spec::ActionKind::forward;
@@ -62,7 +72,7 @@ std::string timeline_svg(const PipelineTimeline& timeline, const std::string& ti
   std::string out = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" font-family=\"sans-serif\" font-size=\"11\">\n"
       "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"{}\" y=\"20\" font-size=\"14\">{}</text>\n",
-      kWidth, height, kLeft, title);
+      kWidth, height, kLeft, escape_xml(title));
   out += fmt::format("<text x=\"{}\" y=\"36\" fill=\"#555\">blue forward, green backward, red outline critical path</text>\n",
                      kLeft);
   std::vector<int64_t> path = timeline.critical_path();

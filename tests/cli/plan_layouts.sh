@@ -1,0 +1,40 @@
+# Drives plan check, search and simulate; args: program, scratch folder.
+set -euo pipefail
+sinter=$1; scratch=$2; here=$(cd "$(dirname "$0")" && pwd)
+rm -rf "$scratch"; mkdir -p "$scratch"
+
+"$sinter" plan check "$here/../golden/plan/vtrain.csv" | grep -q "vTrain single node"
+"$sinter" plan check --json "$here/../golden/plan/nanotron.csv" > "$scratch/check.json"
+"$sinter" plan search llama-3.1-70b --gpus 1024xH100 --batch 1024 --json --recipe "$scratch/layout.toml" \
+  --slurm "$scratch/job.sh" > "$scratch/search.json"
+"$sinter" plan simulate llama-3.1-70b --gpus 64xH100 --tp 4 --pp 4 --interleave 4 --batch 64 --straggler 1:2:1.5 \
+  --trace "$scratch/trace.json" --svg "$scratch/timeline.svg" --json > "$scratch/simulate.json"
+python3 - "$scratch" <<'PY'
+import json, sys, xml.dom.minidom
+folder = sys.argv[1] + "/"
+check = json.load(open(folder + "check.json"))
+assert check["rows"] == check["predicted"] + sum(u["rows"] for u in check["unpredicted"]), "rows are lost"
+search = json.load(open(folder + "search.json"))
+best = search["layouts"][0]
+assert best["dp"] * best["tp"] * best["pp"] * best["cp"] == 1024, best
+assert all(l["memory_bytes"] <= search["usable_bytes"] for l in search["layouts"])
+assert "--nodes=128\n" in open(folder + "job.sh").read()
+simulated = json.load(open(folder + "simulate.json"))
+assert simulated["ranks"] == 64 and simulated["slowest_pipeline"] == 1, simulated
+assert len(json.load(open(folder + "trace.json"))["traceEvents"]) > 100
+xml.dom.minidom.parse(folder + "timeline.svg")
+PY
+bash -n "$scratch/job.sh"
+
+refused() {  # expected words, then the command
+  words=$1; shift
+  if out=$("$sinter" "$@" 2>&1); then echo "accepted: $*"; exit 1; fi
+  case "$out" in *"$words"*) ;; *) echo "'$*' said: $out"; exit 1 ;; esac
+}
+refused "the least is 1" plan search llama-3.1-8b --gpus 0xH100
+refused "did you mean" plan search llama-3.1-8b --gpus 8xH10O
+refused "nearest that does is 4" plan search llama-3.1-8b --gpus 8xH100 --tp 3
+refused "does not fit" plan search llama-3.1-405b --gpus 8xT4 --batch 8
+refused "does not divide" plan simulate llama-3.1-8b --gpus 8xH100 --tp 5
+refused "interleaved pipelines need" plan simulate llama-3.1-8b --gpus 8xH100 --pp 4 --interleave 2 --batch 6
+refused "PIPELINE:STAGE:FACTOR" plan simulate llama-3.1-8b --gpus 8xH100 --pp 2 --straggler x
