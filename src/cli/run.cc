@@ -14,6 +14,7 @@ void add_verbs(CLI::App& app) {
   add_chat(app);
   add_eval(app);
   add_generate(app);
+  add_inspect(app);
   add_plan(app);
   add_data(app);
   add_tokenizer(app);

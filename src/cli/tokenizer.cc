@@ -163,7 +163,7 @@ void add_bpe_train(CLI::App& parent) {
   });
 }
 
-void add_inspect(CLI::App& parent) {
+void add_tokenizer_inspect(CLI::App& parent) {
   struct Options {
     std::string tokenizer, text;
     bool json = false, special = false;
@@ -208,7 +208,7 @@ void add_tokenizer(CLI::App& app) {
   add_encode(*verb);
   add_decode(*verb);
   add_bpe_train(*verb);
-  add_inspect(*verb);
+  add_tokenizer_inspect(*verb);
 }
 
 }  // namespace sinter::cli

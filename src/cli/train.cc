@@ -17,7 +17,7 @@ namespace {
 struct Flags {
   std::string recipe;
   std::vector<std::string> overrides;
-  bool is_dry_run = false, prints_recipe = false, is_quiet = false;
+  bool is_dry_run = false, prints_recipe = false, is_quiet = false, as_json = false;
 };
 
 // What the model says to each prompt, by the generator that serving uses.
@@ -51,7 +51,9 @@ void train(const Flags& flags, comm::Communicator& comm) {
     return;
   }
   train::Trainer trainer(recipe, comm);
-  if (comm.rank() == 0 && !flags.is_quiet) std::printf("%s\n", trainer.plan_text().c_str());
+  if (comm.rank() == 0 && !flags.is_quiet) {
+    std::printf("%s\n", (flags.as_json ? trainer.plan_json() : trainer.plan_text()).c_str());
+  }
   std::fflush(stdout);
   if (flags.is_dry_run) return;
   train::TrainHooks hooks;
@@ -92,6 +94,7 @@ void add_train(CLI::App& app) {
   verb->add_option("recipe", flags->recipe, "RECIPE.toml (docs/training.md lists its keys)")->required();
   verb->add_option("overrides", flags->overrides, "section.key=value, wins over the recipe");
   verb->add_flag("--dry-run", flags->is_dry_run, "print the plan (parameters, steps, tokens, memory) and stop");
+  verb->add_flag("--json", flags->as_json, "print the plan as JSON");
   verb->add_flag("--print-recipe", flags->prints_recipe, "print the effective recipe, every key written out, and stop");
   verb->add_flag("-q,--quiet", flags->is_quiet, "no plan and no plot");
   verb->callback([flags] { run_train(*flags); });

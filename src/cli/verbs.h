@@ -14,6 +14,7 @@ void add_bench(CLI::App& app);
 void add_chat(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_generate(CLI::App& app);
+void add_inspect(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_data(CLI::App& app);
 void add_tokenizer(CLI::App& app);

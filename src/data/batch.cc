@@ -17,14 +17,15 @@ std::vector<int32_t> MicroBatch::targets_ahead(int64_t j) const {
 BatchBuilder::BatchBuilder(int64_t num_windows, int64_t window, int64_t max_pieces, spec::Packing packing)
     : num_windows_(num_windows),
       window_(window),
-      // A short window needs one more sequence for its padding.
-      pieces_per_window_(packing == spec::Packing::documents ? max_pieces + 1 : 2),
+      // Among documents the padding of a short window is a sequence of its own; a stream simply goes on with it.
+      pieces_per_window_(packing == spec::Packing::documents ? max_pieces + 1 : 1),
       packing_(packing) {}
 
 void BatchBuilder::add(const TokenSource& source, int64_t index) {
   assert(!is_full());
   const int64_t count = source.read(index, tokens_, pieces_);
-  if (packing_ == spec::Packing::stream) pieces_ = {{0, count}};
+  ++filled_;
+  if (packing_ == spec::Packing::stream) return add_stream(count);
   for (const Piece& piece : pieces_) {
     batch_.add_sequence(std::span(tokens_).subspan(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.count)));
     for (int64_t i = piece.begin + 1; i < piece.begin + piece.count; ++i) {
@@ -35,7 +36,14 @@ void BatchBuilder::add(const TokenSource& source, int64_t index) {
     batch_.targets.push_back(is_last ? tokens_.back() : -1);
   }
   add_padding(window_ - count);
-  ++filled_;
+}
+
+void BatchBuilder::add_stream(int64_t count) {
+  batch_.targets.insert(batch_.targets.end(), tokens_.begin() + 1, tokens_.begin() + count + 1);
+  tokens_.resize(static_cast<size_t>(count));
+  tokens_.resize(static_cast<size_t>(window_), 0);
+  batch_.add_sequence(tokens_);
+  batch_.targets.resize(batch_.tokens.size(), -1);
 }
 
 void BatchBuilder::add_padding(int64_t count) {
@@ -79,6 +87,7 @@ const core::RaggedBatch& DeviceBatch::load(const MicroBatch& host) {
   copy(batch_.contexts, host.contexts);
   copy(batch_.targets, host.targets);
   batch_.host_contexts = host.contexts;
+  batch_.equal_lengths = core::has_equal_lengths(host.offsets, batch_.max_query, batch_.num_tokens);
   batch_.equal_lengths = core::has_equal_lengths(host.offsets, batch_.max_query, batch_.num_tokens);
   device.synchronize(device.stream());
   return batch_;

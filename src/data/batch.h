@@ -11,7 +11,7 @@
 namespace sinter::data {
 
 // One micro-batch in host memory. Token and sequence counts are the same for every batch of a run: unused sequences at
-// the end are empty, and tokens that pad a short window form a sequence of their own without targets.
+// the end are empty, and tokens that pad a short window have no targets.
 struct MicroBatch : core::HostBatch {
   int64_t num_supervised = 0;  // targets that are not -1
   // Targets of multi-token head j, which predicts j + 2 tokens ahead inside the same sequence.
@@ -31,6 +31,7 @@ class BatchBuilder {
   int64_t max_sequences() const { return num_windows_ * pieces_per_window_; }
 
  private:
+  void add_stream(int64_t count);
   void add_padding(int64_t count);  // a sequence without targets
   int64_t num_windows_, window_, pieces_per_window_, filled_ = 0;
   spec::Packing packing_;

@@ -151,6 +151,9 @@ TEST_F(Data, StreamPackingCrossesDocuments) {
   MicroBatch batch = builder.take();
   EXPECT_EQ(batch.targets, (std::vector<int32_t>{1, 2, 3, 4, 5}));
   EXPECT_EQ(batch.positions, (std::vector<int32_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(batch.offsets, (std::vector<int32_t>{0, 5}));
+  DeviceBatch device(core::runtime({}).allocator(), 5, 1, 5);
+  EXPECT_TRUE(device.load(batch).equal_lengths);
 }
 
 TEST_F(Data, ShortValidationWindowIsPaddedWithoutTargets) {

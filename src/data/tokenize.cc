@@ -105,8 +105,7 @@ class ShardStream {
       const size_t number = result_.shards.size();
       result_.shards.push_back(number == 0 ? output_ + kShardExtension
                                            : fmt::format("{}-{:05}{}", output_, number, kShardExtension));
-      writer_ = std::make_unique<TokenShardWriter>(result_.shards.back(), tokenizer_.vocab_size(),
-                                                   hash_);
+      writer_ = std::make_unique<TokenShardWriter>(result_.shards.back(), tokenizer_.vocab_size(), hash_);
     }
     writer_->add_document(document);
     result_.num_documents += 1;
@@ -174,7 +173,13 @@ std::vector<spec::SourceRecipe> prepare_sources(const std::vector<spec::SourceRe
     fs::create_directories(cache);
     TokenizeOptions whole = options;
     whole.max_shard_tokens = INT64_MAX;
+    base::ProgressLine line;
+    whole.progress = [&](int64_t done, int64_t all) {
+      line.update(fmt::format("tokenizing {}: {} of {}", source.path, base::format_bytes(double(done)),
+                              base::format_bytes(double(all))));
+    };
     const TokenizeResult result = tokenize_files({source.path}, stem, *tokenizer, whole);
+    line.finish();
     base::log_info(
         "tokenized {}: {} documents, {} tokens, {:.2f} bytes a token", source.path,
         base::format_grouped(result.num_documents), base::format_grouped(result.num_tokens),

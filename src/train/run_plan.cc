@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -207,6 +208,29 @@ std::string describe(const RunPlan& plan, comm::Communicator& comm) {
   table.add_row(
       {"all", format_grouped(static_cast<int64_t>(plan.memory_bytes())), format_bytes(double(plan.memory_bytes()))});
   return text + table.to_string();
+}
+
+std::string describe_json(const RunPlan& plan, comm::Communicator& comm) {
+  nlohmann::json memory = nlohmann::json::object(), sources = nlohmann::json::array();
+  for (const MemoryRow& row : plan.memory_rows) memory[row.what] = row.bytes;
+  memory["all"] = plan.memory_bytes();
+  for (const auto& source : plan.loader->sources()) {
+    sources.push_back(
+        {{"path", source->path()}, {"documents", source->num_documents()}, {"tokens", source->num_tokens()}});
+  }
+  const spec::ParameterCounts counts = spec::count_parameters(plan.model);
+  const nlohmann::json out{{"family", spec::family_name(plan.model.family)},
+                           {"parameters", counts.total},
+                           {"active_parameters", counts.active},
+                           {"steps", plan.steps},
+                           {"tokens", plan.tokens()},
+                           {"batch_tokens", plan.batches->sequences_at(plan.steps) * plan.shape.window},
+                           {"micro_batches", plan.shape.max_micro_batches},
+                           {"ranks", comm.size()},
+                           {"flops_per_token", plan.flops_per_token},
+                           {"sources", sources},
+                           {"memory_bytes", memory}};
+  return out.dump(2);
 }
 
 }  // namespace sinter::train

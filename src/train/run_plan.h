@@ -37,6 +37,8 @@ struct RunPlan {
 
 // Text sources are tokenized by rank 0 while the others wait.
 RunPlan make_run_plan(const spec::Recipe& recipe, comm::Communicator& comm);
+// The plan for people, and as a JSON object.
 std::string describe(const RunPlan& plan, comm::Communicator& comm);
+std::string describe_json(const RunPlan& plan, comm::Communicator& comm);
 
 }  // namespace sinter::train

@@ -105,6 +105,7 @@ class Run {
     const std::string path =
         recipe_.log.metrics.empty() ? recipe_.checkpoint.dir + "/metrics.jsonl" : recipe_.log.metrics;
     metrics_ = std::make_unique<MetricsFile>(path, state_.step);
+    if (!metrics_->losses().empty()) result_.loss = metrics_->losses().back();
     peak_flops_ = measure_matmul_flops(plan_.device, plan_.shape.compute) * comm_.size();
     base::log_info("peak {} in {} matrix products, measured", format_flops(peak_flops_),
                    base::dtype_name(plan_.shape.compute));
@@ -148,6 +149,7 @@ class Run {
                          static_cast<double>(result.num_supervised));
       }
     } else if (verdict == Verdict::skip) {
+      progress_.finish();
       base::log_warning("step {} skipped: {}", step + 1, reason);
     } else {
       base::log_error("stopped at step {}: {}", step + 1, reason);
@@ -295,6 +297,7 @@ Trainer::Trainer(const spec::Recipe& recipe, comm::Communicator& comm) : comm_(c
 Trainer::~Trainer() = default;
 
 std::string Trainer::plan_text() const { return describe(*plan_, comm_); }
+std::string Trainer::plan_json() const { return describe_json(*plan_, comm_); }
 
 TrainResult Trainer::run(const TrainHooks& hooks) {
   Run run(*plan_, comm_, hooks);

@@ -40,6 +40,7 @@ class Trainer {
   ~Trainer();
   // Parameters, batch, steps, data, memory: what --dry-run prints.
   std::string plan_text() const;
+  std::string plan_json() const;
   const RunPlan& plan() const { return *plan_; }
   // Trains to the end of the recipe, or until a signal, the time limit or the guard stops it.
   TrainResult run(const TrainHooks& hooks = {});

@@ -1,0 +1,100 @@
+#include "data/tokenize.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "data/token_shard.h"
+#include "tokenizer/train.h"
+
+namespace sinter::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+tokenizer::Tokenizer make_tokenizer() {
+  const std::vector<std::string_view> texts{"the cat sat on the mat. the dog sat on the cat."};
+  tokenizer::TrainOptions options;
+  options.vocab_size = 280;
+  options.special_tokens = {"<|endoftext|>"};
+  return tokenizer::train_bpe(texts, options).tokenizer;
+}
+
+class Tokenize : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    base::set_log_level(base::LogLevel::error);
+    folder_ = fs::temp_directory_path() / ("sinter_tokenize_" + std::to_string(::getpid()));
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  std::string write(const std::string& name, const std::string& content) {
+    std::ofstream(folder_ / name, std::ios::binary) << content;
+    return (folder_ / name).string();
+  }
+  std::vector<std::string> documents_of(const std::string& path) {
+    const TokenShard shard(path);
+    std::vector<std::string> out;
+    for (int64_t d = 0; d < shard.num_documents(); ++d) {
+      std::vector<int32_t> ids(static_cast<size_t>(shard.document_begin(d + 1) - shard.document_begin(d)));
+      shard.read(shard.document_begin(d), static_cast<int64_t>(ids.size()), ids.data());
+      out.push_back(tokenizer_.decode(ids));
+    }
+    return out;
+  }
+  fs::path folder_;
+  tokenizer::Tokenizer tokenizer_ = make_tokenizer();
+};
+
+TEST_F(Tokenize, DocumentsComeBackWithTheirBorders) {
+  const std::string text = write("a.txt", "the cat<|endoftext|>\n \n<|endoftext|>a dog\n");
+  const std::string lines = write("b.jsonl", "{\"text\": \"one\"}\n\n{\"text\": \"two\", \"id\": 3}\n");
+  const TokenizeResult result = tokenize_files({text, lines}, (folder_ / "out.tok").string(), tokenizer_, {});
+  ASSERT_EQ(result.shards.size(), 1u);
+  EXPECT_EQ(result.num_documents, 4);
+  const std::string e = "<|endoftext|>";
+  EXPECT_EQ(documents_of(result.shards[0]),
+            (std::vector<std::string>{e + "the cat" + e, e + "a dog\n" + e, e + "one" + e, e + "two" + e}));
+}
+
+TEST_F(Tokenize, ManyTokensFillSeveralShardsWithWholeDocuments) {
+  std::string text;
+  for (int i = 0; i < 50; ++i) text += "the cat sat<|endoftext|>";
+  TokenizeOptions options;
+  options.max_shard_tokens = 60;
+  const TokenizeResult result = tokenize_files({write("a.txt", text)}, (folder_ / "out").string(), tokenizer_, options);
+  EXPECT_GT(result.shards.size(), 2u);
+  int64_t documents = 0;
+  for (const std::string& shard : result.shards) documents += TokenShard(shard).num_documents();
+  EXPECT_EQ(documents, 50);
+}
+
+TEST_F(Tokenize, ABadLineIsNamed) {
+  const std::string lines = write("b.jsonl", "{\"text\": \"one\"}\n{\"txt\": 1}\n");
+  try {
+    tokenize_files({lines}, (folder_ / "out").string(), tokenizer_, {});
+    FAIL();
+  } catch (const base::Error& e) {
+    EXPECT_NE(std::string(e.what()).find("line 2"), std::string::npos) << e.what();
+  }
+  EXPECT_THROW(tokenize_files({write("empty.txt", " \n")}, (folder_ / "out").string(), tokenizer_, {}), base::Error);
+}
+
+TEST_F(Tokenize, TextSourcesAreTokenizedOnceAndAgainWhenTheyChange) {
+  const std::string text = write("a.txt", "the cat sat on the mat"), cache = (folder_ / "cache").string();
+  const auto first = prepare_sources({{text, 2.0}}, cache, &tokenizer_, {});
+  const auto written = fs::last_write_time(first[0].path);
+  const auto again = prepare_sources({{text, 2.0}}, cache, &tokenizer_, {});
+  EXPECT_EQ(first[0].path, again[0].path);
+  EXPECT_EQ(fs::last_write_time(again[0].path), written);
+  EXPECT_EQ(again[0].weight, 2.0);
+  write("a.txt", "the dog");
+  EXPECT_NE(prepare_sources({{text, 2.0}}, cache, &tokenizer_, {})[0].path, first[0].path);
+  EXPECT_THROW(prepare_sources({{text, 1.0}}, cache, nullptr, {}), base::Error);
+}
+
+}  // namespace
+}  // namespace sinter::data
