@@ -119,13 +119,24 @@ HWY_INLINE Floats exp_nonpositive(Floats x) {
   return hn::IfThenZeroElse(hn::Lt(x, set(-87.0f)), scaled);
 }
 
+// 1 / x within 1 ulp or so, for x in the middle of the range: 14 bits of an estimate doubled by one Newton step cost a
+// third of a division on AVX-512. Other targets have only 12 bits, or none.
+HWY_INLINE Floats reciprocal(Floats x) {
+  if constexpr (kLanes < 16) {
+    return hn::Div(set(1.0f), x);
+  } else {
+    Floats estimate = hn::ApproximateReciprocal(x);
+    return hn::MulAdd(estimate, hn::NegMulAdd(x, estimate, set(1.0f)), estimate);
+  }
+}
+
 // 1 / (1 + e^-x) and one minus it, both without cancellation.
 struct Sigmoid {
   Floats value, rest;
 };
 HWY_INLINE Sigmoid sigmoid(Floats x) {
   Floats small = exp_nonpositive(hn::Neg(hn::Abs(x)));
-  Floats large_part = hn::Div(set(1.0f), hn::Add(set(1.0f), small)), small_part = hn::Mul(small, large_part);
+  Floats large_part = reciprocal(hn::Add(set(1.0f), small)), small_part = hn::Mul(small, large_part);
   auto negative = hn::Lt(x, zero());
   return {hn::IfThenElse(negative, small_part, large_part), hn::IfThenElse(negative, large_part, small_part)};
 }
