@@ -51,8 +51,8 @@ struct MatmulKernel {
   int unit_multiple;  // panels hold a multiple of this many units of K
   void (*pack_a)(const PackSource&, const PackRange&, uint32_t* panels);
   void (*pack_b)(const PackSource&, const PackRange&, uint32_t* panels);
-  // tile (rows x columns, full width) = (continues ? tile : 0) + a b over `units` units; only the first `num_rows` rows
-  // need be written.
+  // tile (num_rows x columns, full width) = (continues ? tile : 0) + a b over `units` units. Rows of the tile past
+  // num_rows are left alone.
   void (*multiply)(int num_rows, int64_t units, const uint32_t* a, const uint32_t* b, float* tile, int64_t tile_stride,
                    bool continues);
   void (*finish)(const TileOutput&);

@@ -38,17 +38,22 @@ struct Blocking {
 };
 
 // Units of K in a block.
-int64_t choose_units(const MatmulKernel& kernel, const Product& p, int64_t total_units) {
-  // One panel of rows against a weight packed ahead reads everything once: nothing to keep in a cache but the rows.
-  bool is_one_pass = p.m <= kernel.rows && p.packed_b.data && !p.packed_b.is_narrow;
-  int64_t most = is_one_pass ? std::max(kMaxBlockUnits, l2_bytes() / 2 / (kernel.rows * 4)) : kMaxBlockUnits;
+int64_t choose_units(const MatmulKernel& kernel, const Product& p, int64_t total_units, bool sums_in_c) {
+  int64_t most = kMaxBlockUnits;
+  if (p.m <= kernel.rows && p.packed_b.data && !p.packed_b.is_narrow) {
+    // One panel of rows against a weight packed ahead reads everything once: only the rows need stay in a cache.
+    most = std::max(most, l2_bytes() / 2 / (kernel.rows * 4));
+  } else if (!sums_in_c) {
+    // Sums that cannot wait in c go through memory of their own between blocks: longer blocks, as far as a panel fits.
+    most = std::clamp(l2_bytes() / 2 / (kernel.columns * 4), most, 2 * most);
+  }
   int64_t num_blocks = std::max<int64_t>(1, divide_up(total_units, most));
   return std::max<int64_t>(kernel.unit_multiple, round_up(divide_up(total_units, num_blocks), kernel.unit_multiple));
 }
 
 Blocking choose_blocking(const MatmulKernel& kernel, const Product& p, int64_t total_units, bool sums_in_c) {
   Blocking cut;
-  cut.units = choose_units(kernel, p, total_units);
+  cut.units = choose_units(kernel, p, total_units, sums_in_c);
   bool needs_partials = total_units > cut.units && !sums_in_c;
   int64_t row_panels = divide_up(p.m, kernel.rows), column_panels = divide_up(p.n, kernel.columns);
   int64_t max_row_panels = std::max<int64_t>(1, kMaxPackedUnits / (cut.units * kernel.rows));
@@ -190,7 +195,7 @@ class ProductRun {
   void run_tile(const uint32_t* a, const uint32_t* b, int64_t row, int num_rows, int64_t column) {
     int64_t columns = std::min<int64_t>(kernel_.columns, block_columns() - column);
     int64_t c_at = (first_row_ + row) * p_.n + first_column_ + column;
-    float* sums_of_c = static_cast<float*>(p_.c) + c_at;  // meant only when c holds the sums
+    float* sums_of_c = sums_in_c_ ? static_cast<float*>(p_.c) + c_at : nullptr;
     bool fits = columns == kernel_.columns;
     alignas(64) float edge[kMaxTileElements];
     float* tile = edge;
@@ -205,7 +210,8 @@ class ProductRun {
       copy_sums(sums_of_c, p_.n, edge, stride, num_rows, columns);
     }
     kernel_.multiply(num_rows, block_units(), a, b, tile, stride, !is_first());
-    if (is_last() && !(is_plain_ && tile == sums_of_c)) {
+    bool is_done = is_plain_ && tile == sums_of_c;
+    if (is_last() && !is_done) {
       void* c = static_cast<char*>(p_.c) + c_at * static_cast<int64_t>(base::dtype_bytes(p_.c_dtype));
       const void* bias = p_.bias ? static_cast<const char*>(p_.bias) +
                                        (first_column_ + column) * static_cast<int64_t>(base::dtype_bytes(p_.c_dtype))

@@ -44,7 +44,8 @@ double excess_error(const MatmulArgs& args, int64_t k) {
   run(args);
   reference_table()->matmul(core::runtime({}).stream(), expected);
   std::vector<float> ours = core::to_host_floats(args.c), theirs = core::to_host_floats(expected.c);
-  double limit = 1e-6 * std::sqrt(static_cast<double>(k) + 1) * (1 + std::fabs(args.alpha));
+  // A chain of K sums of products below 1 in size wanders by about K * 1e-8; four times that, and room for short ones.
+  double limit = (2e-6 + 4e-8 * static_cast<double>(k)) * (1 + std::fabs(args.alpha));
   double relative = args.c.dtype() == DType::bf16 ? 1.0 / 128 : args.c.dtype() == DType::f16 ? 1.0 / 1024 : 1e-6;
   double worst = 0;
   for (size_t i = 0; i < ours.size(); ++i) {
@@ -112,10 +113,10 @@ TEST_P(Matmul, EveryTransposeAndFormatMatchesTheReference) {
 }
 
 TEST_P(Matmul, BiasScaleAndAccumulationMatchTheReferenceAlsoOverSeveralBlocksOfK) {
-  for (int64_t k : {40, 2100, 4200}) {
+  for (int64_t k : {40, 2100, 8300}) {
     for (auto [dtype, c_dtype] : kFormats) {
       for (int mode = 0; mode < 8; ++mode) {
-        MatmulArgs args = make_args({19, 53, k, false, true, dtype, c_dtype});
+        MatmulArgs args = make_args({11, 53, k, false, true, dtype, c_dtype});
         if (mode & 1) args.bias = random_tensor({53}, c_dtype, 4);
         if (mode & 2) args.alpha = -0.37f;
         args.accumulate = mode & 4;
@@ -127,11 +128,21 @@ TEST_P(Matmul, BiasScaleAndAccumulationMatchTheReferenceAlsoOverSeveralBlocksOfK
 }
 
 TEST_P(Matmul, BlocksOfRowsAndColumnsMatchTheReference) {
-  // More rows than a block of packed rows holds beside partial sums, and more columns than one block of those.
-  EXPECT_LE(excess_error(make_args({1100, 60, 1100, true, false, DType::bf16, DType::bf16}), 1100), 1.0);
-  MatmulArgs wide = make_args({1030, 4200, 33, false, true, DType::f32, DType::f32});
-  wide.accumulate = true;
-  EXPECT_LE(excess_error(wide, 33), 1.0);
+  EXPECT_LE(excess_error(make_args({1100, 30, 4200, true, false, DType::bf16, DType::bf16}), 4200), 1.0);
+  // Partial sums that do not fit in one block of them: held against the reference by a few rows, bit by bit against
+  // those.
+  if (GetParam() == MatmulIsa::portable) return;  // a second of work, and nothing in it depends on the level
+  MatmulArgs whole = make_args({1030, 4200, 2100});
+  whole.accumulate = true;
+  Tensor before = copy_of(whole.c);
+  run(whole);
+  for (auto [first, rows] : {std::pair<int64_t, int64_t>{0, 3}, {1023, 7}}) {
+    MatmulArgs part = whole;
+    part.a = whole.a.slice(first, rows);
+    part.c = copy_of(before.slice(first, rows));
+    EXPECT_LE(excess_error(part, 2100), 1.0);
+    EXPECT_EQ(std::memcmp(part.c.raw(), whole.c.slice(first, rows).raw(), part.c.bytes()), 0);
+  }
 }
 
 TEST_P(Matmul, NothingToSumGivesBiasOrKeepsC) {
@@ -178,7 +189,7 @@ TEST_P(Matmul, GroupsMatchTheReference) {
 }
 
 TEST_P(Matmul, ARowHasTheSameBitsWhateverTheOtherRowsTheThreadsAndThePacking) {
-  const int64_t m = 75, n = 203, k = 2333;  // several blocks of K
+  const int64_t m = 75, n = 103, k = 4333;  // several blocks of K
   for (auto [dtype, c_dtype] : kFormats) {
     MatmulArgs whole = make_args({m, n, k, false, true, dtype, c_dtype});
     base::set_num_threads(1);

@@ -72,7 +72,6 @@ void multiply_tile(int num_rows, int64_t units, const uint32_t* a, const uint32_
   }
 }
 
-// One line of 4-byte units, read element by element.
 inline float read_float(const void* data, base::DType dtype, int64_t i) {
   switch (dtype) {
     case base::DType::bf16:
