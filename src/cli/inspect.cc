@@ -1,19 +1,23 @@
-// sinter inspect: what is in a model folder, a checkpoint, a safetensors file or a token shard.
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/text.h"
+#include "base/threads.h"
 #include "cli/verbs.h"
 #include "data/token_shard.h"
 #include "io/tensor_folder.h"
 #include "spec/hf_config.h"
 #include "spec/parameters.h"
+#include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 #include "train/checkpoint.h"
 
@@ -21,161 +25,370 @@ namespace sinter::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using base::format_bytes;
-using base::format_grouped;
-using nlohmann::json;
+using nlohmann::ordered_json;
 
 struct Flags {
   std::string path;
-  bool lists_tensors = false, prints_recipe = false, as_json = false;
+  bool as_json = false, is_summary = false, with_values = false, with_recipe = false;
 };
 
-// Lines "key  value" for people and the same as JSON.
-class Report {
- public:
-  void add(const std::string& key, const std::string& text, json value) {
-    lines_ += fmt::format("{:<14} {}\n", key, text);
-    json_[key] = std::move(value);
-  }
-  void add(const std::string& key, const std::string& text) { add(key, text, text); }
-  void add(const std::string& key, int64_t number) { add(key, format_grouped(number), number); }
-  void add_tensors(const std::vector<io::TensorEntry>& entries) {
-    base::Table table({"tensor", "dtype", "shape", "bytes"});
-    json list = json::array();
-    for (const io::TensorEntry& e : entries) {
-      table.add_row({e.name, std::string(base::dtype_name(e.dtype)), io::shape_to_string(e.shape),
-                     format_grouped(int64_t(e.bytes.size()))});
-      list.push_back(
-          {{"name", e.name}, {"dtype", base::dtype_name(e.dtype)}, {"shape", e.shape}, {"bytes", e.bytes.size()}});
-    }
-    tables_ += table.to_string() + "\n";
-    json_["tensors"] = std::move(list);
-  }
-  void print(bool as_json) const {
-    if (as_json) {
-      std::printf("%s\n", json_.dump(2).c_str());
-    } else {
-      std::printf("%s%s", lines_.c_str(), tables_.c_str());
-    }
-  }
+// What stands in the path: a JSON object for --json, and lines and a table for people, filled by the same functions.
+struct Report {
+  ordered_json json = ordered_json::object();
+  std::vector<std::pair<std::string, std::string>> lines;  // label, text
+  std::optional<base::Table> table;
+  std::string recipe;  // of a checkpoint, when asked for
 
- private:
-  std::string lines_, tables_;
-  json json_ = json::object();
+  void add(std::string label, std::string text) { lines.emplace_back(std::move(label), std::move(text)); }
 };
 
-void describe_spec(Report& report, const spec::ModelSpec& spec) {
-  const spec::ParameterCounts counts = spec::count_parameters(spec);
-  report.add("family", spec::family_name(spec.family));
-  report.add("parameters", counts.total);
-  if (counts.active != counts.total) report.add("active", counts.active);
-  report.add("layers", spec.num_layers);
-  report.add("hidden", spec.hidden);
-  report.add("heads", fmt::format("{} query, {} key/value, of {}", spec.num_heads, spec.num_kv_heads, spec.head_dim));
-  report.add("mlp", spec.ffn);
-  if (spec.moe.num_experts > 0) {
-    report.add("experts",
-               fmt::format("{}, {} per token, of {}", spec.moe.num_experts, spec.moe.experts_per_token, spec.moe.ffn));
-  }
-  report.add("vocabulary", spec.vocab_size);
-  report.add("context", spec.max_positions);
-  report.add("tied head", spec.tied_head ? "yes" : "no");
+std::string join(const std::string& folder, std::string_view name) { return (fs::path(folder) / name).string(); }
+std::string parameters_text(int64_t count) {
+  return fmt::format("{} ({})", base::format_grouped(count), base::format_count(static_cast<double>(count)));
 }
 
-void describe_tensors(Report& report, const std::string& folder, bool lists) {
-  const io::TensorFolder tensors(folder);
-  std::map<std::string, int64_t> formats;
-  for (const io::TensorEntry& e : tensors.entries())
-    formats[std::string(base::dtype_name(e.dtype))] += e.num_elements();
+// ---- config --------------------------------------------------------------------------------------------------------
+
+std::string describe_layers(const spec::ModelSpec& m) {
+  std::string heads = m.num_heads == m.num_kv_heads
+                          ? fmt::format("{} heads of {}", m.num_heads, m.head_dim)
+                          : fmt::format("{} heads of {} on {} KV heads", m.num_heads, m.head_dim, m.num_kv_heads);
+  std::string mlp = m.ffn > 0 ? fmt::format("{}MLP {}", m.gated_mlp ? "gated " : "", m.ffn) : "";
+  if (m.moe.num_experts > 0) {
+    auto num_sparse = std::count_if(m.sparse_layers.begin(), m.sparse_layers.end(), [](uint8_t s) { return s != 0; });
+    if (num_sparse == m.num_layers) mlp.clear();  // no layer uses the dense width
+    mlp += fmt::format("{}{} of {} experts of {} in {} layers", mlp.empty() ? "" : ", ", m.moe.experts_per_token,
+                       m.moe.num_experts, m.moe.ffn, num_sparse);
+  }
+  return fmt::format("{} layers, width {}, {}, {}", m.num_layers, m.hidden, heads, mlp);
+}
+
+void add_config(const std::string& path, Report& report) {
+  nlohmann::json config = base::load_json(path);
+  auto type = config.is_object() ? config.value("model_type", nlohmann::json()) : nlohmann::json();
+  try {
+    spec::ModelSpec m = spec::parse_hf_config(config, path);
+    spec::ParameterCounts counts = spec::count_parameters(m);
+    int64_t window = m.window.empty() ? 0 : *std::max_element(m.window.begin(), m.window.end());
+    report.add("model", fmt::format("{}: {}", spec::family_name(m.family), describe_layers(m)));
+    report.add("text",
+               fmt::format("vocabulary {}, context {}{}{}", base::format_grouped(m.vocab_size),
+                           base::format_grouped(m.max_positions), window > 0 ? fmt::format(", window {}", window) : "",
+                           m.tied_head ? ", head tied to the embedding" : ""));
+    std::string active =
+        counts.active != counts.total ? ", " + parameters_text(counts.active) + " active per token" : "";
+    report.add("parameters", parameters_text(counts.total) + active);
+    report.json["model"] = {{"family", spec::family_name(m.family)},
+                            {"layers", m.num_layers},
+                            {"hidden", m.hidden},
+                            {"heads", m.num_heads},
+                            {"kv_heads", m.num_kv_heads},
+                            {"head_dim", m.head_dim},
+                            {"ffn", m.ffn},
+                            {"experts", m.moe.num_experts},
+                            {"experts_per_token", m.moe.experts_per_token},
+                            {"vocab_size", m.vocab_size},
+                            {"max_positions", m.max_positions},
+                            {"tied_head", m.tied_head}};
+    report.json["parameters"] = {{"total", counts.total}, {"active", counts.active}, {"embedding", counts.embedding}};
+  } catch (const base::Error& e) {  // a model this program cannot run can still be looked at
+    report.add("model", fmt::format("{}, not one this program runs: {}",
+                                    type.is_string() ? type.get<std::string>() : "unknown", e.what()));
+    report.json["model"] = {{"model_type", type}, {"problem", e.what()}};
+  }
+}
+
+// ---- tensors -------------------------------------------------------------------------------------------------------
+
+struct Values {
+  double mean = 0, deviation = 0, largest = 0;
+  int64_t num_bad = 0;  // NaN or infinite
+};
+
+Values measure(const io::TensorEntry& entry) {
+  constexpr int64_t kPiece = 1 << 16;
+  int64_t count = entry.num_elements();
+  size_t width = base::dtype_bytes(entry.dtype);
+  std::vector<Values> pieces(static_cast<size_t>((count + kPiece - 1) / kPiece));  // mean holds sums, deviation squares
+  base::parallel_for(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
+    std::vector<double> buffer(kPiece);
+    for (int64_t p = begin; p < end; ++p) {
+      int64_t size = std::min(kPiece, count - p * kPiece);
+      base::convert_elements(entry.dtype, entry.bytes.data() + static_cast<size_t>(p * kPiece) * width,
+                             base::DType::f64, buffer.data(), static_cast<size_t>(size));
+      Values& v = pieces[static_cast<size_t>(p)];
+      for (int64_t i = 0; i < size; ++i) {
+        double x = buffer[static_cast<size_t>(i)];
+        if (!std::isfinite(x)) {
+          ++v.num_bad;
+          continue;
+        }
+        v.mean += x;
+        v.deviation += x * x;
+        v.largest = std::max(v.largest, std::abs(x));
+      }
+    }
+  });
+  Values all;
+  for (const Values& v : pieces) {
+    all.mean += v.mean;
+    all.deviation += v.deviation;
+    all.largest = std::max(all.largest, v.largest);
+    all.num_bad += v.num_bad;
+  }
+  auto good = static_cast<double>(std::max<int64_t>(1, count - all.num_bad));
+  all.mean /= good;
+  all.deviation = std::sqrt(std::max(0.0, all.deviation / good - all.mean * all.mean));
+  return all;
+}
+
+void add_tensors(const std::vector<io::TensorEntry>& entries, size_t num_files, const Flags& flags, Report& report) {
+  int64_t num_elements = 0, num_bad = 0;
+  uint64_t num_bytes = 0;
+  std::map<std::string_view, int64_t> by_dtype;
+  std::vector<std::string> header{"tensor", "dtype", "shape", "bytes"};
+  if (flags.with_values) header.insert(header.end(), {"mean", "std", "|max|", "not finite"});
+  base::Table table(header);
+  ordered_json list = ordered_json::array();
+  for (const io::TensorEntry& e : entries) {
+    num_elements += e.num_elements();
+    num_bytes += e.bytes.size();
+    by_dtype[base::dtype_name(e.dtype)] += e.num_elements();
+    std::vector<std::string> row{e.name, std::string(base::dtype_name(e.dtype)), io::shape_to_string(e.shape),
+                                 base::format_grouped(static_cast<int64_t>(e.bytes.size()))};
+    ordered_json item = {
+        {"name", e.name}, {"dtype", base::dtype_name(e.dtype)}, {"shape", e.shape}, {"bytes", e.bytes.size()}};
+    if (flags.with_values && base::is_floating(e.dtype)) {
+      Values v = measure(e);
+      num_bad += v.num_bad;
+      for (double x : {v.mean, v.deviation, v.largest}) row.push_back(fmt::format("{:.4g}", x));
+      row.push_back(base::format_grouped(v.num_bad));
+      item["mean"] = v.mean;
+      item["std"] = v.deviation;
+      item["abs_max"] = v.largest;
+      item["not_finite"] = v.num_bad;
+    } else if (flags.with_values) {
+      row.insert(row.end(), 4, "");
+    }
+    table.add_row(std::move(row));
+    list.push_back(std::move(item));
+  }
+  std::string dtypes;
+  for (const auto& [name, count] : by_dtype) {
+    double share = num_elements > 0 ? 100.0 * static_cast<double>(count) / static_cast<double>(num_elements) : 0;
+    dtypes += (dtypes.empty() ? "" : ", ") +
+              (by_dtype.size() == 1 ? std::string(name) : fmt::format("{} {:.3g}%", name, share));
+  }
+  report.add("tensors",
+             fmt::format("{} with {} elements in {} file{}, {}{}{}", entries.size(), parameters_text(num_elements),
+                         num_files, num_files == 1 ? "" : "s", base::format_bytes(static_cast<double>(num_bytes)),
+                         dtypes.empty() ? "" : ", ", dtypes));
+  if (num_bad > 0) report.add("", fmt::format("{} values are NaN or infinite", base::format_grouped(num_bad)));
+  report.json["tensors"] = {
+      {"count", entries.size()}, {"elements", num_elements}, {"bytes", num_bytes}, {"files", num_files}};
+  if (flags.is_summary) return;
+  report.json["tensors"]["list"] = std::move(list);
+  report.table = std::move(table);
+}
+
+void add_metadata(const std::map<std::string, std::string>& metadata, Report& report) {
   std::string text;
-  for (const auto& [name, elements] : formats)
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", format_grouped(elements), name);
-  report.add("weights",
-             fmt::format("{} tensors ({}) in {} file{}, {}", tensors.entries().size(), text, tensors.files().size(),
-                         tensors.files().size() == 1 ? "" : "s", format_bytes(double(tensors.size_bytes()))));
-  if (lists) report.add_tensors(tensors.entries());
+  for (const auto& [key, value] : metadata) text += fmt::format("{}{}={}", text.empty() ? "" : ", ", key, value);
+  if (!text.empty()) report.add("metadata", text);
+  report.json["metadata"] = metadata;
 }
 
-void describe_state(Report& report, const std::string& folder, bool prints_recipe) {
-  const std::string path = folder + "/state/index.json";
-  const train::StateIndex index = train::parse_state_index(base::read_file(path), path);
-  std::map<std::string, int64_t> kinds;
-  for (const train::StateEntry& entry : index.entries) {
-    for (const train::StatePiece& piece : entry.pieces) kinds[entry.kind] += piece.count;
+// ---- tokenizer -----------------------------------------------------------------------------------------------------
+
+bool has_tokenizer(const std::string& folder) {
+  return fs::exists(join(folder, "tokenizer.json")) || fs::exists(join(folder, "tokenizer.model"));
+}
+
+void add_tokenizer_of(const std::string& path, Report& report) {
+  tokenizer::Tokenizer t = tokenizer::Tokenizer::load(path);
+  const tokenizer::SpecialIds& ids = t.special_ids();
+  std::string specials;
+  for (auto [name, id] : {std::pair{"BOS", ids.bos}, {"EOS", ids.eos}, {"PAD", ids.pad}, {"UNK", ids.unk}}) {
+    if (id >= 0) specials += fmt::format(", {} {} {}", name, id, t.token_text(id));
   }
+  report.add("tokenizer", fmt::format("{} ids{}", base::format_grouped(t.vocab_size()), specials));
+  report.add("", t.description());
+  report.json["tokenizer"] = {
+      {"vocab_size", t.vocab_size()},  {"bos", ids.bos}, {"eos", ids.eos}, {"pad", ids.pad}, {"unk", ids.unk},
+      {"description", t.description()}};
+}
+
+void add_chat_templates(const std::string& folder, Report& report) {
+  tokenizer::ChatTemplate chat = tokenizer::ChatTemplate::load(folder);
   std::string text;
-  for (const auto& [kind, elements] : kinds)
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", kind, format_grouped(elements));
-  report.add("step", index.run.step);
-  report.add("updates", index.run.updates);
-  report.add("tokens seen", index.run.tokens);
-  report.add("state", fmt::format("{} (f32), written by {} rank{}", text, index.ranks, index.ranks == 1 ? "" : "s"));
-  if (prints_recipe) report.add("recipe", "\n" + index.run.recipe, index.run.recipe);
-}
-
-// A run's folder stands for its newest checkpoint.
-std::string resolve_folder(const std::string& path) {
-  if (fs::exists(path + "/config.json") || fs::exists(path + "/state/index.json") || !fs::exists(path + "/latest"))
-    return path;
-  return path + "/latest";
-}
-
-void inspect_folder(Report& report, const std::string& folder, const Flags& flags) {
-  const bool has_config = fs::exists(folder + "/config.json"), has_state = fs::exists(folder + "/state/index.json");
-  SINTER_CHECK(has_config || has_state || io::has_tensors(folder),
-               "'{}' is neither a model folder (config.json, *.safetensors) nor a checkpoint (state/index.json)",
-               folder);
-  report.add("folder", fs::is_symlink(folder) ? folder + " -> " + fs::read_symlink(folder).string() : folder);
-  if (has_config) describe_spec(report, spec::load_hf_config(folder + "/config.json"));
-  if (io::has_tensors(folder)) describe_tensors(report, folder, flags.lists_tensors);
-  if (fs::exists(folder + "/tokenizer.json") || fs::exists(folder + "/tokenizer.model")) {
-    report.add("tokenizer", tokenizer::Tokenizer::load(folder).description());
+  ordered_json list = ordered_json::object();
+  for (const std::string& name : chat.names()) {
+    size_t size = chat.source(name).size();
+    text += fmt::format("{}{} ({} bytes)", text.empty() ? "" : ", ", name,
+                        base::format_grouped(static_cast<int64_t>(size)));
+    list[name] = size;
   }
-  if (has_state) describe_state(report, folder, flags.prints_recipe);
+  report.add("chat template", text);
+  report.json["chat_templates"] = std::move(list);
 }
 
-void inspect_safetensors(Report& report, const Flags& flags) {
-  const io::SafetensorsFile file(flags.path);
-  int64_t elements = 0;
-  for (const io::TensorEntry& e : file.entries()) elements += e.num_elements();
-  report.add("file", flags.path);
-  report.add("elements", elements);
-  for (const auto& [key, value] : file.metadata()) report.add(key, value);
-  report.add_tensors(file.entries());
+// ---- checkpoints ---------------------------------------------------------------------------------------------------
+
+void add_state(const std::string& index_path, const Flags& flags, Report& report) {
+  train::StateIndex index = train::parse_state_index(base::read_file(index_path), index_path);
+  std::map<std::string, std::pair<int64_t, int64_t>> kinds;  // to tensors, elements
+  base::Table table({"state", "kind", "shape", "pieces"});
+  ordered_json list = ordered_json::array();
+  for (const train::StateEntry& e : index.entries) {
+    int64_t count = 1;
+    for (int64_t axis : e.shape) count *= axis;
+    ++kinds[e.kind].first;
+    kinds[e.kind].second += count;
+    table.add_row({e.name, e.kind, io::shape_to_string(e.shape), std::to_string(e.pieces.size())});
+    list.push_back({{"name", e.name}, {"kind", e.kind}, {"shape", e.shape}, {"pieces", e.pieces.size()}});
+  }
+  report.add("checkpoint",
+             fmt::format("step {}, {} optimizer updates, {} tokens, written by {} rank{}",
+                         base::format_grouped(index.run.step), base::format_grouped(index.run.updates),
+                         base::format_grouped(index.run.tokens), index.ranks, index.ranks == 1 ? "" : "s"));
+  ordered_json sums = ordered_json::object();
+  for (const auto& [kind, sum] : kinds) {
+    report.add("", fmt::format("{}: {} tensors, {} elements", kind, sum.first, base::format_grouped(sum.second)));
+    sums[kind] = {{"tensors", sum.first}, {"elements", sum.second}};
+  }
+  report.json["checkpoint"] = {
+      {"step", index.run.step}, {"updates", index.run.updates}, {"tokens", index.run.tokens}, {"ranks", index.ranks},
+      {"kinds", sums},          {"recipe", index.run.recipe}};
+  if (flags.with_recipe) report.recipe = index.run.recipe;
+  if (flags.is_summary) return;
+  report.json["checkpoint"]["list"] = std::move(list);
+  if (!report.table) report.table = std::move(table);  // a model's own tensors say more
 }
 
-void inspect_shard(Report& report, const Flags& flags) {
-  const data::TokenShard shard(flags.path);
+// A run's folder: the steps that have checkpoints. Gives the newest, "" when there is none.
+std::string add_checkpoint_list(const std::string& folder, Report& report) {
+  std::vector<std::string> steps;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (fs::exists(entry.path() / "state" / "index.json") && !entry.is_symlink()) {
+      steps.push_back(entry.path().filename().string());
+    }
+  }
+  if (steps.empty()) return "";
+  std::sort(steps.begin(), steps.end());
+  std::string latest =
+      fs::is_symlink(join(folder, "latest")) ? fs::read_symlink(join(folder, "latest")).filename().string() : "";
+  std::string text;
+  for (const std::string& step : steps) text += (text.empty() ? "" : ", ") + step + (step == latest ? " (latest)" : "");
+  report.add("checkpoints", text);
+  report.json["checkpoints"] = steps;
+  report.json["latest"] = latest;
+  return latest.empty() ? steps.back() : latest;
+}
+
+// ---- what a path is ------------------------------------------------------------------------------------------------
+
+void inspect_folder(const std::string& folder, const Flags& flags, Report& report) {
+  if (std::string newest = add_checkpoint_list(folder, report); !newest.empty()) {
+    return inspect_folder(join(folder, newest), flags, report);
+  }
+  bool found = false;
+  if (fs::exists(join(folder, "config.json"))) {
+    add_config(join(folder, "config.json"), report);
+    found = true;
+  }
+  if (io::has_tensors(folder)) {
+    io::TensorFolder tensors(folder);
+    add_tensors(tensors.entries(), tensors.files().size(), flags, report);
+    found = true;
+  }
+  if (has_tokenizer(folder)) {
+    add_tokenizer_of(folder, report);
+    found = true;
+  }
+  if (tokenizer::ChatTemplate::exists(folder)) {
+    add_chat_templates(folder, report);
+    found = true;
+  }
+  std::string index =
+      fs::exists(join(folder, "state/index.json")) ? join(folder, "state/index.json") : join(folder, "index.json");
+  if (fs::exists(index)) {
+    add_state(index, flags, report);
+    found = true;
+  }
+  SINTER_CHECK(
+      found,
+      "'{}' holds nothing that inspect knows: no config.json, model.safetensors, tokenizer.json, tokenizer.model, "
+      "chat template or checkpoint (state/index.json)",
+      folder);
+}
+
+void add_shard(const std::string& path, Report& report) {
+  data::TokenShard shard(path);
   shard.verify();
-  report.add("token shard", flags.path);
-  report.add("documents", shard.num_documents());
-  report.add("tokens", shard.num_tokens());
-  report.add("vocabulary", shard.vocab_size());
-  report.add("token bytes", shard.token_bytes());
+  report.add("token shard",
+             fmt::format("{} tokens in {} documents, vocabulary {}, {} bytes per token",
+                         base::format_grouped(shard.num_tokens()), base::format_grouped(shard.num_documents()),
+                         base::format_grouped(shard.vocab_size()), shard.token_bytes()));
+  report.json["shard"] = {{"tokens", shard.num_tokens()},
+                          {"documents", shard.num_documents()},
+                          {"vocab_size", shard.vocab_size()},
+                          {"token_bytes", shard.token_bytes()},
+                          {"tokenizer_hash", fmt::format("{:016x}", shard.tokenizer_hash())}};
 }
 
-void run_inspect(const Flags& flags) {
+void inspect_file(const Flags& flags, Report& report) {
+  const std::string& path = flags.path;
+  std::string name = fs::path(path).filename().string();
+  if (name.ends_with(".safetensors")) {
+    io::SafetensorsFile file(path);
+    add_metadata(file.metadata(), report);
+    add_tensors(file.entries(), 1, flags, report);
+  } else if (name.ends_with(".tiktoken") || name.ends_with(".model") || name == "tokenizer.json") {
+    add_tokenizer_of(path, report);
+  } else if (name.ends_with(data::kShardExtension)) {
+    add_shard(path, report);
+  } else if (name == "index.json") {
+    add_state(path, flags, report);
+  } else if (name == "config.json") {
+    add_config(path, report);
+  } else {
+    base::fail(
+        "'{}' is not a file that inspect knows; it reads *.safetensors, config.json, tokenizer.json, *.model, "
+        "*.tiktoken, *.tok, a checkpoint's index.json, and folders of them",
+        path);
+  }
+}
+
+void run_inspect(Flags flags) {
   SINTER_CHECK(fs::exists(flags.path), "'{}' does not exist", flags.path);
   Report report;
+  report.json["path"] = flags.path;
   if (fs::is_directory(flags.path)) {
-    inspect_folder(report, resolve_folder(flags.path), flags);
-  } else if (flags.path.ends_with(data::kShardExtension)) {
-    inspect_shard(report, flags);
+    inspect_folder(flags.path, flags, report);
   } else {
-    inspect_safetensors(report, flags);
+    inspect_file(flags, report);
   }
-  report.print(flags.as_json);
+  if (flags.as_json) {
+    std::printf("%s\n", report.json.dump(2, ' ', false, ordered_json::error_handler_t::replace).c_str());
+    return;
+  }
+  std::printf("%s\n", flags.path.c_str());
+  for (const auto& [label, text] : report.lines) std::printf("  %-14s%s\n", label.c_str(), text.c_str());
+  if (report.table) std::printf("\n%s", report.table->to_string(2).c_str());
+  if (!report.recipe.empty()) std::printf("\n%s", report.recipe.c_str());
 }
 
 }  // namespace
 
 void add_inspect(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* verb =
-      app.add_subcommand("inspect", "what is in a model folder, a checkpoint, a safetensors file or a token shard");
-  verb->add_option("path", flags->path, "model folder, checkpoint, run folder, .safetensors or .tok file")->required();
-  verb->add_flag("--tensors", flags->lists_tensors, "list every tensor of a folder");
-  verb->add_flag("--recipe", flags->prints_recipe, "print the recipe a checkpoint was made with");
+  CLI::App* verb = app.add_subcommand(
+      "inspect", "show what is in a model folder, safetensors file, tokenizer, checkpoint or token shard");
+  verb->add_option("PATH", flags->path, "a folder, or one of its files")->required();
+  verb->add_flag("--summary", flags->is_summary, "leave out the table of tensors");
+  verb->add_flag("--values", flags->with_values,
+                 "read the tensors too: mean, deviation, largest value, NaN or infinite ones");
+  verb->add_flag("--recipe", flags->with_recipe, "print the recipe a checkpoint was made with");
   verb->add_flag("--json", flags->as_json, "print as JSON");
   verb->callback([flags] { run_inspect(*flags); });
 }
