@@ -33,11 +33,25 @@ json candidate_json(const plan::Candidate& c) {
   for (size_t i = 0; i < memory.size(); ++i) parts[std::string(plan::kMemoryPartNames[i])] = memory[i];
   std::array<double, 14> time = plan::part_values(c.step.time);
   for (size_t i = 0; i < time.size(); ++i) causes[std::string(plan::kTimePartNames[i])] = time[i];
-  return {{"layout", spec::describe(p)}, {"dp", p.dp()}, {"shard", p.shard}, {"replica", p.replica}, {"tp", p.tp},
-          {"pp", p.pp}, {"interleave", p.interleave}, {"cp", p.cp}, {"ep", p.ep}, {"zero", p.zero},
-          {"micro_batch", p.micro_batch}, {"recompute", spec::recompute_name(p.recompute)},
-          {"seconds", c.step.seconds}, {"tokens_per_second", c.step.tokens_per_second}, {"mfu", c.step.mfu},
-          {"hfu", c.step.hfu}, {"memory_bytes", c.memory.device.total()}, {"memory_parts", parts}, {"time_parts", causes},
+  return {{"layout", spec::describe(p)},
+          {"dp", p.dp()},
+          {"shard", p.shard},
+          {"replica", p.replica},
+          {"tp", p.tp},
+          {"pp", p.pp},
+          {"interleave", p.interleave},
+          {"cp", p.cp},
+          {"ep", p.ep},
+          {"zero", p.zero},
+          {"micro_batch", p.micro_batch},
+          {"recompute", spec::recompute_name(p.recompute)},
+          {"seconds", c.step.seconds},
+          {"tokens_per_second", c.step.tokens_per_second},
+          {"mfu", c.step.mfu},
+          {"hfu", c.step.hfu},
+          {"memory_bytes", c.memory.device.total()},
+          {"memory_parts", parts},
+          {"time_parts", causes},
           {"why", c.why}};
 }
 
@@ -66,10 +80,11 @@ void fail_with_smallest(const SearchOptions& o, const plan::SearchResult& result
     base::fail("no layout of {} on {} devices is valid for a global batch of {}:{}", o.model,
                o.request.cluster.num_devices, o.request.global_batch, reasons);
   }
-  base::fail("{} does not fit {} x {}: the smallest layout, {}, needs {} of {}; use more devices, a smaller micro-batch or "
-             "sequence, or --offload-optimizer",
-             o.model, o.request.cluster.num_devices, o.request.cluster.device.name, spec::describe(result.smallest),
-             base::format_bytes(result.smallest_memory.device.total()), base::format_bytes(result.usable_bytes));
+  base::fail(
+      "{} does not fit {} x {}: the smallest layout, {}, needs {} of {}; use more devices, a smaller micro-batch or "
+      "sequence, or --offload-optimizer",
+      o.model, o.request.cluster.num_devices, o.request.cluster.device.name, spec::describe(result.smallest),
+      base::format_bytes(result.smallest_memory.device.total()), base::format_bytes(result.usable_bytes));
 }
 
 void run_search(SearchOptions& o) {
@@ -90,12 +105,14 @@ void run_search(SearchOptions& o) {
     base::write_file_atomic(o.slurm_out, plan::slurm_script(best, r.cluster, recipe, o.job, o.hours));
   }
   if (!o.json) return print_table(o, result);
-  json out{{"considered", result.considered}, {"fitting", result.fitting}, {"usable_bytes", result.usable_bytes},
+  json out{{"considered", result.considered},
+           {"fitting", result.fitting},
+           {"usable_bytes", result.usable_bytes},
            {"recipe", plan::recipe_section(best)}};
   for (const plan::Candidate& c : result.best) out["layouts"].push_back(candidate_json(c));
   for (const plan::Rejection& rejection : result.rejected) {
-    out["rejected"].push_back({{"reason", rejection.reason}, {"count", rejection.count},
-                               {"example", spec::describe(rejection.example)}});
+    out["rejected"].push_back(
+        {{"reason", rejection.reason}, {"count", rejection.count}, {"example", spec::describe(rejection.example)}});
   }
   print_json(out);
 }
@@ -104,10 +121,12 @@ void run_search(SearchOptions& o) {
 
 void add_plan_search(CLI::App& plan) {
   auto o = std::make_shared<SearchOptions>();
-  CLI::App* search = plan.add_subcommand("search", "best layouts of a model on a cluster, with reasons and a job script");
+  CLI::App* search =
+      plan.add_subcommand("search", "best layouts of a model on a cluster, with reasons and a job script");
   search->add_option("model", o->model, "a model's name, a Hugging Face folder or a config.json")->required();
   add_cluster_options(*search, o->cluster, "8xH100");
-  search->add_option("--batch", o->request.global_batch, "sequences per step (default: 4M tokens, at least one per device)");
+  search->add_option("--batch", o->request.global_batch,
+                     "sequences per step (default: 4M tokens, at least one per device)");
   search->add_option("--seq-len", o->request.seq_len, "tokens per sequence")->capture_default_str();
   search->add_option("--max-tp", o->request.max_tp, "largest tensor-parallel width");
   search->add_option("--max-pp", o->request.max_pp, "most pipeline stages");
@@ -120,15 +139,21 @@ void add_plan_search(CLI::App& plan) {
   search->add_option("--micro-batch", o->request.micro_batch, "exactly this micro-batch");
   search->add_option("--recompute", o->recompute, "none, selective or full");
   search->add_option("--memory-share", o->request.memory_share, "share of the device's memory to plan with")
-      ->capture_default_str()->check(CLI::Range(0.05, 1.0));
-  search->add_option("--format", o->format, "number format of the products: bf16, fp16, fp8, ...")->capture_default_str();
-  search->add_option("--main-gradients", o->gradients, "what micro-batches are summed in: f32 or bf16")->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(0.05, 1.0));
+  search->add_option("--format", o->format, "number format of the products: bf16, fp16, fp8, ...")
+      ->capture_default_str();
+  search->add_option("--main-gradients", o->gradients, "what micro-batches are summed in: f32 or bf16")
+      ->capture_default_str();
   search->add_flag("--offload-optimizer", o->offload_optimizer, "keep master weights and moments in host memory");
-  search->add_option("--software", o->request.software, "program whose memory and overlap are assumed")->capture_default_str();
+  search->add_option("--software", o->request.software, "program whose memory and overlap are assumed")
+      ->capture_default_str();
   search->add_option("--top", o->request.top, "layouts to print")->capture_default_str()->check(CLI::PositiveNumber);
   search->add_option("--recipe", o->recipe_out, "write the best layout's recipe section to this file");
   search->add_option("--slurm", o->slurm_out, "write a batch script for the best layout to this file");
-  search->add_option("--hours", o->hours, "time the batch script asks for")->capture_default_str()->check(CLI::PositiveNumber);
+  search->add_option("--hours", o->hours, "time the batch script asks for")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   search->add_option("--job", o->job, "name of the job")->capture_default_str();
   search->add_flag("--json", o->json, "print JSON");
   search->callback([o] { run_search(*o); });

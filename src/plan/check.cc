@@ -24,7 +24,8 @@ std::string missing(const CheckRow& row) {
     if (row.parallel.global_batch < step) return "the batch is smaller than one micro-batch per data-parallel rank";
   }
   if (row.kind == "decode" || row.kind == "prefill" || row.kind == "serve_throughput") {
-    if (!row.spec) return row.model ? "latent attention is not served" : "the shape of model '" + row.model_name + "' is not given";
+    if (!row.spec)
+      return row.model ? "latent attention is not served" : "the shape of model '" + row.model_name + "' is not given";
     if (!row.cluster) return "no device is given";
   }
   return "";
@@ -101,7 +102,8 @@ CheckReport check_rows(const std::vector<CheckRow>& rows) {
     if (report.comparisons.size() > before) {
       ++report.num_predicted;
     } else {
-      ++reasons[problem.empty() ? fmt::format("kind '{}': nothing measured that this check predicts", row.kind) : problem];
+      ++reasons[problem.empty() ? fmt::format("kind '{}': nothing measured that this check predicts", row.kind)
+                                : problem];
     }
   }
   std::map<std::pair<std::string, std::string>, std::vector<Comparison>> groups;
@@ -120,7 +122,8 @@ std::string format_report(const CheckReport& report) {
   base::Table table({"quantity", "source", "rows", "median", "p90", "mean", "bias", "worst", "row"});
   for (const ErrorSummary& s : report.summaries) {
     table.add_row({s.quantity, s.source, std::to_string(s.count), percent(s.median), percent(s.p90), percent(s.mean),
-                   fmt::format("{:+.1f} %", 100 * s.bias), fmt::format("{:+.1f} %", 100 * s.worst.error()), s.worst.row});
+                   fmt::format("{:+.1f} %", 100 * s.bias), fmt::format("{:+.1f} %", 100 * s.worst.error()),
+                   s.worst.row});
   }
   text += table.to_string();
   if (!report.regrets.empty()) {
@@ -140,19 +143,38 @@ std::string format_report(const CheckReport& report) {
 nlohmann::json report_json(const CheckReport& report) {
   nlohmann::json out{{"rows", report.num_rows}, {"predicted", report.num_predicted}};
   for (const ErrorSummary& s : report.summaries) {
-    out["errors"].push_back({{"source", s.source}, {"quantity", s.quantity}, {"rows", s.count}, {"mean", s.mean},
-                             {"median", s.median}, {"p90", s.p90}, {"bias", s.bias},
-                             {"worst", {{"row", s.worst.row}, {"measured", s.worst.measured},
-                                        {"predicted", s.worst.predicted}, {"error", s.worst.error()}}}});
+    out["errors"].push_back({{"source", s.source},
+                             {"quantity", s.quantity},
+                             {"rows", s.count},
+                             {"mean", s.mean},
+                             {"median", s.median},
+                             {"p90", s.p90},
+                             {"bias", s.bias},
+                             {"worst",
+                              {{"row", s.worst.row},
+                               {"measured", s.worst.measured},
+                               {"predicted", s.worst.predicted},
+                               {"error", s.worst.error()}}}});
   }
   for (const RegretSummary& s : report.regrets) {
-    out["regret"].push_back({{"source", s.source}, {"groups", s.groups}, {"exact", s.exact}, {"mean", s.mean},
-                             {"median", s.median}, {"p90", s.p90}, {"worst", s.worst}, {"worst_group", s.worst_group}});
+    out["regret"].push_back({{"source", s.source},
+                             {"groups", s.groups},
+                             {"exact", s.exact},
+                             {"mean", s.mean},
+                             {"median", s.median},
+                             {"p90", s.p90},
+                             {"worst", s.worst},
+                             {"worst_group", s.worst_group}});
   }
-  for (const auto& [reason, count] : report.unpredicted) out["unpredicted"].push_back({{"reason", reason}, {"rows", count}});
+  for (const auto& [reason, count] : report.unpredicted)
+    out["unpredicted"].push_back({{"reason", reason}, {"rows", count}});
   for (const Comparison& c : report.comparisons) {
-    out["predictions"].push_back({{"row", c.row}, {"source", c.source}, {"quantity", c.quantity},
-                                  {"measured", c.measured}, {"predicted", c.predicted}, {"error", c.error()}});
+    out["predictions"].push_back({{"row", c.row},
+                                  {"source", c.source},
+                                  {"quantity", c.quantity},
+                                  {"measured", c.measured},
+                                  {"predicted", c.predicted},
+                                  {"error", c.error()}});
   }
   return out;
 }

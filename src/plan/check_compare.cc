@@ -29,8 +29,9 @@ void compare_memory(const CheckRow& row, std::vector<Comparison>& out) {
   if (measured == 0) measured = at(row.measured, "memory_gb") * (row.software == "nanotron" ? kGiB : 1e9);
   if (measured == 0) return;
   const Software& software = find_software(row.software);
-  double predicted = row.software == "nanotron" ? plan_stage_memory(*row.model, row.parallel, software, 0).device.total()
-                                                : plan_memory(*row.model, row.parallel, software).worst().device.total();
+  double predicted = row.software == "nanotron"
+                         ? plan_stage_memory(*row.model, row.parallel, software, 0).device.total()
+                         : plan_memory(*row.model, row.parallel, software).worst().device.total();
   add(out, row, "memory", measured, predicted);
 }
 
@@ -88,7 +89,8 @@ void compare_collective(const CheckRow& row, std::vector<Comparison>& out) {
   double measured = at(row.measured, "bandwidth_gbs") * 1e9, bytes = at(row.layout, "bytes");
   Efficiency efficiency = find_efficiency(row.cluster->device, "nanotron");
   LinkEfficiency links = efficiency.links;
-  links.link_share = 0.95, links.network_share = 0.9, links.network_latency = 3e-4;  // stand-alone, this cluster's latency
+  links.link_share = 0.95, links.network_share = 0.9,
+  links.network_latency = 3e-4;  // stand-alone, this cluster's latency
   Collectives collectives(*row.cluster, links);
   Group group{row.cluster->num_devices, 1};
   double n = static_cast<double>(group.size);
@@ -107,7 +109,9 @@ void compare_state(const CheckRow& row, std::vector<Comparison>& out) {
   add(out, row, "model state", at(row.measured, "model_state_gb_per_gpu"), bytes * parameters / 1e9);
   double estimate = 4 * parameters + 16 * parameters / shards;
   if (zero == 3) {
-    double per_parameter = row.words.find("both") != std::string::npos ? 0 : row.words.find("optimizer") != std::string::npos ? 2 : 18;
+    double per_parameter = row.words.find("both") != std::string::npos        ? 0
+                           : row.words.find("optimizer") != std::string::npos ? 2
+                                                                              : 18;
     estimate = 4 * at(row.layout, "largest_layer_params") + per_parameter * parameters / shards;
   }
   add(out, row, "model state", at(row.measured, "model_state_gib_per_gpu"), estimate / kGiB);

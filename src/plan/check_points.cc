@@ -61,9 +61,9 @@ spec::ModelSpec spec_of(const json& m) {
   }
   // A source that says neither the family nor the MLP's width means the plain GPT of 2020.
   bool is_gpt = text_at(m, "arch") == "gpt" || !flag_at(m, "gated_mlp", m.contains("ffn"));
-  spec::ModelSpec model = llama_spec(whole_at(m, "layers", 0), hidden, heads, whole_at(m, "kv_heads", heads),
-                                     whole_at(m, "ffn", 4 * hidden), whole_at(m, "vocab", 51200),
-                                     flag_at(m, "tied_embeddings", is_gpt));
+  spec::ModelSpec model =
+      llama_spec(whole_at(m, "layers", 0), hidden, heads, whole_at(m, "kv_heads", heads),
+                 whole_at(m, "ffn", 4 * hidden), whole_at(m, "vocab", 51200), flag_at(m, "tied_embeddings", is_gpt));
   model.head_dim = whole_at(m, "head_dim", hidden / heads);
   model.gated_mlp = flag_at(m, "gated_mlp", !is_gpt);
   model.learned_positions = flag_at(m, "learned_pos", false);
@@ -134,17 +134,39 @@ void read_model(const json& m, int64_t seq_len, CheckRow& row) {
 
 // The source without its address and version, as the table of errors names it.
 std::string short_source(const std::string& source) {
-  static const std::vector<std::pair<const char*, const char*>> kNames{
-      {"vTrain", "vTrain multi node"}, {"nanotron Ultra-Scale", "nanotron sweep"}, {"Ultra-Scale Playbook", "playbook"},
-      {"SimuMax", "SimuMax"}, {"Megatron-Bridge", "Megatron-Bridge"}, {"dgxc", "dgxc-benchmarking"},
-      {"Korthikanti", "Korthikanti 2022"}, {"Narayanan", "Narayanan 2021"}, {"MegaScale", "MegaScale"},
-      {"tables.tex", "Megatron-LM 2020"}, {"Megatron-LM README", "Megatron-LM README"}, {"torchtitan", "torchtitan"},
-      {"mosaicml", "MosaicML"}, {"MT-NLG", "MT-NLG"}, {"Llama 3 Herd", "Llama 3"}, {"Nemotron", "Nemotron-4"},
-      {"picotron", "picotron"}, {"PaLM", "PaLM"}, {"LLMCompass", "LLMCompass"}, {"ml-engineering", "ml-engineering"},
-      {"ZeRO", "ZeRO"}, {"DeepSpeed", "DeepSpeed"}, {"GPT-3", "GPT-3"}, {"TensorRT-LLM", "TensorRT-LLM"},
-      {"gpt-fast", "gpt-fast"}, {"calm", "calm"}, {"llama.cpp", "llama.cpp"}, {"kipply", "kipply"},
-      {"Chinchilla", "Chinchilla"}, {"BLOOM", "run costs"}, {"DeepSeek", "run costs"}, {"LLaMA", "run costs"},
-      {"Llama", "run costs"}};
+  static const std::vector<std::pair<const char*, const char*>> kNames{{"vTrain", "vTrain multi node"},
+                                                                       {"nanotron Ultra-Scale", "nanotron sweep"},
+                                                                       {"Ultra-Scale Playbook", "playbook"},
+                                                                       {"SimuMax", "SimuMax"},
+                                                                       {"Megatron-Bridge", "Megatron-Bridge"},
+                                                                       {"dgxc", "dgxc-benchmarking"},
+                                                                       {"Korthikanti", "Korthikanti 2022"},
+                                                                       {"Narayanan", "Narayanan 2021"},
+                                                                       {"MegaScale", "MegaScale"},
+                                                                       {"tables.tex", "Megatron-LM 2020"},
+                                                                       {"Megatron-LM README", "Megatron-LM README"},
+                                                                       {"torchtitan", "torchtitan"},
+                                                                       {"mosaicml", "MosaicML"},
+                                                                       {"MT-NLG", "MT-NLG"},
+                                                                       {"Llama 3 Herd", "Llama 3"},
+                                                                       {"Nemotron", "Nemotron-4"},
+                                                                       {"picotron", "picotron"},
+                                                                       {"PaLM", "PaLM"},
+                                                                       {"LLMCompass", "LLMCompass"},
+                                                                       {"ml-engineering", "ml-engineering"},
+                                                                       {"ZeRO", "ZeRO"},
+                                                                       {"DeepSpeed", "DeepSpeed"},
+                                                                       {"GPT-3", "GPT-3"},
+                                                                       {"TensorRT-LLM", "TensorRT-LLM"},
+                                                                       {"gpt-fast", "gpt-fast"},
+                                                                       {"calm", "calm"},
+                                                                       {"llama.cpp", "llama.cpp"},
+                                                                       {"kipply", "kipply"},
+                                                                       {"Chinchilla", "Chinchilla"},
+                                                                       {"BLOOM", "run costs"},
+                                                                       {"DeepSeek", "run costs"},
+                                                                       {"LLaMA", "run costs"},
+                                                                       {"Llama", "run costs"}};
   for (const auto& [part, name] : kNames) {
     if (contains(source, part)) return name;
   }
@@ -233,7 +255,8 @@ void read_hardware(const json& point, const HardwareTable& hardware, CheckRow& r
   if (row.format == "fp8" || row.format == "fp4") {
     row.peak_flops = number_at(h, "peak_fp8_tflops", cluster.device.peak(Format::fp8) / 1e12) * 1e12;
   }
-  if (contains(plain, "TPU") && row.kind == "train") row.problem = "the two-dimensional sharding of TPU pods is not planned";
+  if (contains(plain, "TPU") && row.kind == "train")
+    row.problem = "the two-dimensional sharding of TPU pods is not planned";
   if (cluster.device.peak(Format::bf16) == 0 && row.format == "bf16") row.format = "fp16";
   row.cluster = cluster;
 }
@@ -277,8 +300,8 @@ void read_layout(const json& point, CheckRow& row) {
   std::string recompute = text_at(l, "recompute");
   if (contains(recompute, "full")) p.recompute = spec::Recompute::full;
   if (contains(recompute, "selective")) p.recompute = spec::Recompute::selective;
-  p.sequence_parallel = p.tp > 1 && flag_at(l, "sequence_parallel", row.software != "megatron-2021" &&
-                                                                         row.software != "megatron-deepspeed");
+  p.sequence_parallel = p.tp > 1 && flag_at(l, "sequence_parallel",
+                                            row.software != "megatron-2021" && row.software != "megatron-deepspeed");
   p.seq_len = std::max<int64_t>(1, whole_at(point, "seq_len", 2048));
   row.micro_batch_given = b.contains("micro");
   p.micro_batch = whole_at(b, "micro", 1);
@@ -313,8 +336,8 @@ CheckRow read_point(const json& point, const HardwareTable& hardware) {
     row.model->num_mtp = contains(text_at(point["layout"], "variant"), "w/o MTP") ? 0 : 1;
   }
   if (contains(text_at(point["layout"], "variant"), "tokendrop")) row.problem = "token dropping is not planned";
-  if (row.kind == "train" && row.problem.empty() && row.model && row.cluster &&
-      !point["layout"].contains("dp") && !point["layout"].contains("tp")) {
+  if (row.kind == "train" && row.problem.empty() && row.model && row.cluster && !point["layout"].contains("dp") &&
+      !point["layout"].contains("tp")) {
     row.problem = "the layout is not given";
   }
   if (row.model_name == "vtrain-gpt" || row.source == "nanotron sweep") {
@@ -359,8 +382,8 @@ std::optional<spec::ModelSpec> known_model(const std::string& name) {
   if (name == "nanotron-80B") return llama_spec(80, 8192, 64, 64, 28672, 131072, false);
   if (name == "Qwen3_30B_a3B" || name == "Qwen3_235B_a22B") {
     bool large = name == "Qwen3_235B_a22B";
-    spec::ModelSpec model = large ? llama_spec(94, 4096, 64, 4, 12288, 151936, false)
-                                  : llama_spec(48, 2048, 32, 4, 6144, 151936, false);
+    spec::ModelSpec model =
+        large ? llama_spec(94, 4096, 64, 4, 12288, 151936, false) : llama_spec(48, 2048, 32, 4, 6144, 151936, false);
     model.family = spec::Family::qwen3_moe;
     model.head_dim = 128;
     model.qk_norm = true;

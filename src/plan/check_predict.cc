@@ -99,7 +99,8 @@ spec::ParallelSpec completed_layout(const CheckRow& row, const Efficiency& effic
 
 double predicted_step(const CheckRow& row, const Efficiency& efficiency) {
   spec::ParallelSpec p = completed_layout(row, efficiency);
-  return plan_step(*row.model, p, *row.cluster, find_software(row.software), efficiency, parse_format(row.format)).seconds;
+  return plan_step(*row.model, p, *row.cluster, find_software(row.software), efficiency, parse_format(row.format))
+      .seconds;
 }
 
 }  // namespace sinter::plan

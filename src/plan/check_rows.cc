@@ -83,8 +83,8 @@ CheckRow vtrain_row(const Csv& csv, size_t i, const std::string& path, const Har
   row.source = csv.text(i, "set") == "single" ? "vTrain single node" : "vTrain multi node";
   row.kind = "train";
   row.software = "megatron-deepspeed";
-  spec::ModelSpec model = gpt_spec(csv.whole(i, "layers"), csv.whole(i, "hidden"), csv.whole(i, "heads"), 51200,
-                                   csv.whole(i, "seq_len"));
+  spec::ModelSpec model =
+      gpt_spec(csv.whole(i, "layers"), csv.whole(i, "hidden"), csv.whole(i, "heads"), 51200, csv.whole(i, "seq_len"));
   row.model = make_model_shape(model);
   row.model_name = fmt::format("gpt L{} h{}", model.num_layers, model.hidden);
   spec::ParallelSpec& p = row.parallel;

@@ -1,5 +1,6 @@
-// Published measurements read from files: points in JSON (a list, or an object with "points") and the two sweeps in CSV.
-// Every row becomes the layout, machine and software the planner needs to predict it, or says why that is not possible.
+// Published measurements read from files: points in JSON (a list, or an object with "points") and the two sweeps in
+// CSV. Every row becomes the layout, machine and software the planner needs to predict it, or says why that is not
+// possible.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -14,18 +15,18 @@
 namespace sinter::plan {
 
 struct CheckRow {
-  std::string id;        // the point's id, or file:line of a sweep
-  std::string source;    // short name: "mosaicml", "vTrain", "nanotron sweep"
-  std::string kind;      // train, memory, gemm, collective, ...
+  std::string id;      // the point's id, or file:line of a sweep
+  std::string source;  // short name: "mosaicml", "vTrain", "nanotron sweep"
+  std::string kind;    // train, memory, gemm, collective, ...
   std::string model_name;
   std::optional<ModelShape> model;
   std::optional<spec::ModelSpec> spec;  // where the model is of a family of ours
   spec::ParallelSpec parallel;
   std::string software;
-  std::string format = "bf16";   // of the products
-  std::string convention;        // of the published FLOPs
+  std::string format = "bf16";  // of the products
+  std::string convention;       // of the published FLOPs
   std::optional<Cluster> cluster;
-  double peak_flops = 0;         // the peak the source divides by; 0 = not said
+  double peak_flops = 0;                   // the peak the source divides by; 0 = not said
   std::map<std::string, double> layout;    // numbers of the row's layout as they stand
   std::map<std::string, double> measured;  // numbers of the row's measurements as they stand
   std::string operation;                   // of a collective
@@ -34,8 +35,8 @@ struct CheckRow {
   std::string group;                       // rows that are alternatives for the same model, machine and batch
   bool micro_batch_given = true;
   bool interleave_given = true;
-  bool failed = false;           // a sweep's run that did not finish
-  std::string problem;           // why the row cannot be predicted; empty = it can
+  bool failed = false;  // a sweep's run that did not finish
+  std::string problem;  // why the row cannot be predicted; empty = it can
 };
 
 // Throws base::Error when the file is of none of the known forms, naming what was found.

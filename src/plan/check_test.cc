@@ -71,8 +71,9 @@ TEST(PlanCheck, VtrainConstantsComeFromFivePercentOfTheRows) {
   start.host_collective = 1e-4;
   start.step_fixed = 5e-3;
   auto predict = [&](const Efficiency& e, size_t i) { return predicted_step(rows[seen[i]], e); };
-  Efficiency fitted = fit_efficiency(start, {"gemm", "gemm_start", "memory", "host_block", "host_collective", "step_fixed",
-                                             "link_share", "link_latency", "network_share"},
+  Efficiency fitted = fit_efficiency(start,
+                                     {"gemm", "gemm_start", "memory", "host_block", "host_collective", "step_fixed",
+                                      "link_share", "link_latency", "network_share"},
                                      measured, predict);
   double sum = 0;
   int64_t count = 0;

@@ -9,8 +9,8 @@ namespace sinter::plan {
 
 // Shares of the line rates and latencies that collectives reach on this machine.
 struct LinkEfficiency {
-  double link_share = 0.75;      // of the device's links, large messages
-  double link_latency = 8e-6;    // seconds per step of a ring inside a node
+  double link_share = 0.75;    // of the device's links, large messages
+  double link_latency = 8e-6;  // seconds per step of a ring inside a node
   double network_share = 0.8;
   double network_latency = 1.5e-5;
 };

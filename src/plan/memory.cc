@@ -112,8 +112,8 @@ void add_activations(const ModelShape& model, const spec::ParallelSpec& p, const
   if (is_first(p, stage) && model.has_dropout) memory.device.activations += tokens * hidden * in_flight;
   if (p.pp > 1) memory.device.buffers += 2 * bytes_of(p.compute) * tokens * hidden;  // arriving and leaving
   if (p.cp > 1) {  // ring attention: keys and values in use and those arriving
-    memory.device.buffers +=
-        2 * 2 * bytes_of(p.compute) * tokens * as_double(model.kv_width) / as_double(std::min(p.tp, model.num_kv_heads));
+    memory.device.buffers += 2 * 2 * bytes_of(p.compute) * tokens * as_double(model.kv_width) /
+                             as_double(std::min(p.tp, model.num_kv_heads));
   }
   if (is_last(p, stage)) {
     if (software.keeps_head_input) memory.device.activations += 2 * bytes_of(p.compute) * tokens * hidden;

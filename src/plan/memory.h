@@ -18,14 +18,14 @@ struct MemoryParts {
   double optimizer = 0;    // moments
   double activations = 0;  // kept for the backward pass, all micro-batches in flight
   double logits = 0;
-  double buffers = 0;      // gathered layers, buckets, temporaries of the update
-  double overhead = 0;     // context, libraries, fragmentation
+  double buffers = 0;   // gathered layers, buckets, temporaries of the update
+  double overhead = 0;  // context, libraries, fragmentation
 
   double model_state() const { return weights + gradients + master + optimizer; }
   double total() const { return model_state() + activations + logits + buffers + overhead; }
 };
-inline constexpr std::array<std::string_view, 8> kMemoryPartNames{
-    "weights", "gradients", "master", "optimizer", "activations", "logits", "buffers", "overhead"};
+inline constexpr std::array<std::string_view, 8> kMemoryPartNames{"weights",     "gradients", "master",  "optimizer",
+                                                                  "activations", "logits",    "buffers", "overhead"};
 std::array<double, 8> part_values(const MemoryParts& parts);  // in the order of the names
 
 struct StageMemory {
@@ -50,11 +50,11 @@ StageMemory plan_stage_memory(const ModelShape& model, const spec::ParallelSpec&
 
 // Bytes one block keeps for the backward pass of one micro-batch on one device, by part of the block.
 struct BlockActivations {
-  double attention = 0;        // norm input, projections' inputs, q, k, v, attention's output
-  double attention_core = 0;   // the s x s terms: 5 a s^2 b of Korthikanti et al.; log-sum-exp with flash attention
+  double attention = 0;       // norm input, projections' inputs, q, k, v, attention's output
+  double attention_core = 0;  // the s x s terms: 5 a s^2 b of Korthikanti et al.; log-sum-exp with flash attention
   double mlp = 0;
-  double activation = 0;       // of `mlp`: the output of the MLP's activation
-  double checkpoint = 0;       // the block's input alone, kept by full recompute
+  double activation = 0;  // of `mlp`: the output of the MLP's activation
+  double checkpoint = 0;  // the block's input alone, kept by full recompute
   double total() const { return attention + attention_core + mlp; }
 };
 BlockActivations block_activations(const ModelShape& model, const BlockShape& block, const spec::ParallelSpec& parallel,

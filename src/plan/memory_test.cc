@@ -114,8 +114,8 @@ TEST(Memory, TheFirstStageOfOneForwardOneBackwardHoldsTheWholeModelsActivations)
   gpt.p.global_batch = 64;
   double layer = 34.0 / 8 * 2048 * 12288;
   auto first = [&] { return plan_stage_memory(gpt.model, gpt.p, gpt.software, 0).device.activations; };
-  double working_set = 80.0 / 8 * 2048 * 12288;   // scores of the block at work
-  double dropout = 2048.0 * 12288 * 8 / 8;        // the embedding's mask, sbh p / t
+  double working_set = 80.0 / 8 * 2048 * 12288;  // scores of the block at work
+  double dropout = 2048.0 * 12288 * 8 / 8;       // the embedding's mask, sbh p / t
   EXPECT_NEAR(first(), 96 * layer + working_set + dropout, 1);
   gpt.p.schedule = spec::PipelineKind::interleaved;
   gpt.p.interleave = 3;

@@ -18,10 +18,10 @@ struct Matmul {
 
 struct BlockShape {
   bool is_sparse = false;
-  int64_t window = 0;            // keys a query sees; 0 = all
-  int64_t cut_parameters = 0;    // divided by tp
-  int64_t whole_parameters = 0;  // on every tp rank: norms, router, some biases
-  int64_t expert_parameters = 0; // divided by ep
+  int64_t window = 0;             // keys a query sees; 0 = all
+  int64_t cut_parameters = 0;     // divided by tp
+  int64_t whole_parameters = 0;   // on every tp rank: norms, router, some biases
+  int64_t expert_parameters = 0;  // divided by ep
   std::vector<Matmul> matmuls;
 
   int64_t parameters() const { return cut_parameters + whole_parameters + expert_parameters; }
@@ -29,16 +29,16 @@ struct BlockShape {
 
 struct ModelShape {
   int64_t vocab = 0, hidden = 0, num_layers = 0, num_heads = 0, num_kv_heads = 0;
-  int64_t qk_dim = 0, v_dim = 0;    // per head; they differ only in latent attention
-  int64_t kv_width = 0;             // elements of keys, and of values, that one token stores for the backward pass
+  int64_t qk_dim = 0, v_dim = 0;  // per head; they differ only in latent attention
+  int64_t kv_width = 0;           // elements of keys, and of values, that one token stores for the backward pass
   int64_t ffn = 0, moe_ffn = 0, shared_ffn = 0;
   int64_t num_experts = 0, experts_per_token = 0;
-  int64_t num_mtp = 0;              // extra blocks and heads that predict further ahead
+  int64_t num_mtp = 0;  // extra blocks and heads that predict further ahead
   bool gated_mlp = true, has_rope = true, tied_head = false, has_dropout = false;
   int64_t embedding_parameters = 0;  // token table
   int64_t position_parameters = 0;
-  int64_t head_parameters = 0;       // 0 when tied
-  int64_t final_parameters = 0;      // final norm
+  int64_t head_parameters = 0;   // 0 when tied
+  int64_t final_parameters = 0;  // final norm
 
   std::vector<BlockShape> kinds;
   std::vector<uint8_t> kind_of_layer;  // (num_layers)

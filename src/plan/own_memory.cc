@@ -19,7 +19,7 @@ double loss_chunk_bytes(const spec::ModelSpec& model, double tokens, double elem
 // What a block keeps for its backward pass and the most its backward holds beside that, in bytes.
 struct BlockBytes {
   double kept = 0;
-  double extra = 0;    // gradients at the worst moment, less what is already freed
+  double extra = 0;  // gradients at the worst moment, less what is already freed
 };
 
 // T tokens, C hidden, F MLP width, k experts per token; `up` is 2F for a gated MLP, else F.
@@ -31,8 +31,8 @@ BlockBytes block_bytes(const spec::ModelSpec& m, bool is_sparse, double T, doubl
   BlockBytes b;
   // Two residual sums, two norm outputs (made again under `selective`), their statistics.
   b.kept = e * T * C * (drops_norms ? 2 : 4) + 4 * T * 2 * stats;
-  b.kept += e * T * (W + Q) + 4 * T * heads;                        // qkv, attention's output, log-sum-exp
-  if (m.qk_norm) b.kept += e * T * W + 4 * T * (heads + kv);        // qkv before its norm
+  b.kept += e * T * (W + Q) + 4 * T * heads;                  // qkv, attention's output, log-sum-exp
+  if (m.qk_norm) b.kept += e * T * W + 4 * T * (heads + kv);  // qkv before its norm
   double rows = T, F = as_double(m.ffn);
   if (is_sparse) {
     const double E = as_double(m.moe.num_experts), k = as_double(m.moe.experts_per_token);

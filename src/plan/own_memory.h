@@ -15,7 +15,7 @@ struct OwnRun {
   int64_t max_micro_batches = 1;  // per step on this rank
   spec::Recompute recompute = spec::Recompute::none;
   base::DType compute = base::DType::f32;
-  int num_moments = 2;            // AdamW
+  int num_moments = 2;  // AdamW
 };
 
 // Parts: weights (compute format), master (f32, where that differs), gradients, optimizer, activations (kept ones and

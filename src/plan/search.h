@@ -25,7 +25,7 @@ struct SearchRequest {
   // Constraints. 0 or empty: any.
   int64_t max_tp = 0, max_pp = 0;
   int64_t tp = 0, pp = 0, cp = 0, ep = 0, micro_batch = 0, shard = 0;  // exactly this one
-  int zero = -1;                                                         // -1: any stage
+  int zero = -1;                                                       // -1: any stage
   std::vector<spec::Recompute> recompute;
   double memory_share = 0.95;  // of the device's memory that may be planned
   int top = 10;
@@ -45,10 +45,10 @@ struct Rejection {
 };
 
 struct SearchResult {
-  std::vector<Candidate> best;        // fastest first; one per division, with its best micro-batch and recompute
-  std::vector<Rejection> rejected;    // most frequent first
+  std::vector<Candidate> best;      // fastest first; one per division, with its best micro-batch and recompute
+  std::vector<Rejection> rejected;  // most frequent first
   int64_t considered = 0, fitting = 0;
-  double usable_bytes = 0;            // memory_share of the device
+  double usable_bytes = 0;  // memory_share of the device
   // When nothing fits: the layout that needs least.
   bool nothing_fits = false;
   spec::ParallelSpec smallest;

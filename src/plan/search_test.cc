@@ -138,7 +138,8 @@ TEST(Search, TheRecipeOfADataParallelLayoutIsReadByTheTrainer) {
   p.micro_batch = 2;
   p.global_batch = 16;
   p.seq_len = 1024;
-  spec::Recipe recipe = spec::parse_recipe("[model]\npath = \"m\"\n" + recipe_section(p), "emitted", {"train.steps=10", "data.sources=x"});
+  spec::Recipe recipe = spec::parse_recipe("[model]\npath = \"m\"\n" + recipe_section(p), "emitted",
+                                           {"train.steps=10", "data.sources=x"});
   EXPECT_EQ(recipe.parallel.dp, 4);
   EXPECT_EQ(recipe.train.batch_tokens, 16 * 1024);
   EXPECT_EQ(recipe.data.sequence_length, 1024);

@@ -35,7 +35,8 @@ class PipelineRun {
  public:
   PipelineRun(const SimulationInput& input, const std::vector<double>& slowdown)
       : input_(input), slowdown_(slowdown), ranks_(static_cast<size_t>(input.shape.pp)) {
-    for (size_t r = 0; r < ranks_.size(); ++r) ranks_[r].list = spec::make_schedule(input.shape, static_cast<int64_t>(r));
+    for (size_t r = 0; r < ranks_.size(); ++r)
+      ranks_[r].list = spec::make_schedule(input.shape, static_cast<int64_t>(r));
     size_t slots = static_cast<size_t>(input.shape.pp * input.shape.interleave * input.shape.micro_batches);
     arrivals_[0].assign(slots, -1);
     arrivals_[1].assign(slots, -1);
@@ -63,9 +64,9 @@ class PipelineRun {
   struct Rank {
     std::vector<Action> list;
     size_t next = 0;
-    double compute_free = 0, link_free = 0;       // when each stream is free again
-    int64_t last_compute = -1, last_send = -1;    // the events that end there
-    int64_t message = -1;                         // arrival the next computation waits for
+    double compute_free = 0, link_free = 0;     // when each stream is free again
+    int64_t last_compute = -1, last_send = -1;  // the events that end there
+    int64_t message = -1;                       // arrival the next computation waits for
     double busy = 0, finished = 0;
   };
 
@@ -87,7 +88,9 @@ class PipelineRun {
           break;
         }
         case ActionKind::forward:
-        case ActionKind::backward: compute(r, a, stage); break;
+        case ActionKind::backward:
+          compute(r, a, stage);
+          break;
         case ActionKind::send_activation:
         case ActionKind::send_gradient:
           send(r, a, stage);
@@ -167,7 +170,8 @@ std::vector<int64_t> PipelineTimeline::critical_path() const {
   int64_t last = -1;
   for (size_t i = 0; i < events.size(); ++i) {
     bool is_compute = events[i].stream == Stream::compute;
-    if (is_compute && (last < 0 || events[i].end > events[static_cast<size_t>(last)].end)) last = static_cast<int64_t>(i);
+    if (is_compute && (last < 0 || events[i].end > events[static_cast<size_t>(last)].end))
+      last = static_cast<int64_t>(i);
   }
   std::vector<int64_t> path;
   for (int64_t at = last; at >= 0; at = events[static_cast<size_t>(at)].cause) path.push_back(at);

@@ -1,6 +1,7 @@
-// A discrete-event simulator of training steps: it runs the trainer's own action lists (spec/schedule.h) on a compute and
-// a communication stream per rank. Ranks that do the same are simulated once: the tensor- and context-parallel ranks of
-// a pipeline stage move together, and pipelines differ only where something makes them differ (a slow rank, jitter).
+// A discrete-event simulator of training steps: it runs the trainer's own action lists (spec/schedule.h) on a compute
+// and a communication stream per rank. Ranks that do the same are simulated once: the tensor- and context-parallel
+// ranks of a pipeline stage move together, and pipelines differ only where something makes them differ (a slow rank,
+// jitter).
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,9 +13,9 @@
 namespace sinter::plan {
 
 struct Straggler {
-  int64_t pipeline = 0;  // which data-parallel replica
-  int64_t rank = 0;      // which stage of it
-  double slowdown = 1.0; // its computations take this many times as long
+  int64_t pipeline = 0;   // which data-parallel replica
+  int64_t rank = 0;       // which stage of it
+  double slowdown = 1.0;  // its computations take this many times as long
 };
 
 struct SimulationInput {
@@ -26,7 +27,7 @@ struct SimulationInput {
   int64_t pipelines = 1;                  // data-parallel replicas
   int64_t ranks_per_stage = 1;            // tensor x context parallel ranks that move together
   std::vector<Straggler> stragglers;
-  double jitter = 0;                      // relative standard deviation of every rank's speed, drawn from `seed`
+  double jitter = 0;  // relative standard deviation of every rank's speed, drawn from `seed`
   uint64_t seed = 0;
 
   int64_t num_ranks() const { return shape.pp * pipelines * ranks_per_stage; }
@@ -45,18 +46,18 @@ struct SimulatedEvent {
 // One pipeline's step.
 struct PipelineTimeline {
   std::vector<SimulatedEvent> events;
-  std::vector<double> busy;     // (pp) seconds of computation
-  std::vector<double> finished; // (pp) end of the last computation
-  double seconds = 0;           // until the last of them
+  std::vector<double> busy;                    // (pp) seconds of computation
+  std::vector<double> finished;                // (pp) end of the last computation
+  double seconds = 0;                          // until the last of them
   std::vector<int64_t> critical_path() const;  // event indices, first to last
 };
 
 struct Simulation {
-  PipelineTimeline slowest;      // the pipeline that ends last
+  PipelineTimeline slowest;  // the pipeline that ends last
   int64_t slowest_pipeline = 0;
-  double pipeline_seconds = 0;   // until every pipeline has finished
-  double seconds = 0;            // with the tail
-  double bubble = 0;             // idle share of the slowest pipeline's computing time
+  double pipeline_seconds = 0;               // until every pipeline has finished
+  double seconds = 0;                        // with the tail
+  double bubble = 0;                         // idle share of the slowest pipeline's computing time
   int64_t num_ranks = 0, num_simulated = 0;  // pipelines x stages actually run through
 };
 
@@ -72,9 +73,10 @@ std::string trace_json(const PipelineTimeline& timeline);
 // A picture: one row per rank, forwards and backwards in colour, the critical path outlined.
 std::string timeline_svg(const PipelineTimeline& timeline, const std::string& title);
 
-// Share of the time that trains when devices fail (exponential, independent) and work since the last checkpoint is lost.
+// Share of the time that trains when devices fail (exponential, independent) and work since the last checkpoint is
+// lost.
 struct FailureModel {
-  double mtbf_seconds = 0;        // of one device
+  double mtbf_seconds = 0;  // of one device
   int64_t devices = 1;
   double checkpoint_seconds = 0;  // training stands still
   double restart_seconds = 0;     // from a failure to the first step after it

@@ -13,12 +13,18 @@ namespace {
 
 const char* action_word(spec::ActionKind kind) {
   switch (kind) {
-    case spec::ActionKind::forward: return "forward";
-    case spec::ActionKind::backward: return "backward";
-    case spec::ActionKind::send_activation: return "send activation";
-    case spec::ActionKind::send_gradient: return "send gradient";
-    case spec::ActionKind::receive_activation: return "receive activation";
-    case spec::ActionKind::receive_gradient: return "receive gradient";
+    case spec::ActionKind::forward:
+      return "forward";
+    case spec::ActionKind::backward:
+      return "backward";
+    case spec::ActionKind::send_activation:
+      return "send activation";
+    case spec::ActionKind::send_gradient:
+      return "send gradient";
+    case spec::ActionKind::receive_activation:
+      return "receive activation";
+    case spec::ActionKind::receive_gradient:
+      return "receive gradient";
   }
   return "?";
 }
@@ -26,9 +32,12 @@ const char* action_word(spec::ActionKind kind) {
 std::string escape_xml(const std::string& text) {
   std::string out;
   for (char c : text) {
-    if (c == '&') out += "&amp;";
-    else if (c == '<') out += "&lt;";
-    else out += c;
+    if (c == '&')
+      out += "&amp;";
+    else if (c == '<')
+      out += "&lt;";
+    else
+      out += c;
   }
   return out;
 }
@@ -46,20 +55,21 @@ std::string trace_json(const PipelineTimeline& timeline) {
   std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   for (size_t rank = 0; rank < timeline.busy.size(); ++rank) {
     for (int stream = 0; stream < 2; ++stream) {
-      out += fmt::format("{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":{},\"args\":{{\"name\":\"rank {} {}\"}}}},\n",
-                         2 * rank + static_cast<size_t>(stream), rank, stream == 0 ? "compute" : "communication");
+      out += fmt::format(
+          "{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":{},\"args\":{{\"name\":\"rank {} {}\"}}}},\n",
+          2 * rank + static_cast<size_t>(stream), rank, stream == 0 ? "compute" : "communication");
     }
   }
   std::vector<int64_t> path = timeline.critical_path();
   std::set<int64_t> critical(path.begin(), path.end());
   for (size_t i = 0; i < timeline.events.size(); ++i) {
     const SimulatedEvent& e = timeline.events[i];
-    out += fmt::format("{{\"name\":\"{} {}\",\"cat\":\"{}\",\"ph\":\"X\",\"ts\":{:.3f},\"dur\":{:.3f},\"pid\":0,\"tid\":{},"
-                       "\"args\":{{\"micro_batch\":{},\"chunk\":{},\"critical\":{}}}}}{}\n",
-                       action_word(e.action.kind), e.action.micro_batch, action_word(e.action.kind), e.begin * 1e6,
-                       (e.end - e.begin) * 1e6, 2 * e.rank + (e.stream == Stream::communication ? 1 : 0),
-                       e.action.micro_batch, e.action.chunk, critical.count(static_cast<int64_t>(i)) > 0,
-                       i + 1 < timeline.events.size() ? "," : "");
+    out += fmt::format(
+        "{{\"name\":\"{} {}\",\"cat\":\"{}\",\"ph\":\"X\",\"ts\":{:.3f},\"dur\":{:.3f},\"pid\":0,\"tid\":{},"
+        "\"args\":{{\"micro_batch\":{},\"chunk\":{},\"critical\":{}}}}}{}\n",
+        action_word(e.action.kind), e.action.micro_batch, action_word(e.action.kind), e.begin * 1e6,
+        (e.end - e.begin) * 1e6, 2 * e.rank + (e.stream == Stream::communication ? 1 : 0), e.action.micro_batch,
+        e.action.chunk, critical.count(static_cast<int64_t>(i)) > 0, i + 1 < timeline.events.size() ? "," : "");
   }
   return out + "]}\n";
 }
@@ -73,8 +83,8 @@ std::string timeline_svg(const PipelineTimeline& timeline, const std::string& ti
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" font-family=\"sans-serif\" font-size=\"11\">\n"
       "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"{}\" y=\"20\" font-size=\"14\">{}</text>\n",
       kWidth, height, kLeft, escape_xml(title));
-  out += fmt::format("<text x=\"{}\" y=\"36\" fill=\"#555\">blue forward, green backward, red outline critical path</text>\n",
-                     kLeft);
+  out += fmt::format(
+      "<text x=\"{}\" y=\"36\" fill=\"#555\">blue forward, green backward, red outline critical path</text>\n", kLeft);
   std::vector<int64_t> path = timeline.critical_path();
   std::set<int64_t> critical(path.begin(), path.end());
   for (size_t rank = 0; rank < timeline.busy.size(); ++rank) {
@@ -88,10 +98,11 @@ std::string timeline_svg(const PipelineTimeline& timeline, const std::string& ti
     if (e.stream != Stream::compute) continue;
     double x = kLeft + e.begin * scale, w = (e.end - e.begin) * scale, y = kTop + e.rank * kRow;
     bool is_critical = critical.count(static_cast<int64_t>(i)) > 0;
-    out += fmt::format("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\" stroke=\"{}\" "
-                       "stroke-width=\"{}\"><title>{} {} chunk {} {:.3f} ms</title></rect>\n",
-                       x, y, w, kRow - 4, colour(e), is_critical ? "#d00000" : "white", is_critical ? 1.2 : 0.4,
-                       action_word(e.action.kind), e.action.micro_batch, e.action.chunk, 1e3 * (e.end - e.begin));
+    out += fmt::format(
+        "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\" stroke=\"{}\" "
+        "stroke-width=\"{}\"><title>{} {} chunk {} {:.3f} ms</title></rect>\n",
+        x, y, w, kRow - 4, colour(e), is_critical ? "#d00000" : "white", is_critical ? 1.2 : 0.4,
+        action_word(e.action.kind), e.action.micro_batch, e.action.chunk, 1e3 * (e.end - e.begin));
     if (w > 14) {
       out += fmt::format("<text x=\"{:.2f}\" y=\"{:.1f}\" fill=\"white\" text-anchor=\"middle\">{}</text>\n", x + w / 2,
                          y + 15, e.action.micro_batch);
@@ -110,7 +121,8 @@ namespace {
 // Expected wall time per useful second when checkpoints are `interval` of useful work apart (Daly 2006).
 double time_per_useful_second(const FailureModel& model, double interval) {
   double mtbf = model.mtbf_seconds / static_cast<double>(model.devices);
-  return mtbf * std::exp(model.restart_seconds / mtbf) * std::expm1((interval + model.checkpoint_seconds) / mtbf) / interval;
+  return mtbf * std::exp(model.restart_seconds / mtbf) * std::expm1((interval + model.checkpoint_seconds) / mtbf) /
+         interval;
 }
 
 void check_failures(const FailureModel& model) {

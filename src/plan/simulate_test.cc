@@ -30,8 +30,8 @@ TEST(Simulate, GpipeAndOneForwardOneBackwardHaveTheClosedFormBubble) {
         Simulation s = simulate(uniform(kind, p, 1, m));
         double dp = static_cast<double>(p), dm = static_cast<double>(m);
         EXPECT_EQ(s.pipeline_seconds, (dm + dp - 1) * t) << spec::pipeline_name(kind) << " p " << p << " m " << m;
-        EXPECT_DOUBLE_EQ(s.bubble, (dp - 1) / (dm + dp - 1));                                 // of the total
-        EXPECT_DOUBLE_EQ((s.pipeline_seconds - dm * t) / (dm * t), (dp - 1) / dm);            // of the ideal time
+        EXPECT_DOUBLE_EQ(s.bubble, (dp - 1) / (dm + dp - 1));                       // of the total
+        EXPECT_DOUBLE_EQ((s.pipeline_seconds - dm * t) / (dm * t), (dp - 1) / dm);  // of the ideal time
       }
     }
   }

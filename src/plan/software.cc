@@ -93,7 +93,7 @@ const Software& find_software(const std::string& name) {
     if (s.name == name) return s;
   }
   base::fail_usage("software '{}' is not known; expected one of {}{}", name, fmt::join(software_names(), ", "),
-                    base::did_you_mean(name, software_names()));
+                   base::did_you_mean(name, software_names()));
 }
 
 }  // namespace sinter::plan

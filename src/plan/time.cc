@@ -43,19 +43,37 @@ double StepTime::total() const {
 }
 
 std::array<double, 14> part_values(const StepTime& t) {
-  return {t.matmul, t.attention, t.elementwise, t.recompute, t.host, t.tensor_parallel, t.context_parallel,
-          t.expert_parallel, t.pipeline_transfer, t.bubble, t.data_parallel, t.optimizer, t.offload, t.fixed};
+  return {t.matmul,
+          t.attention,
+          t.elementwise,
+          t.recompute,
+          t.host,
+          t.tensor_parallel,
+          t.context_parallel,
+          t.expert_parallel,
+          t.pipeline_transfer,
+          t.bubble,
+          t.data_parallel,
+          t.optimizer,
+          t.offload,
+          t.fixed};
 }
 
 TimeModel::TimeModel(const ModelShape& model, const spec::ParallelSpec& parallel, const Cluster& cluster,
                      const Software& software, const Efficiency& efficiency, Format format)
-    : model_(model), p_(parallel), cluster_(cluster), software_(software), efficiency_(efficiency), format_(format),
+    : model_(model),
+      p_(parallel),
+      cluster_(cluster),
+      software_(software),
+      efficiency_(efficiency),
+      format_(format),
       collectives_(cluster, efficiency.links, software.single_rail) {
   tokens_ = as_double(p_.micro_batch * p_.seq_len) / as_double(p_.cp);
   element_ = bytes_of(p_.compute);
   Format wide = is_narrow(format) ? Format::bf16 : format;
   peak_ = cluster.device.compute_rate(wide);
-  gemm_rate_ = is_narrow(format) ? cluster.device.compute_rate(format) * efficiency.gemm_narrow : peak_ * efficiency.gemm;
+  gemm_rate_ =
+      is_narrow(format) ? cluster.device.compute_rate(format) * efficiency.gemm_narrow : peak_ * efficiency.gemm;
   for (const BlockShape& block : model_.kinds) blocks_.push_back(make_block(block));
 }
 
@@ -89,8 +107,8 @@ double TimeModel::attention_time(const BlockShape& block) const {
   }
   double scores = tokens_ * as_double(p_.seq_len) * as_double(model_.num_heads) / as_double(p_.tp);
   return flops / (peak_ * efficiency_.gemm) +
-         kScoreBytesForward * scores / (cluster_.device.bandwidth * efficiency_.memory) +
-         2 * efficiency_.gemm_start + 3 * efficiency_.kernel;
+         kScoreBytesForward * scores / (cluster_.device.bandwidth * efficiency_.memory) + 2 * efficiency_.gemm_start +
+         3 * efficiency_.kernel;
 }
 
 double TimeModel::elementwise_bytes(const BlockShape& block) const {
@@ -113,8 +131,9 @@ TimeModel::Pass TimeModel::block_forward(const BlockShape& block) const {
   Pass pass;
   for (const Matmul& m : block.matmuls) pass.matmul += matmul_time(m, tokens_, false);
   pass.attention = attention_time(block);
-  pass.elementwise = software_.elementwise_scale * elementwise_bytes(block) / (cluster_.device.bandwidth * efficiency_.memory) +
-                     (block.is_sparse ? 12 : 6) * efficiency_.kernel;
+  pass.elementwise =
+      software_.elementwise_scale * elementwise_bytes(block) / (cluster_.device.bandwidth * efficiency_.memory) +
+      (block.is_sparse ? 12 : 6) * efficiency_.kernel;
   double h = as_double(model_.hidden);
   int collectives = 0;
   if (p_.tp > 1) {
@@ -132,7 +151,8 @@ TimeModel::Pass TimeModel::block_forward(const BlockShape& block) const {
   if (block.is_sparse && p_.ep > 1) {
     double copies = as_double(model_.experts_per_token) / (expert_tp(p_) == 1 ? as_double(p_.tp) : 1.0);
     Group group{p_.ep, expert_tp(p_) == 1 ? 1 : p_.tp};
-    double once = software_.sends_tokens_once ? collectives_.distinct_share(group, as_double(model_.experts_per_token)) : 1;
+    double once =
+        software_.sends_tokens_once ? collectives_.distinct_share(group, as_double(model_.experts_per_token)) : 1;
     pass.expert_parallel = 2 * collectives_.all_to_all(group, element_ * tokens_ * copies * h, once) *
                            (software_.overlaps_expert_parallel ? 0.5 : 1.0);
     collectives += 2;
@@ -208,7 +228,8 @@ void TimeModel::add_sharding(const BlockTime& block, double layers, ChunkTime& c
     return std::max(kNeverHidden * traffic, traffic - hide * compute);
   };
   double forward = exposed(block.weight_traffic, block.forward.total());
-  double backward = exposed(block.weight_traffic + block.gradient_traffic, block.backward.total() + block.again.total());
+  double backward =
+      exposed(block.weight_traffic + block.gradient_traffic, block.backward.total() + block.again.total());
   chunk.forward += forward * layers;
   chunk.backward += backward * layers;
   chunk.parts.data_parallel += (forward + backward) * layers;
@@ -268,12 +289,14 @@ double TimeModel::data_parallel_tail(double last_backward) const {
   Group expert_group{std::max<int64_t>(1, p_.dp() * p_.cp * p_.tp / (p_.ep * expert_tp(p_))), p_.tp * p_.ep};
   double reduce = 0, gather = 0;
   if (p_.zero == 0) {
-    reduce = collectives_.all_reduce(everyone, dense * gradient) + collectives_.all_reduce(expert_group, experts * gradient);
+    reduce =
+        collectives_.all_reduce(everyone, dense * gradient) + collectives_.all_reduce(expert_group, experts * gradient);
   } else {
     if (p_.zero < 3) {
       reduce = collectives_.reduce_scatter(inside, dense * gradient) +
                collectives_.reduce_scatter(expert_group, experts * gradient);
-      gather = collectives_.all_gather(inside, dense * element_) + collectives_.all_gather(expert_group, experts * element_);
+      gather =
+          collectives_.all_gather(inside, dense * element_) + collectives_.all_gather(expert_group, experts * element_);
     }
     reduce += collectives_.all_reduce(across, (dense + experts) * gradient / as_double(shards));
   }
@@ -292,7 +315,8 @@ double TimeModel::state_traffic() const {
   double owned = first.dense / shards + first.experts / (p_.zero >= 1 ? as_double(expert_shards(p_)) : 1.0);
   double master = p_.master == p_.compute ? 0.0 : bytes_of(p_.master);
   // The norm reads gradients once; the update reads them again, reads and writes master and moments, writes weights.
-  double per_parameter = 2 * bytes_of(p_.main_gradients) + 2 * master + 2 * p_.num_moments * bytes_of(p_.moments) + element_;
+  double per_parameter =
+      2 * bytes_of(p_.main_gradients) + 2 * master + 2 * p_.num_moments * bytes_of(p_.moments) + element_;
   return owned * per_parameter;
 }
 
@@ -321,7 +345,8 @@ double TimeModel::model_flops() const {
 
 double TimeModel::hardware_flops() const {
   double model = model_flops();
-  double head = 6 * as_double(model_.hidden * model_.vocab * (1 + model_.num_mtp)) * as_double(p_.global_batch * p_.seq_len);
+  double head =
+      6 * as_double(model_.hidden * model_.vocab * (1 + model_.num_mtp)) * as_double(p_.global_batch * p_.seq_len);
   if (p_.recompute == spec::Recompute::full) return model + (model - head) / 3;
   return model;
 }

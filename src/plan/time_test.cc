@@ -28,7 +28,9 @@ struct Gpt3 {
     Efficiency e = find_efficiency(cluster.device, software.name);
     return TimeModel(model, p, cluster, software, e).layer(0);
   }
-  StepPlan step() const { return plan_step(model, p, cluster, software, find_efficiency(cluster.device, software.name)); }
+  StepPlan step() const {
+    return plan_step(model, p, cluster, software, find_efficiency(cluster.device, software.name));
+  }
 };
 
 // Korthikanti et al. 2022 measured 39 % for the 22B model and 36 % for the largest.
@@ -120,7 +122,7 @@ TEST(Collectives, AWholeNodeUsesAllItsAdapters) {
 TEST(Collectives, TokensSentOncePerNodeSaveTraffic) {
   Cluster cluster = parse_cluster(hardware(), "64xH100");
   Collectives c(cluster, LinkEfficiency{});
-  EXPECT_EQ(c.distinct_share({8, 1}, 8), 1);             // one node
+  EXPECT_EQ(c.distinct_share({8, 1}, 8), 1);                // one node
   EXPECT_NEAR(c.distinct_share({64, 1}, 8), 0.656, 0.001);  // 8 nodes: 8 (1 - (7/8)^8) of 8 copies
 }
 

@@ -78,18 +78,24 @@ std::string pipeline_problem(const ParallelSpec& p, const ModelSpec& model) {
 
 const char* pipeline_name(PipelineKind kind) {
   switch (kind) {
-    case PipelineKind::gpipe: return "gpipe";
-    case PipelineKind::one_f_one_b: return "1f1b";
-    case PipelineKind::interleaved: return "interleaved";
+    case PipelineKind::gpipe:
+      return "gpipe";
+    case PipelineKind::one_f_one_b:
+      return "1f1b";
+    case PipelineKind::interleaved:
+      return "interleaved";
   }
   return "?";
 }
 
 const char* recompute_name(Recompute recompute) {
   switch (recompute) {
-    case Recompute::none: return "none";
-    case Recompute::selective: return "selective";
-    case Recompute::full: return "full";
+    case Recompute::none:
+      return "none";
+    case Recompute::selective:
+      return "selective";
+    case Recompute::full:
+      return "full";
   }
   return "?";
 }

@@ -15,7 +15,7 @@ enum class Recompute { none, selective, full };
 
 // State kept in host memory and moved when it is used.
 struct OffloadSpec {
-  bool optimizer = false;    // master weights and moments; the update runs on the host
+  bool optimizer = false;  // master weights and moments; the update runs on the host
   bool gradients = false;
   bool parameters = false;   // weights stream in layer by layer
   bool activations = false;  // checkpointed block inputs (or all stored activations where nothing is recomputed)
@@ -28,7 +28,7 @@ struct ParallelSpec {
   int64_t tp = 1;
   bool sequence_parallel = false;  // norms, dropout and residual split along the sequence inside the tp group
   int64_t pp = 1;
-  int64_t interleave = 1;          // model chunks per pipeline rank; > 1 only with PipelineKind::interleaved
+  int64_t interleave = 1;  // model chunks per pipeline rank; > 1 only with PipelineKind::interleaved
   PipelineKind schedule = PipelineKind::one_f_one_b;
   int64_t cp = 1;
   int64_t ep = 1;
@@ -38,11 +38,11 @@ struct ParallelSpec {
   OffloadSpec offload;
 
   // Precision of the step.
-  base::DType compute = base::DType::bf16;         // weights in use and stored activations
-  base::DType main_gradients = base::DType::f32;   // what micro-batches are summed in
-  base::DType master = base::DType::f32;           // kept beside the weights when it differs from `compute`
-  base::DType moments = base::DType::f32;          // each of the optimizer's moments
-  int num_moments = 2;                             // AdamW 2, momentum, Lion, Muon 1, plain SGD 0
+  base::DType compute = base::DType::bf16;        // weights in use and stored activations
+  base::DType main_gradients = base::DType::f32;  // what micro-batches are summed in
+  base::DType master = base::DType::f32;          // kept beside the weights when it differs from `compute`
+  base::DType moments = base::DType::f32;         // each of the optimizer's moments
+  int num_moments = 2;                            // AdamW 2, momentum, Lion, Muon 1, plain SGD 0
 
   int64_t micro_batch = 1;   // sequences of one forward pass on one data-parallel rank
   int64_t global_batch = 1;  // sequences of one optimizer step over all ranks

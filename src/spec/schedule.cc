@@ -42,8 +42,10 @@ Step nth_backward(const PipelineShape& shape, int64_t k) {
 int64_t num_warmup(const PipelineShape& shape, int64_t rank) {
   int64_t total = shape.micro_batches * shape.interleave;
   switch (shape.kind) {
-    case PipelineKind::gpipe: return total;
-    case PipelineKind::one_f_one_b: return std::min(total, shape.pp - rank - 1);
+    case PipelineKind::gpipe:
+      return total;
+    case PipelineKind::one_f_one_b:
+      return std::min(total, shape.pp - rank - 1);
     case PipelineKind::interleaved:
       return std::min(total, 2 * (shape.pp - rank - 1) + (shape.interleave - 1) * shape.pp);
   }

@@ -1,9 +1,9 @@
-// Pipeline schedules as plain action lists: what each pipeline rank does, in order. The trainer runs these lists and the
-// simulator times them, so what is simulated is what runs.
+// Pipeline schedules as plain action lists: what each pipeline rank does, in order. The trainer runs these lists and
+// the simulator times them, so what is simulated is what runs.
 //
-// A model of `pp * interleave` chunks is laid out so that rank r holds chunks r, pp + r, 2 pp + r, ... ; chunk c of rank r
-// is virtual stage c * pp + r. Receives stand before the computation that needs them, sends right after the one that
-// makes them. Sends do not block: a runner may start them and wait at the end of the list.
+// A model of `pp * interleave` chunks is laid out so that rank r holds chunks r, pp + r, 2 pp + r, ... ; chunk c of
+// rank r is virtual stage c * pp + r. Receives stand before the computation that needs them, sends right after the one
+// that makes them. Sends do not block: a runner may start them and wait at the end of the list.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -15,10 +15,10 @@ namespace sinter::spec {
 enum class ActionKind : uint8_t {
   receive_activation,  // block input from the previous virtual stage
   forward,
-  send_activation,     // block output to the next virtual stage
-  receive_gradient,    // gradient of the block output from the next virtual stage
+  send_activation,   // block output to the next virtual stage
+  receive_gradient,  // gradient of the block output from the next virtual stage
   backward,
-  send_gradient,       // gradient of the block input to the previous virtual stage
+  send_gradient,  // gradient of the block input to the previous virtual stage
 };
 
 struct Action {

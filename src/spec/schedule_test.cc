@@ -62,8 +62,8 @@ bool runs_to_end(const PipelineShape& shape, int64_t* peak_in_flight) {
 TEST(Schedule, EveryListRunsToItsEndAndHoldsWhatIsPromised) {
   for (const PipelineShape& shape : all_shapes()) {
     std::vector<int64_t> peak(static_cast<size_t>(shape.pp), 0);
-    ASSERT_TRUE(runs_to_end(shape, peak.data())) << pipeline_name(shape.kind) << " pp " << shape.pp << " v "
-                                                  << shape.interleave << " m " << shape.micro_batches;
+    ASSERT_TRUE(runs_to_end(shape, peak.data()))
+        << pipeline_name(shape.kind) << " pp " << shape.pp << " v " << shape.interleave << " m " << shape.micro_batches;
     for (int64_t rank = 0; rank < shape.pp; ++rank) {
       EXPECT_EQ(peak[static_cast<size_t>(rank)], max_in_flight(shape, rank));
     }

@@ -23,10 +23,14 @@ struct Compared {
 
 Compared compare(const spec::ModelSpec& model, int64_t sequences, int64_t length, spec::Recompute recompute,
                  core::DType compute) {
-  StepShape shape{.num_tokens = sequences * length, .num_sequences = sequences, .window = length,
-                  .recompute = to_tape(recompute), .compute = compute};
+  StepShape shape{.num_tokens = sequences * length,
+                  .num_sequences = sequences,
+                  .window = length,
+                  .recompute = to_tape(recompute),
+                  .compute = compute};
   StepPlan plan = plan_step(model, shape);
-  plan::OwnRun run{.num_tokens = shape.num_tokens, .num_sequences = sequences, .recompute = recompute, .compute = compute};
+  plan::OwnRun run{
+      .num_tokens = shape.num_tokens, .num_sequences = sequences, .recompute = recompute, .compute = compute};
   return {plan::own_activation_peak(model, run), static_cast<double>(plan.train_peak_bytes),
           static_cast<double>(plan.arena_bytes())};
 }
@@ -42,7 +46,8 @@ spec::ModelSpec shortened(const char* name, int64_t layers) {
 
 TEST(OwnMemory, FormulasAreWithinThreePercentOfTheShapesRun) {
   double worst = 0;
-  for (const char* name : {"gpt2", "llama-3.1-8b", "mistral-7b", "qwen2-7b", "qwen3-8b", "mixtral-8x7b", "qwen3-30b-a3b"}) {
+  for (const char* name :
+       {"gpt2", "llama-3.1-8b", "mistral-7b", "qwen2-7b", "qwen3-8b", "mixtral-8x7b", "qwen3-30b-a3b"}) {
     for (int64_t layers : {1, 4, 12}) {
       for (spec::Recompute recompute : {spec::Recompute::none, spec::Recompute::selective, spec::Recompute::full}) {
         for (core::DType compute : {core::DType::f32, core::DType::bf16}) {
