@@ -123,9 +123,10 @@ void copy_rows(const float* from, int64_t from_stride, float* to, int64_t to_str
 void multiply_tiles(int num_rows, int64_t units, const uint32_t* a, const uint32_t* b, float* tile, int64_t tile_stride,
                     bool continues) {
   auto multiply = num_rows > kSide ? multiply_two : multiply_one;
+  // The compiler does not know that tile instructions read memory: what was written before must be there.
+  asm volatile("" ::: "memory");
   if (num_rows % kSide == 0) return multiply(units, a, b, tile, tile_stride * 4, continues);
-  // Tiles are stored whole: rows that are not the caller's go to a buffer. The compiler does not know that the tile
-  // instructions read it, hence the barrier.
+  // Tiles are stored whole: rows that are not the caller's go to a buffer.
   alignas(64) float sums[kWidth * kWidth];
   if (continues) copy_rows(tile, tile_stride, sums, kWidth, num_rows);
   asm volatile("" ::"r"(sums) : "memory");
