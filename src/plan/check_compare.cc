@@ -19,7 +19,8 @@ double at(const std::map<std::string, double>& values, const char* key) {
 }
 
 void add(std::vector<Comparison>& out, const CheckRow& row, const char* quantity, double measured, double predicted) {
-  if (measured > 0 && predicted > 0) out.push_back({row.id, row.source, quantity, measured, predicted});
+  if (measured > 0 && predicted > 0 && std::isfinite(predicted))
+    out.push_back({row.id, row.source, quantity, measured, predicted});
 }
 
 // Memory: nanotron logs its first rank, the others the fullest device.

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -18,7 +19,8 @@ double number_at(const json& object, const char* key, double otherwise) {
   return found != object.end() && found->is_number() ? found->get<double>() : otherwise;
 }
 int64_t whole_at(const json& object, const char* key, int64_t otherwise) {
-  return static_cast<int64_t>(number_at(object, key, static_cast<double>(otherwise)));
+  double value = number_at(object, key, static_cast<double>(otherwise));
+  return std::abs(value) < 1e15 ? static_cast<int64_t>(value) : -1;
 }
 std::string text_at(const json& object, const char* key) {
   auto found = object.find(key);
@@ -27,6 +29,13 @@ std::string text_at(const json& object, const char* key) {
 bool flag_at(const json& object, const char* key, bool otherwise) {
   auto found = object.find(key);
   return found != object.end() && found->is_boolean() ? found->get<bool>() : otherwise;
+}
+// A count of ranks, sequences or tokens. One that cannot be leaves a problem in the row, and 1 to go on with.
+int64_t size_at(const json& object, const char* key, int64_t otherwise, CheckRow& row) {
+  double value = number_at(object, key, static_cast<double>(otherwise));
+  if (value >= 1 && value <= 1e7) return static_cast<int64_t>(value);
+  row.problem = fmt::format("{} is {:g}", key, value);
+  return 1;
 }
 bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
@@ -116,10 +125,17 @@ ModelShape latent_shape(const json& m) {
 void read_model(const json& m, int64_t seq_len, CheckRow& row) {
   row.model_name = text_at(m, "name");
   if (contains(text_at(m, "arch"), "mla")) {
+    for (const char* key :
+         {"layers", "hidden", "heads", "ffn", "moe_ffn", "vocab", "experts", "top_k", "q_lora", "kv_lora"}) {
+      SINTER_CHECK(whole_at(m, key, 0) > 0 && whole_at(m, key, 0) < (int64_t{1} << 32), "the model's {} is {}", key,
+                   whole_at(m, key, 0));
+    }
     row.model = latent_shape(m);
   } else if (m.contains("layers") && m.contains("hidden") && m.contains("heads")) {
+    SINTER_CHECK(whole_at(m, "heads", 0) > 0, "the model's heads are {}", whole_at(m, "heads", 0));
     spec::ModelSpec model = spec_of(m);
     model.max_positions = std::max<int64_t>(1, seq_len);  // position tables are as long as the run's sequences
+    spec::check_model_spec(model);
     row.model = make_model_shape(model);
     row.spec = model;
   } else if (std::optional<spec::ModelSpec> model = known_model(row.model_name)) {
@@ -241,10 +257,10 @@ void read_hardware(const json& point, const HardwareTable& hardware, CheckRow& r
   }
   if (double bandwidth = number_at(h, "hbm_gbs", 0); bandwidth > 0) cluster.device.bandwidth = bandwidth * 1e9;
   const json& network = h.contains("internode") ? h["internode"] : json();
-  cluster.per_node = static_cast<int>(whole_at(h, "gpus_per_node", cluster.device.per_node));
+  cluster.per_node = static_cast<int>(size_at(h, "gpus_per_node", std::max(1, cluster.device.per_node), row));
   std::string system = text_at(h, "system");
   if (contains(system, "GB200") || contains(system, "GB300")) cluster.per_node = 64;  // one NVLink domain of the rack
-  cluster.num_devices = whole_at(h, "n_gpus", 1);
+  cluster.num_devices = size_at(h, "n_gpus", 1, row);
   cluster.rails = std::max(1, cluster.device.rails * cluster.per_node / std::max(1, cluster.device.per_node));
   cluster.network = hardware.network(cluster.device.network.empty() ? "ndr-400" : cluster.device.network);
   double node = node_bandwidth_of(network.is_string() ? network.get<std::string>() : "");
@@ -278,20 +294,20 @@ void read_layout(const json& point, CheckRow& row) {
     row.layout["params_reported"] = parameters;
   }
   spec::ParallelSpec& p = row.parallel;
-  p.tp = whole_at(l, "tp", 1);
-  p.pp = whole_at(l, "pp", 1);
-  p.cp = whole_at(l, "cp", 1);
-  p.ep = whole_at(l, "ep", 1);
+  p.tp = size_at(l, "tp", 1, row);
+  p.pp = size_at(l, "pp", 1, row);
+  p.cp = size_at(l, "cp", 1, row);
+  p.ep = size_at(l, "ep", 1, row);
   int64_t ranks = row.cluster ? row.cluster->num_devices : 1;
-  int64_t dp = whole_at(l, "dp", std::max<int64_t>(1, ranks / (p.tp * p.pp * p.cp)));
-  p.zero = static_cast<int>(whole_at(l, "zero", 0));
+  int64_t dp = size_at(l, "dp", std::max<int64_t>(1, ranks / (p.tp * p.pp * p.cp)), row);
+  p.zero = static_cast<int>(std::clamp<int64_t>(whole_at(l, "zero", 0), -1, 4));
   if (l.contains("zero") && l["zero"].is_string()) p.zero = 2;
   if (flag_at(l, "dist_optimizer", false)) p.zero = std::max(p.zero, 1);
   if (row.source == "dgxc-benchmarking" || row.source == "MegaScale") p.zero = std::max(p.zero, 1);
   if (number_at(l, "fsdp", 0) > 0) p.zero = 3;
   if (text_at(l, "fsdp") == "SHARD_GRAD_OP") p.zero = 2;
   (p.zero > 0 ? p.shard : p.replica) = dp;
-  int64_t interleave = whole_at(l, "vp", 1);
+  int64_t interleave = size_at(l, "vp", 1, row);
   row.interleave_given = l.contains("vp") || !(flag_at(l, "interleaved", false) || row.source == "Llama 3");
   if (interleave > 1 && p.pp > 1) {
     p.interleave = interleave;
@@ -302,12 +318,12 @@ void read_layout(const json& point, CheckRow& row) {
   if (contains(recompute, "selective")) p.recompute = spec::Recompute::selective;
   p.sequence_parallel = p.tp > 1 && flag_at(l, "sequence_parallel",
                                             row.software != "megatron-2021" && row.software != "megatron-deepspeed");
-  p.seq_len = std::max<int64_t>(1, whole_at(point, "seq_len", 2048));
+  p.seq_len = size_at(point, "seq_len", 2048, row);
   row.micro_batch_given = b.contains("micro");
-  p.micro_batch = whole_at(b, "micro", 1);
-  int64_t micro_batches = whole_at(b, "grad_accum", 1);
-  if (b.contains("local_batch")) micro_batches = whole_at(b, "local_batch", 1) / p.micro_batch;
-  p.global_batch = whole_at(b, "global_seqs", dp * p.micro_batch * micro_batches);
+  p.micro_batch = size_at(b, "micro", 1, row);
+  int64_t micro_batches = size_at(b, "grad_accum", 1, row);
+  if (b.contains("local_batch")) micro_batches = size_at(b, "local_batch", 1, row) / p.micro_batch;
+  p.global_batch = b.contains("global_seqs") ? size_at(b, "global_seqs", 1, row) : dp * p.micro_batch * micro_batches;
 }
 
 CheckRow read_point(const json& point, const HardwareTable& hardware) {
@@ -322,9 +338,15 @@ CheckRow read_point(const json& point, const HardwareTable& hardware) {
     if (value.is_number()) row.measured[key] = value.get<double>();
   }
   row.format = format_of(text_at(point["layout"], "precision"));
-  read_model(point["model"], whole_at(point, "seq_len", 2048), row);
+  try {
+    read_model(point["model"], whole_at(point, "seq_len", 2048), row);
+  } catch (const base::Error& e) {
+    row.problem = e.what();
+  }
   read_hardware(point, hardware, row);
   read_layout(point, row);
+  const spec::ParallelSpec& p = row.parallel;
+  if (p.zero < 0 || p.zero > 3) row.problem = fmt::format("ZeRO stage {} does not exist", p.zero);
   if (contains(source, "MegaScale (NSDI24) Table 2, MegaScale")) row.software = "megatron";
   if (row.source == "Narayanan 2021" && row.parallel.zero == 3) row.software = "deepspeed-zero3";
   if (row.model && (row.software == "megatron-2021" || row.software == "megatron-deepspeed")) {

@@ -128,6 +128,34 @@ TEST(PlanCheck, EveryRowIsPredictedOrCountedWithAReason) {
   }
 }
 
+// A published row with any one number spoiled is predicted or explained; nothing crashes.
+TEST(PlanCheck, SpoiledRowsAreExplained) {
+  const nlohmann::json document = nlohmann::json::parse(base::read_file(kFolder + "points.json"));
+  std::map<std::string, nlohmann::json> one_of_each;  // by kind and source
+  for (const auto& point : document["points"]) {
+    one_of_each[point["kind"].get<std::string>() + point["source"].get<std::string>().substr(0, 12)] = point;
+  }
+  nlohmann::json spoiled = nlohmann::json::array();
+  for (const auto& [name, point] : one_of_each) {
+    for (const char* part : {"model", "hardware", "layout", "batch", "measured"}) {
+      for (const auto& [key, value] : point[part].items()) {
+        for (const nlohmann::json& wrong : {nlohmann::json(0), nlohmann::json(1e18), nlohmann::json("x")}) {
+          nlohmann::json copy = point;
+          copy[part][key] = wrong;
+          spoiled.push_back(copy);
+        }
+      }
+    }
+  }
+  std::string path = ::testing::TempDir() + "plan_check_spoiled.json";
+  base::write_file_atomic(path, spoiled.dump());
+  CheckReport report = check_rows(load_check_rows(path, load_hardware()));
+  int64_t counted = report.num_predicted;
+  for (const auto& [reason, rows] : report.unpredicted) counted += rows;
+  EXPECT_EQ(counted, static_cast<int64_t>(spoiled.size()));
+  for (const Comparison& c : report.comparisons) EXPECT_TRUE(std::isfinite(c.predicted)) << c.row << " " << c.quantity;
+}
+
 TEST(PlanCheck, FilesOfAnotherFormAreRefused) {
   std::string path = ::testing::TempDir() + "plan_check_bad.csv";
   base::write_file_atomic(path, "a,b\n1,2\n");
