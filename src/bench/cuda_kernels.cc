@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "base/text.h"
-#include "kernels/table.h"
+#include "kernels/fused.h"
 
 namespace sinter::bench {
 namespace {
@@ -95,29 +95,42 @@ class Bench {
   const StepShape& shape_;
 };
 
+// What of a linear layer's activation is done inside its products.
+enum class Fused { none, forward, input_gradient };
+
 // Forward, input gradient and weight gradient of one linear layer of N outputs and K inputs over M rows.
-void add_linear(Bench& b, const char* name, int64_t m, int64_t n, int64_t k, double per_step, bool bias) {
+void add_linear(Bench& b, const char* name, int64_t m, int64_t n, int64_t k, double per_step, bool bias,
+                Fused fused = Fused::none) {
   Tensor x = b.values({m, k}, DType::bf16), w = b.values({n, k}, DType::bf16, 0.02f), y = b.values({m, n}, DType::bf16);
   Tensor dw = b.values({n, k}, DType::f32), vector = b.values({n}, DType::bf16);
   double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   double bytes = 2.0 * static_cast<double>(m * k + n * k + m * n);
   std::string shape = fmt::format("{}x{}x{}", m, n, k);
+  Tensor other =
+      fused == Fused::none ? Tensor() : b.values(fused == Fused::forward ? Shape{m, n} : Shape{m, k}, DType::bf16);
   kernels::MatmulArgs forward;
   forward.a = x, forward.b.data = w, forward.c = y, forward.transpose_b = true;
   if (bias) forward.bias = vector;
-  b.add(std::string(name) + " forward", shape, per_step, flops, bytes, [&] { b.table().matmul(b.stream(), forward); });
+  b.add(std::string(name) + (fused == Fused::forward ? " forward + gelu" : " forward"), shape, per_step, flops, bytes,
+        [&] {
+          kernels::FusedMatmulArgs args{.product = forward};
+          if (fused == Fused::forward) args.pre_activation = other;
+          kernels::fused_matmul(b.table(), b.stream(), args);
+        });
   kernels::MatmulArgs input;
   input.a = y, input.b.data = w, input.c = x;
-  b.add(std::string(name) + " dx", shape, per_step, flops, bytes, [&] { b.table().matmul(b.stream(), input); });
+  b.add(std::string(name) + (fused == Fused::input_gradient ? " dx * gelu'" : " dx"), shape, per_step, flops, bytes,
+        [&] {
+          kernels::FusedMatmulArgs args{.product = input};
+          if (fused == Fused::input_gradient) args.activation_input = other;
+          kernels::fused_matmul(b.table(), b.stream(), args);
+        });
   kernels::MatmulArgs weight;
   weight.a = y, weight.b.data = x, weight.c = dw, weight.transpose_a = true, weight.accumulate = true;
-  b.add(std::string(name) + " dw (+= f32)", shape, per_step, flops, bytes, [&] { b.table().matmul(b.stream(), weight); });
-  if (bias) {
-    Tensor db = b.values({n}, DType::f32);
-    kernels::ColumnSumArgs sum{y, db, true};
-    b.add(std::string(name) + " dbias", fmt::format("({}, {})", m, n), per_step, 0, 2.0 * static_cast<double>(m * n),
-          [&] { b.table().column_sum(b.stream(), sum); });
-  }
+  Tensor db = bias ? b.values({n}, DType::f32) : Tensor();
+  b.add(std::string(name) + (bias ? " dw (+= f32) + dbias" : " dw (+= f32)"), shape, per_step, flops, bytes, [&] {
+    kernels::fused_matmul(b.table(), b.stream(), {.product = weight, .a_sums = db, .accumulate_sums = true});
+  });
 }
 
 void add_attention(Bench& b, const StepShape& s) {
@@ -163,7 +176,8 @@ void add_norm(Bench& b, const StepShape& s) {
   b.add("residual + norm forward", shape, per_step, 0, 4 * one, [&] { b.table().norm_forward(b.stream(), forward); });
   Tensor dweight = b.values({c}, DType::f32), dbias = s.is_llama ? Tensor() : b.values({c}, DType::f32);
   kernels::NormBackwardArgs backward{kind, y, x, sum, weight, mean, rstd, residual, dweight, dbias};
-  b.add("residual + norm backward", shape, per_step, 0, 4 * one, [&] { b.table().norm_backward(b.stream(), backward); });
+  b.add("residual + norm backward", shape, per_step, 0, 4 * one,
+        [&] { b.table().norm_backward(b.stream(), backward); });
 }
 
 void add_activation(Bench& b, const StepShape& s) {
@@ -173,17 +187,18 @@ void add_activation(Bench& b, const StepShape& s) {
   double in = 2.0 * static_cast<double>(tokens * width), out = 2.0 * static_cast<double>(tokens * s.ffn);
   std::string shape = fmt::format("({}, {}){}", tokens, s.ffn, s.is_llama ? " gated" : "");
   kernels::ActivationForwardArgs forward{kind, s.is_llama, x, y};
-  b.add("activation forward", shape, static_cast<double>(s.layers), 0, in + out,
-        [&] { b.table().activation_forward(b.stream(), forward); });
+  double per_step = s.is_llama ? static_cast<double>(s.layers) : 0;  // GPT-2's is done inside the products
+  b.add("activation forward", shape, per_step, 0, in + out, [&] { b.table().activation_forward(b.stream(), forward); });
   Tensor dx = b.values({tokens, width}, DType::bf16);
   kernels::ActivationBackwardArgs backward{kind, s.is_llama, y, x, dx};
-  b.add("activation backward", shape, static_cast<double>(s.layers), 0, 2 * in + out,
+  b.add("activation backward", shape, per_step, 0, 2 * in + out,
         [&] { b.table().activation_backward(b.stream(), backward); });
 }
 
 void add_rope(Bench& b, const StepShape& s) {
   int64_t tokens = s.tokens(), dim = s.head_dim(), rotated = s.heads + s.kv_heads;
-  Tensor qkv = b.values({tokens, (rotated + s.kv_heads) * dim}, DType::bf16), cos_sin = b.values({tokens, dim}, DType::f32);
+  Tensor qkv = b.values({tokens, (rotated + s.kv_heads) * dim}, DType::bf16),
+         cos_sin = b.values({tokens, dim}, DType::f32);
   kernels::RopeArgs rope{rotated, dim, qkv, cos_sin, false};
   b.add("rope", fmt::format("T {} heads {} D {}", tokens, rotated, dim), 2.0 * static_cast<double>(s.layers), 0,
         4.0 * static_cast<double>(tokens * rotated * dim) + 4.0 * static_cast<double>(tokens * dim),
@@ -194,11 +209,13 @@ void add_ends(Bench& b, const StepShape& s) {
   int64_t tokens = s.tokens(), rows = tokens / 4;
   add_linear(b, "head", rows, s.vocab, s.channels, 4, false);
   {
-    Tensor logits = b.values({rows, s.vocab}, DType::bf16), losses = b.values({rows}, DType::f32), scale = b.values({1}, DType::f32);
+    Tensor logits = b.values({rows, s.vocab}, DType::bf16), losses = b.values({rows}, DType::f32),
+           scale = b.values({1}, DType::f32);
     Tensor targets = b.integers(rows, [&](int64_t i) { return static_cast<int32_t>(i * 7919 % s.vocab); });
     kernels::CrossEntropyArgs args{logits, targets, losses, scale, true};
     b.add("cross entropy + gradient", fmt::format("({}, {})", rows, s.vocab), 4, 0,
-          4.0 * static_cast<double>(rows) * static_cast<double>(s.vocab), [&] { b.table().cross_entropy(b.stream(), args); });
+          4.0 * static_cast<double>(rows) * static_cast<double>(s.vocab),
+          [&] { b.table().cross_entropy(b.stream(), args); });
   }
   {
     Tensor table = b.values({s.vocab, s.channels}, DType::bf16), y = b.values({tokens, s.channels}, DType::bf16);
@@ -206,7 +223,8 @@ void add_ends(Bench& b, const StepShape& s) {
     // Zipf-like tokens: a few very frequent ones.
     Tensor ids = b.integers(tokens, [&](int64_t i) {
       double u = static_cast<double>((i * 2654435761u) & 0xffffff) / 16777216.0;
-      return static_cast<int32_t>(std::min<double>(static_cast<double>(s.vocab) - 1, std::pow(static_cast<double>(s.vocab), u) - 1));
+      return static_cast<int32_t>(
+          std::min<double>(static_cast<double>(s.vocab) - 1, std::pow(static_cast<double>(s.vocab), u) - 1));
     });
     Tensor positions = b.integers(tokens, [&](int64_t i) { return static_cast<int32_t>(i % s.length); });
     double bytes = 4.0 * static_cast<double>(tokens * s.channels);
@@ -230,8 +248,8 @@ void add_optimizer(Bench& b, const StepShape& s) {
     args.master = master, args.grad = grad, args.m = m, args.v = v, args.copy = copy, args.control = control;
     args.lr = 1e-6f;
     double bytes = static_cast<double>(n) * (4 + 4 + 4 + 2 + 4 * static_cast<double>(base::dtype_bytes(state)));
-    b.add(fmt::format("adamw ({} states)", base::dtype_name(state)), base::format_count(static_cast<double>(n)), 0, 0, bytes,
-          [&] { b.table().adamw(b.stream(), args); });
+    b.add(fmt::format("adamw ({} states)", base::dtype_name(state)), base::format_count(static_cast<double>(n)), 0, 0,
+          bytes, [&] { b.table().adamw(b.stream(), args); });
   }
   kernels::SumSquaresArgs squares{grad, total};
   b.add("sum of squares", base::format_count(static_cast<double>(n)), 0, 0, 4.0 * static_cast<double>(n),
@@ -241,7 +259,8 @@ void add_optimizer(Bench& b, const StepShape& s) {
 // A layer of 64 experts, 8 a token, over 16,384 tokens: forward, both gradients.
 void add_experts(Bench& b) {
   int64_t experts = 64, rows = 16384 * 8, channels = 2048, ffn = 1024;
-  Tensor offsets = b.integers(experts + 1, [&](int64_t e) { return static_cast<int32_t>(rows / experts * e + (e % 3) * 40 * (e < experts)); });
+  Tensor offsets = b.integers(
+      experts + 1, [&](int64_t e) { return static_cast<int32_t>(rows / experts * e + (e % 3) * 40 * (e < experts)); });
   double flops = 2.0 * static_cast<double>(rows * channels) * static_cast<double>(ffn);
   Tensor x = b.values({rows, channels}, DType::bf16), w = b.values({experts, ffn, channels}, DType::bf16, 0.02f);
   Tensor y = b.values({rows, ffn}, DType::bf16), dw = b.values({experts, ffn, channels}, DType::f32);
@@ -287,9 +306,8 @@ DeviceCeilings measure_ceilings(core::Device device) {
   size_t bytes = size_t{2} << 30;
   Tensor from = b.values({int64_t(bytes / 2)}, DType::bf16), to = b.values({int64_t(bytes / 2)}, DType::bf16);
   core::DeviceRuntime& runtime = core::runtime(device);
-  c.copy_bytes = 2.0 * static_cast<double>(bytes) / b.time([&] {
-    runtime.copy_within(to.raw(), from.raw(), bytes, b.stream());
-  });
+  c.copy_bytes =
+      2.0 * static_cast<double>(bytes) / b.time([&] { runtime.copy_within(to.raw(), from.raw(), bytes, b.stream()); });
   return c;
 }
 
@@ -299,8 +317,10 @@ std::vector<KernelTime> measure_kernels(core::Device device, const StepShape& s)
   double layers = static_cast<double>(s.layers);
   add_linear(b, "qkv", tokens, width, s.channels, layers, !s.is_llama);
   add_linear(b, "attention out", tokens, s.channels, s.channels, layers, !s.is_llama);
-  add_linear(b, "mlp up", tokens, s.is_llama ? 2 * s.ffn : s.ffn, s.channels, layers, !s.is_llama);
-  add_linear(b, "mlp down", tokens, s.channels, s.ffn, layers, !s.is_llama);
+  add_linear(b, "mlp up", tokens, s.is_llama ? 2 * s.ffn : s.ffn, s.channels, layers, !s.is_llama,
+             s.is_llama ? Fused::none : Fused::forward);
+  add_linear(b, "mlp down", tokens, s.channels, s.ffn, layers, !s.is_llama,
+             s.is_llama ? Fused::none : Fused::input_gradient);
   add_attention(b, s);
   add_norm(b, s);
   add_activation(b, s);
@@ -316,15 +336,19 @@ void print_kernels(const std::vector<KernelTime>& times, const StepShape& s, con
               static_cast<long long>(s.length), static_cast<long long>(s.layers));
   double total = 0, products = 0;
   for (const KernelTime& t : times) {
-    std::string rate = t.flops > 0 ? fmt::format("{:7.1f} TFLOP/s {:3.0f} %", t.flops / t.seconds * 1e-12, 100 * t.flops / t.seconds / c.matmul_flops)
-                                   : fmt::format("{:7.2f} TB/s    {:3.0f} %", t.bytes / t.seconds * 1e-12, 100 * t.bytes / t.seconds / c.copy_bytes);
-    std::printf("  %-28s %-28s %9.1f us  %s  %8.2f ms a pass\n", t.kernel.c_str(), t.shape.c_str(), t.seconds * 1e6, rate.c_str(),
-                t.seconds * t.per_step * 1e3);
+    std::string rate = t.flops > 0 ? fmt::format("{:7.1f} TFLOP/s {:3.0f} %", t.flops / t.seconds * 1e-12,
+                                                 100 * t.flops / t.seconds / c.matmul_flops)
+                                   : fmt::format("{:7.2f} TB/s    {:3.0f} %", t.bytes / t.seconds * 1e-12,
+                                                 100 * t.bytes / t.seconds / c.copy_bytes);
+    std::printf("  %-28s %-28s %9.1f us  %s  %8.2f ms a pass\n", t.kernel.c_str(), t.shape.c_str(), t.seconds * 1e6,
+                rate.c_str(), t.seconds * t.per_step * 1e3);
     total += t.seconds * t.per_step;
     if (t.flops > 0) products += t.seconds * t.per_step;
   }
-  std::printf("  all kernels of a pass %.2f ms: %.0f tok/s; products and attention alone %.2f ms: %.0f tok/s (%.0f %%)\n", total * 1e3,
-              static_cast<double>(s.tokens()) / total, products * 1e3, static_cast<double>(s.tokens()) / products, 100 * products / total);
+  std::printf(
+      "  all kernels of a pass %.2f ms: %.0f tok/s; products and attention alone %.2f ms: %.0f tok/s (%.0f %%)\n",
+      total * 1e3, static_cast<double>(s.tokens()) / total, products * 1e3, static_cast<double>(s.tokens()) / products,
+      100 * products / total);
   std::fflush(stdout);
 }
 

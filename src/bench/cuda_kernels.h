@@ -1,5 +1,5 @@
-// The kernels of a device one by one at the sizes of real training steps: ceilings first, then each kernel with its time,
-// its TFLOP/s or TB/s and its share of the ceiling. Works on any device with a kernel table; made for GPUs.
+// The kernels of a device one by one at the sizes of real training steps: ceilings first, then each kernel with its
+// time, its TFLOP/s or TB/s and its share of the ceiling. Works on any device with a kernel table; made for GPUs.
 #pragma once
 #include <cstdint>
 #include <string>

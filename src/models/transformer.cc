@@ -6,6 +6,7 @@
 #include "ops/embedding.h"
 #include "ops/linear.h"
 #include "ops/loss.h"
+#include "ops/mlp.h"
 #include "ops/norm.h"
 #include "spec/rope.h"
 
@@ -104,9 +105,14 @@ Variable Transformer::mlp_part(const Context& context, const Block& block, const
   if (block.router) {
     return ops::moe(context, h, {*block.router, *block.up, *block.down}, spec_, shared.balance);
   }
-  Variable up = ops::linear(context, h, *block.up, block.up_bias);                 // (T, 2F) or (T, F)
-  Variable act = ops::activation(context, up, spec_.activation, spec_.gated_mlp);  // (T, F)
-  Variable down = ops::linear(context, act, *block.down, block.down_bias);         // (T, C)
+  Variable down;  // (T, C)
+  if (spec_.gated_mlp) {
+    Variable up = ops::linear(context, h, *block.up, block.up_bias);      // (T, 2F)
+    Variable act = ops::activation(context, up, spec_.activation, true);  // (T, F)
+    down = ops::linear(context, act, *block.down, block.down_bias);
+  } else {
+    down = ops::plain_mlp(context, h, {*block.up, block.up_bias, *block.down, block.down_bias}, spec_.activation);
+  }
   return drop(context, down, spec_.dropout.residual, shared.dropout,
               random_key(shared.dropout, static_cast<uint64_t>(block.layer), kMlpOutDrop).stream);
 }

@@ -1,6 +1,7 @@
 #include "ops/linear.h"
 
 #include "base/error.h"
+#include "kernels/fused.h"
 
 namespace sinter::ops {
 namespace {
@@ -50,16 +51,23 @@ void linear_backward(const Context& context, const Tensor& dy, const Tensor& x, 
   if (dx) {
     context.kernels.matmul(context.stream, {.a = dy, .b = weight.weight, .c = dx, .group_offsets = group_offsets});
   }
+  const bool has_bias_gradient = bias && bias->grad;
   if (weight.grad) {
-    context.kernels.matmul(context.stream, {.a = dy,
-                                            .b = {.data = x},
-                                            .c = weight.grad,
-                                            .transpose_a = true,
-                                            .accumulate = weight.has_gradient,
-                                            .group_offsets = group_offsets});
+    kernels::MatmulArgs product{.a = dy,
+                                .b = {.data = x},
+                                .c = weight.grad,
+                                .transpose_a = true,
+                                .accumulate = weight.has_gradient,
+                                .group_offsets = group_offsets};
+    if (has_bias_gradient) {  // reading dy once may serve both gradients
+      kernels::fused_matmul(context.kernels, context.stream,
+                            {.product = product, .a_sums = bias->grad, .accumulate_sums = bias->has_gradient});
+    } else {
+      context.kernels.matmul(context.stream, product);
+    }
     weight.has_gradient = true;
-  }
-  if (bias && bias->grad) {
+    if (has_bias_gradient) bias->has_gradient = true;
+  } else if (has_bias_gradient) {
     context.kernels.column_sum(context.stream, {.x = dy, .y = bias->grad, .accumulate = bias->has_gradient});
     bias->has_gradient = true;
   }

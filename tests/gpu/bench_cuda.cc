@@ -14,8 +14,8 @@ int main(int argc, char** argv) {
   try {
     std::printf("%s\n", core::runtime(device).description().c_str());
     bench::DeviceCeilings ceilings = bench::measure_ceilings(device);
-    std::printf("ceilings: bf16 product %.0f TFLOP/s, f32 product %.1f TFLOP/s, copy %.2f TB/s\n", ceilings.matmul_flops * 1e-12,
-                ceilings.matmul_f32_flops * 1e-12, ceilings.copy_bytes * 1e-12);
+    std::printf("ceilings: bf16 product %.0f TFLOP/s, f32 product %.1f TFLOP/s, copy %.2f TB/s\n",
+                ceilings.matmul_flops * 1e-12, ceilings.matmul_f32_flops * 1e-12, ceilings.copy_bytes * 1e-12);
     std::fflush(stdout);
     for (const bench::StepShape& shape : bench::training_shapes()) {
       bool wanted = argc == 1;

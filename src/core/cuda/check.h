@@ -5,11 +5,11 @@
 #include "base/error.h"
 
 // Throws base::Error with the call, its place and CUDA's own words unless the call returns cudaSuccess.
-#define SINTER_CUDA_CHECK(call)                                                                             \
-  do {                                                                                                      \
-    cudaError_t sinter_status_ = (call);                                                                    \
-    if (sinter_status_ != cudaSuccess) [[unlikely]]                                                         \
-      ::sinter::core::fail_cuda(#call, __FILE__, __LINE__, static_cast<int>(sinter_status_));               \
+#define SINTER_CUDA_CHECK(call)                                                               \
+  do {                                                                                        \
+    cudaError_t sinter_status_ = (call);                                                      \
+    if (sinter_status_ != cudaSuccess) [[unlikely]]                                           \
+      ::sinter::core::fail_cuda(#call, __FILE__, __LINE__, static_cast<int>(sinter_status_)); \
   } while (0)
 
 // After a kernel launch: reports a bad launch here and not at the next unrelated call.

@@ -40,9 +40,10 @@ class CudaAllocator : public Allocator {
       cudaGetLastError();  // out of memory is not sticky: clear it so that the caller can go on with less
       size_t free_bytes = 0, total_bytes = 0;
       cudaMemGetInfo(&free_bytes, &total_bytes);
-      base::fail("out of memory on cuda:{}: {} asked for, {} held, {} of {} free; use a smaller batch, or recompute more",
-                 index_, base::format_bytes(double(bytes)), base::format_bytes(double(stats_.current_bytes)),
-                 base::format_bytes(double(free_bytes)), base::format_bytes(double(total_bytes)));
+      base::fail(
+          "out of memory on cuda:{}: {} asked for, {} held, {} of {} free; use a smaller batch, or recompute more",
+          index_, base::format_bytes(double(bytes)), base::format_bytes(double(stats_.current_bytes)),
+          base::format_bytes(double(free_bytes)), base::format_bytes(double(total_bytes)));
     }
     SINTER_CUDA_CHECK(status);
     count_allocate(bytes);

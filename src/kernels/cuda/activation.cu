@@ -54,6 +54,30 @@ __device__ __forceinline__ void activate_with_slope(float x, float& value, float
   }
 }
 
+// Accesses of data that is used once: no place in the caches is kept for it.
+template <class T, int N>
+__device__ __forceinline__ void load_once(const T* p, float (&out)[N]) {
+  if constexpr (sizeof(T) * N == 16) {
+    uint4 raw = __ldcs(reinterpret_cast<const uint4*>(p));
+    const T* x = reinterpret_cast<const T*>(&raw);
+#pragma unroll
+    for (int i = 0; i < N; ++i) out[i] = to_float(x[i]);
+  } else {
+    load_floats<T, N>(p, out);
+  }
+}
+template <class T, int N>
+__device__ __forceinline__ void store_once(T* p, const float (&in)[N]) {
+  if constexpr (sizeof(T) * N == 16) {
+    Vector<T, N> x;
+#pragma unroll
+    for (int i = 0; i < N; ++i) x.v[i] = from_float<T>(in[i]);
+    __stcs(reinterpret_cast<uint4*>(p), *reinterpret_cast<const uint4*>(&x));
+  } else {
+    store_floats<T, N>(p, in);
+  }
+}
+
 // One vector of N outputs a thread. Rows are of `width` outputs; width = all of them when there is no gate.
 template <class T, Activation kKind, bool kGated, int N>
 __global__ void __launch_bounds__(kThreads) forward_kernel(const T* x, T* y, int64_t vectors, int64_t width) {
@@ -79,7 +103,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const T* x, T* y, int
 }
 
 template <class T, Activation kKind, bool kGated, int N>
-__global__ void __launch_bounds__(kThreads) backward_kernel(const T* dy, const T* x, T* dx, int64_t vectors, int64_t width) {
+__global__ void __launch_bounds__(kThreads)
+    backward_kernel(const T* dy, const T* x, T* dx, int64_t vectors, int64_t width) {
   constexpr bool kExact = sizeof(T) == 4;
   int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= vectors) return;
@@ -89,10 +114,10 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(const T* dy, const T
     int64_t per_row = width / N;
     int64_t row = vectors <= UINT32_MAX ? static_cast<uint32_t>(i) / static_cast<uint32_t>(per_row) : i / per_row;
     at += row * width;
-    load_floats<T, N>(x + at + width, up);
+    load_once<T, N>(x + at + width, up);
   }
-  load_floats<T, N>(x + at, a);
-  load_floats<T, N>(dy + i * N, d);
+  load_once<T, N>(x + at, a);
+  load_once<T, N>(dy + i * N, d);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     float value, slope;
@@ -104,17 +129,25 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(const T* dy, const T
       a[j] = d[j] * slope;
     }
   }
-  store_floats<T, N>(dx + at, a);
-  if constexpr (kGated) store_floats<T, N>(dx + at + width, up);
+  store_once<T, N>(dx + at, a);
+  if constexpr (kGated) store_once<T, N>(dx + at + width, up);
 }
 
 template <class T, bool kGated, int N, class Launch>
 void dispatch_kind(Activation kind, Launch&& launch) {
   switch (kind) {
-    case Activation::silu: launch(std::integral_constant<Activation, Activation::silu>{}); return;
-    case Activation::gelu: launch(std::integral_constant<Activation, Activation::gelu>{}); return;
-    case Activation::gelu_tanh: launch(std::integral_constant<Activation, Activation::gelu_tanh>{}); return;
-    case Activation::relu: launch(std::integral_constant<Activation, Activation::relu>{}); return;
+    case Activation::silu:
+      launch(std::integral_constant<Activation, Activation::silu>{});
+      return;
+    case Activation::gelu:
+      launch(std::integral_constant<Activation, Activation::gelu>{});
+      return;
+    case Activation::gelu_tanh:
+      launch(std::integral_constant<Activation, Activation::gelu_tanh>{});
+      return;
+    case Activation::relu:
+      launch(std::integral_constant<Activation, Activation::relu>{});
+      return;
   }
 }
 
@@ -134,8 +167,8 @@ void launch_backward(Stream& stream, const ActivationBackwardArgs& args) {
   int64_t vectors = args.dy.num_elements() / N, width = args.dy.size(-1);
   unsigned grid = static_cast<unsigned>(div_up(vectors, kThreads));
   dispatch_kind<T, kGated, N>(args.kind, [&](auto kind) {
-    backward_kernel<T, decltype(kind)::value, kGated, N><<<grid, kThreads, 0, native(stream)>>>(
-        args.dy.data<T>(), args.x.data<T>(), args.dx.data<T>(), vectors, width);
+    backward_kernel<T, decltype(kind)::value, kGated, N>
+        <<<grid, kThreads, 0, native(stream)>>>(args.dy.data<T>(), args.x.data<T>(), args.dx.data<T>(), vectors, width);
   });
   SINTER_CUDA_LAUNCHED();
 }

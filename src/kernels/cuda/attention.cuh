@@ -9,13 +9,13 @@
 namespace sinter::kernels::cuda {
 
 struct AttentionParams {
-  const void* qkv;         // (T, W)
+  const void* qkv;            // (T, W)
   const void *keys, *values;  // paged cache or null
   const int32_t *offsets, *contexts, *block_tables;
-  void* out;               // forward
+  void* out;                     // forward
   const void *saved_out, *dout;  // backward
-  float* lse;              // (H, T)
-  float* delta;            // (H, T)
+  float* lse;                    // (H, T)
+  float* delta;                  // (H, T)
   void* dqkv;
   int64_t tokens, width, max_blocks, max_context;
   int num_sequences, num_heads, num_kv_heads, head_dim, group, block_size;
@@ -44,7 +44,8 @@ __device__ __forceinline__ const T* query_row(const AttentionParams& p, const At
   return static_cast<const T*>(p.qkv) + (s.first + query) * p.width + int64_t{head} * p.head_dim;
 }
 template <class T>
-__device__ __forceinline__ const T* out_row(const AttentionParams& p, const void* base, const AttentionSequence& s, int m) {
+__device__ __forceinline__ const T* out_row(const AttentionParams& p, const void* base, const AttentionSequence& s,
+                                            int m) {
   int query = m / p.group, head = s.kv_head * p.group + m % p.group;
   return static_cast<const T*>(base) + ((s.first + query) * p.num_heads + head) * p.head_dim;
 }
@@ -62,7 +63,9 @@ __device__ __forceinline__ const T* key_row(const AttentionParams& p, const Atte
 }
 
 // Query `query` of the sequence sees keys [first_key, position].
-__device__ __forceinline__ int position_of(const AttentionSequence& s, int query) { return s.context - s.queries + query; }
+__device__ __forceinline__ int position_of(const AttentionSequence& s, int query) {
+  return s.context - s.queries + query;
+}
 __device__ __forceinline__ bool sees(const AttentionParams& p, int position, int key) {
   return key <= position && (p.window == 0 || key > position - p.window);
 }
@@ -101,15 +104,21 @@ void zero_padding_rows(Stream& stream, const AttentionParams& p, const Tensor& r
 void flash_forward_f32(Stream& stream, const AttentionParams& p);
 void flash_backward_f32(Stream& stream, const AttentionParams& p);
 
-// Calls body with the head dimension padded to one of the sizes the kernels are built for.
+// Calls body with the head dimension padded to one of the sizes the kernels are built for; fewer of them with dropout.
 template <class Body>
-void dispatch_head_dim(int64_t head_dim, Body&& body) {
+void dispatch_head_dim(int64_t head_dim, bool has_dropout, Body&& body) {
   SINTER_CHECK(head_dim >= 1 && head_dim <= 256, "[attention] head size {} on CUDA; expected 1 to 256", head_dim);
-  if (head_dim <= 32) return body(std::integral_constant<int, 32>{});
-  if (head_dim <= 64) return body(std::integral_constant<int, 64>{});
-  if (head_dim <= 96) return body(std::integral_constant<int, 96>{});
-  if (head_dim <= 128) return body(std::integral_constant<int, 128>{});
-  return body(std::integral_constant<int, 256>{});
+  auto call = [&]<int kDim>(std::integral_constant<int, kDim> dim) {
+    if constexpr (kDim == 96) {
+      body(dim, std::false_type{});
+    } else {
+      has_dropout ? body(dim, std::true_type{}) : body(dim, std::false_type{});
+    }
+  };
+  if (head_dim <= 64) return call(std::integral_constant<int, 64>{});
+  if (head_dim <= 96 && !has_dropout) return call(std::integral_constant<int, 96>{});
+  if (head_dim <= 128) return call(std::integral_constant<int, 128>{});
+  return call(std::integral_constant<int, 256>{});
 }
 
 }  // namespace sinter::kernels::cuda

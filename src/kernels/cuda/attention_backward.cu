@@ -15,9 +15,10 @@ constexpr int kTile = 64;  // rows of a block (16 a warp), and columns of a turn
 constexpr int kThreads = 128;
 constexpr float kLog2e = 1.4426950408889634f;
 
+// Row tiles, and two stages of column tiles with what belongs to their queries.
 template <int kDim>
 constexpr size_t backward_shared_bytes() {
-  return sizeof(uint16_t) * 4 * kTile * (kDim + kPad) + sizeof(float) * 2 * kTile;
+  return sizeof(uint16_t) * 6 * kTile * (kDim + kPad) + 2 * (2 * sizeof(float) + sizeof(int)) * kTile;
 }
 
 // Where a packed query's lse and delta lie.
@@ -33,7 +34,8 @@ struct BlockWork {
 
 template <bool kRowsAreKeys>
 __device__ __forceinline__ BlockWork work_of(const AttentionParams& p, const AttentionSequence& s, int row0) {
-  BlockWork w{row0, kRowsAreKeys ? s.queries : s.queries * p.group, kRowsAreKeys ? s.queries * p.group : s.queries, 0, -1};
+  BlockWork w{row0, kRowsAreKeys ? s.queries : s.queries * p.group, kRowsAreKeys ? s.queries * p.group : s.queries, 0,
+              -1};
   if (row0 < 0 || row0 >= w.num_rows) return w;
   int last_row = min(row0 + kTile, w.num_rows) - 1;
   if constexpr (kRowsAreKeys) {  // queries from the first key's own on, up to the last that still sees the last key
@@ -48,40 +50,63 @@ __device__ __forceinline__ BlockWork work_of(const AttentionParams& p, const Att
   return w;
 }
 
-// kOut columns of the result a block: a head of 256 is done in two halves, or the sums would not fit in registers.
-template <class T, int kDim, int kOut, bool kRowsAreKeys>
+// kOut columns of the result a block: a head of 256 is done in two halves, or the sums would not fit in registers. The
+// 64 columns of a turn are worked on in two halves for the same reason. A turn's columns are loaded while the one
+// before is worked on. Positions of queries are divided out once a tile, not once an element: that division, and
+// dropout's random numbers in the unrolled loop, had made this kernel eight times slower.
+template <class T, int kDim, int kOut, bool kRowsAreKeys, bool kDropout>
 __global__ void __launch_bounds__(kThreads) backward_kernel(AttentionParams p) {
   extern __shared__ __align__(16) unsigned char shared[];
-  constexpr int kStride = kDim + kPad, kColumns = kTile / 8;
+  constexpr int kStride = kDim + kPad, kHalf = 32;
   T* x1 = reinterpret_cast<T*>(shared);
   T* x2 = x1 + kTile * kStride;
-  T* y1 = x2 + kTile * kStride;
-  T* y2 = y1 + kTile * kStride;
-  float* lse_shared = reinterpret_cast<float*>(y2 + kTile * kStride);
-  float* delta_shared = lse_shared + kTile;
+  T* columns = x2 + kTile * kStride;  // stage i: y1 at 2 i tiles, y2 one further
+  float* lse_shared = reinterpret_cast<float*>(columns + 4 * kTile * kStride);
+  float* delta_shared = lse_shared + 2 * kTile;
+  int* query_shared = reinterpret_cast<int*>(delta_shared + 2 * kTile);
 
   int scale_rows = kRowsAreKeys ? 1 : p.group;
   int64_t block = kRowsAreKeys ? int64_t{blockIdx.x} : int64_t{gridDim.x} - 1 - blockIdx.x;  // most work first
   int s_index = find_group(p.offsets, p.num_sequences, scale_rows, kTile, block);
   AttentionSequence s = sequence_at(p, s_index, blockIdx.y);
-  BlockWork w = work_of<kRowsAreKeys>(p, s, static_cast<int>(block - tile_start(p.offsets, s_index, scale_rows, kTile)) * kTile);
+  BlockWork w =
+      work_of<kRowsAreKeys>(p, s, static_cast<int>(block - tile_start(p.offsets, s_index, scale_rows, kTile)) * kTile);
   if (w.row0 < 0 || w.row0 >= w.num_rows) return;
   int out0 = blockIdx.z * kOut;
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
   auto load_queries = [&](T* q, T* d, int m0) {
     int count = s.queries * p.group;
-    load_tile<T, kTile, kDim, kThreads>(q, p, [&](int r) { return m0 + r < count ? query_row<T>(p, s, m0 + r) : nullptr; });
+    load_tile<T, kTile, kDim, kThreads>(q, p,
+                                        [&](int r) { return m0 + r < count ? query_row<T>(p, s, m0 + r) : nullptr; });
     load_tile<T, kTile, kDim, kThreads>(
         d, p, [&](int r) { return m0 + r < count ? out_row<T>(p, p.dout, s, m0 + r) : nullptr; });
   };
   auto load_keys = [&](T* k, T* v, int j0) {
-    load_tile<T, kTile, kDim, kThreads>(k, p, [&](int r) { return j0 + r < s.queries ? key_row<T>(p, s, j0 + r, 0) : nullptr; });
-    load_tile<T, kTile, kDim, kThreads>(v, p, [&](int r) { return j0 + r < s.queries ? key_row<T>(p, s, j0 + r, 1) : nullptr; });
+    load_tile<T, kTile, kDim, kThreads>(
+        k, p, [&](int r) { return j0 + r < s.queries ? key_row<T>(p, s, j0 + r, 0) : nullptr; });
+    load_tile<T, kTile, kDim, kThreads>(
+        v, p, [&](int r) { return j0 + r < s.queries ? key_row<T>(p, s, j0 + r, 1) : nullptr; });
+  };
+  auto load_columns = [&](int t) {
+    int stage = (t - w.first_tile) & 1, column0 = t * kTile;
+    T* y1 = columns + 2 * stage * kTile * kStride;
+    kRowsAreKeys ? load_queries(y1, y1 + kTile * kStride, column0) : load_keys(y1, y1 + kTile * kStride, column0);
+    if (kRowsAreKeys && threadIdx.x < kTile) {
+      int m = column0 + static_cast<int>(threadIdx.x), at_shared = stage * kTile + static_cast<int>(threadIdx.x);
+      bool valid = m < w.num_columns;
+      int64_t at = valid ? statistics_index(p, s, m) : 0;
+      lse_shared[at_shared] = valid ? p.lse[at] * kLog2e : 0.0f;
+      delta_shared[at_shared] = valid ? p.delta[at] : 0.0f;
+      query_shared[at_shared] = m / p.group;
+    }
   };
   kRowsAreKeys ? load_keys(x1, x2, w.row0) : load_queries(x1, x2, w.row0);
+  load_columns(w.first_tile);
+  copy_commit();
 
   int row[2] = {w.row0 + warp * 16 + lane / 4, w.row0 + warp * 16 + lane / 4 + 8};
+  int row_query[2] = {row[0] / p.group, row[1] / p.group};  // of rows that are queries
   float row_lse[2] = {}, row_delta[2] = {};
   if constexpr (!kRowsAreKeys) {
 #pragma unroll
@@ -93,80 +118,89 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(AttentionParams p) {
   }
   float first[kOut / 8][4] = {}, second[kRowsAreKeys ? kOut / 8 : 1][4] = {};
   float scale2 = p.scale * kLog2e;
+  bool rows_full = w.row0 + kTile <= w.num_rows;
 
   for (int t = w.first_tile; t <= w.last_tile; ++t) {
-    int column0 = t * kTile;
-    __syncthreads();  // the last turn's columns are no longer read
-    kRowsAreKeys ? load_queries(y1, y2, column0) : load_keys(y1, y2, column0);
-    if (kRowsAreKeys && threadIdx.x < kTile) {
-      bool valid = column0 + static_cast<int>(threadIdx.x) < w.num_columns;
-      int64_t at = valid ? statistics_index(p, s, column0 + threadIdx.x) : 0;
-      lse_shared[threadIdx.x] = valid ? p.lse[at] * kLog2e : 0.0f;
-      delta_shared[threadIdx.x] = valid ? p.delta[at] : 0.0f;
-    }
+    int column0 = t * kTile, stage = (t - w.first_tile) & 1;
+    __syncthreads();  // the other stage is no longer read
+    if (t < w.last_tile) load_columns(t + 1);
     copy_commit();
-    copy_wait<0>();
+    copy_wait<1>();
     __syncthreads();
-
-    float score[kColumns][4] = {}, dp[kColumns][4] = {};
+    const T* y1 = columns + 2 * stage * kTile * kStride;
+    const T* y2 = y1 + kTile * kStride;
+    // Inside: every row sees every column, and both tiles are whole.
+    int first_query = kRowsAreKeys ? column0 / p.group : w.row0 / p.group;
+    int last_query = kRowsAreKeys ? (column0 + kTile - 1) / p.group : (w.row0 + kTile - 1) / p.group;
+    int first_key = kRowsAreKeys ? w.row0 : column0, last_key = first_key + kTile - 1;
+    bool is_inner = rows_full && column0 + kTile <= w.num_columns && last_key <= first_query &&
+                    (p.window == 0 || first_key > last_query - p.window);
+#pragma unroll 1
+    for (int half0 = 0; half0 < kTile; half0 += kHalf) {
+      float score[kHalf / 8][4] = {}, dp[kHalf / 8][4] = {};
 #pragma unroll
-    for (int k = 0; k < kDim; k += 16) {
-      uint32_t a1[4], a2[4];
-      load_a(a1, x1, kStride, warp * 16, k, lane);
-      load_a(a2, x2, kStride, warp * 16, k, lane);
+      for (int k = 0; k < kDim; k += 16) {
+        uint32_t a1[4], a2[4];
+        load_a(a1, x1, kStride, warp * 16, k, lane);
+        load_a(a2, x2, kStride, warp * 16, k, lane);
 #pragma unroll
-      for (int n = 0; n < kTile; n += 16) {
-        uint32_t b[4];
-        load_b(b, y1, kStride, n, k, lane);
-        mma_16x8x16<T>(score[n / 8], a1, b[0], b[1]);
-        mma_16x8x16<T>(score[n / 8 + 1], a1, b[2], b[3]);
-        load_b(b, y2, kStride, n, k, lane);
-        mma_16x8x16<T>(dp[n / 8], a2, b[0], b[1]);
-        mma_16x8x16<T>(dp[n / 8 + 1], a2, b[2], b[3]);
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < kColumns; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        int in_tile = n * 8 + lane % 4 * 2 + i % 2, column = column0 + in_tile, r = row[i / 2];
-        int m = kRowsAreKeys ? column : r, key = kRowsAreKeys ? r : column;
-        bool valid = r < w.num_rows && column < w.num_columns && sees(p, m / p.group, key);
-        float lse = kRowsAreKeys ? lse_shared[in_tile] : row_lse[i / 2];
-        float delta = kRowsAreKeys ? delta_shared[in_tile] : row_delta[i / 2];
-        float prob = valid ? exp2f(score[n][i] * scale2 - lse) : 0.0f;
-        float factor = p.dropout > 0 && valid ? dropout_factor(p, s, m, key) : 1.0f;
-        score[n][i] = prob * factor;                          // what values were weighted with
-        dp[n][i] = prob * (dp[n][i] * factor - delta) * p.scale;  // ds
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < kTile; k += 16) {
-      uint32_t ds[4] = {pack<T>(dp[k / 8][0], dp[k / 8][1]), pack<T>(dp[k / 8][2], dp[k / 8][3]),
-                        pack<T>(dp[k / 8 + 1][0], dp[k / 8 + 1][1]), pack<T>(dp[k / 8 + 1][2], dp[k / 8 + 1][3])};
-      uint32_t prob[4];
-      if constexpr (kRowsAreKeys) {
-        prob[0] = pack<T>(score[k / 8][0], score[k / 8][1]);
-        prob[1] = pack<T>(score[k / 8][2], score[k / 8][3]);
-        prob[2] = pack<T>(score[k / 8 + 1][0], score[k / 8 + 1][1]);
-        prob[3] = pack<T>(score[k / 8 + 1][2], score[k / 8 + 1][3]);
+        for (int n = 0; n < kHalf; n += 16) {
+          uint32_t b[4];
+          load_b(b, y1, kStride, half0 + n, k, lane);
+          mma_16x8x16<T>(score[n / 8], a1, b[0], b[1]);
+          mma_16x8x16<T>(score[n / 8 + 1], a1, b[2], b[3]);
+          load_b(b, y2, kStride, half0 + n, k, lane);
+          mma_16x8x16<T>(dp[n / 8], a2, b[0], b[1]);
+          mma_16x8x16<T>(dp[n / 8 + 1], a2, b[2], b[3]);
+        }
       }
 #pragma unroll
-      for (int n = 0; n < kOut; n += 16) {
-        uint32_t b[4];
-        load_b_transposed(b, y1, kStride, out0 + n, k, lane);
-        mma_16x8x16<T>(first[n / 8], ds, b[0], b[1]);
-        mma_16x8x16<T>(first[n / 8 + 1], ds, b[2], b[3]);
+      for (int n = 0; n < kHalf / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          int in_tile = half0 + n * 8 + lane % 4 * 2 + i % 2, at_shared = stage * kTile + in_tile;
+          float lse = kRowsAreKeys ? lse_shared[at_shared] : row_lse[i / 2];
+          float delta = kRowsAreKeys ? delta_shared[at_shared] : row_delta[i / 2];
+          float prob = exp2f(score[n][i] * scale2 - lse), factor = 1.0f;
+          if (!is_inner || kDropout) {
+            int column = column0 + in_tile, r = row[i / 2], key = kRowsAreKeys ? r : column;
+            int query = kRowsAreKeys ? query_shared[at_shared] : row_query[i / 2];
+            bool valid = r < w.num_rows && column < w.num_columns && sees(p, query, key);
+            if (!valid) prob = 0.0f;
+            if (kDropout && valid) factor = dropout_factor(p, s, kRowsAreKeys ? column : r, key);
+          }
+          score[n][i] = prob * factor;                              // what values were weighted with
+          dp[n][i] = prob * (dp[n][i] * factor - delta) * p.scale;  // ds
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < kHalf; k += 16) {
+        uint32_t ds[4] = {pack<T>(dp[k / 8][0], dp[k / 8][1]), pack<T>(dp[k / 8][2], dp[k / 8][3]),
+                          pack<T>(dp[k / 8 + 1][0], dp[k / 8 + 1][1]), pack<T>(dp[k / 8 + 1][2], dp[k / 8 + 1][3])};
+        uint32_t prob[4];
         if constexpr (kRowsAreKeys) {
-          load_b_transposed(b, y2, kStride, out0 + n, k, lane);
-          mma_16x8x16<T>(second[n / 8], prob, b[0], b[1]);
-          mma_16x8x16<T>(second[n / 8 + 1], prob, b[2], b[3]);
+          prob[0] = pack<T>(score[k / 8][0], score[k / 8][1]);
+          prob[1] = pack<T>(score[k / 8][2], score[k / 8][3]);
+          prob[2] = pack<T>(score[k / 8 + 1][0], score[k / 8 + 1][1]);
+          prob[3] = pack<T>(score[k / 8 + 1][2], score[k / 8 + 1][3]);
+        }
+#pragma unroll
+        for (int n = 0; n < kOut; n += 16) {
+          uint32_t b[4];
+          load_b_transposed(b, y1, kStride, out0 + n, half0 + k, lane);
+          mma_16x8x16<T>(first[n / 8], ds, b[0], b[1]);
+          mma_16x8x16<T>(first[n / 8 + 1], ds, b[2], b[3]);
+          if constexpr (kRowsAreKeys) {
+            load_b_transposed(b, y2, kStride, out0 + n, half0 + k, lane);
+            mma_16x8x16<T>(second[n / 8], prob, b[0], b[1]);
+            mma_16x8x16<T>(second[n / 8 + 1], prob, b[2], b[3]);
+          }
         }
       }
     }
   }
 
-  auto store = [&](const T* like, const float (&values)[kOut / 8][4], int h) {
+  auto store = [&](const T* like, const float(&values)[kOut / 8][4], int h) {
     T* to = static_cast<T*>(p.dqkv) + (like - static_cast<const T*>(p.qkv));  // dqkv has qkv's layout
 #pragma unroll
     for (int d = 0; d < kOut / 8; ++d) {
@@ -212,11 +246,11 @@ void launch_delta(Stream& stream, const AttentionParams& p) {
   SINTER_CUDA_LAUNCHED();
 }
 
-template <class T, int kDim, bool kRowsAreKeys>
+template <class T, int kDim, bool kRowsAreKeys, bool kDropout>
 void launch_pass(Stream& stream, const AttentionParams& p) {
   constexpr int kOut = kDim > 128 ? 128 : kDim;
   constexpr size_t kBytes = backward_shared_bytes<kDim>();
-  auto kernel = backward_kernel<T, kDim, kOut, kRowsAreKeys>;
+  auto kernel = backward_kernel<T, kDim, kOut, kRowsAreKeys, kDropout>;
   SINTER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   int64_t blocks = p.tokens * (kRowsAreKeys ? 1 : p.group) / kTile + p.num_sequences;
   dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(p.num_kv_heads), kDim / kOut);
@@ -227,9 +261,9 @@ void launch_pass(Stream& stream, const AttentionParams& p) {
 template <class T>
 void launch_backward(Stream& stream, const AttentionParams& p) {
   launch_delta<T>(stream, p);
-  dispatch_head_dim(p.head_dim, [&](auto dim) {
-    launch_pass<T, decltype(dim)::value, true>(stream, p);
-    launch_pass<T, decltype(dim)::value, false>(stream, p);
+  dispatch_head_dim(p.head_dim, p.dropout > 0, [&](auto dim, auto dropout) {
+    launch_pass<T, decltype(dim)::value, true, decltype(dropout)::value>(stream, p);
+    launch_pass<T, decltype(dim)::value, false, decltype(dropout)::value>(stream, p);
   });
 }
 
@@ -250,9 +284,14 @@ void flash_backward(Stream& stream, const AttentionBackwardArgs& args) {
       launch_delta<float>(stream, p);
       flash_backward_f32(stream, p);
       return;
-    case base::DType::bf16: launch_backward<bfloat16>(stream, p); return;
-    case base::DType::f16: launch_backward<half>(stream, p); return;
-    default: base::fail("[attention] format {} on CUDA; expected f32, bf16 or f16", base::dtype_name(args.qkv.dtype()));
+    case base::DType::bf16:
+      launch_backward<bfloat16>(stream, p);
+      return;
+    case base::DType::f16:
+      launch_backward<half>(stream, p);
+      return;
+    default:
+      base::fail("[attention] format {} on CUDA; expected f32, bf16 or f16", base::dtype_name(args.qkv.dtype()));
   }
 }
 

@@ -19,7 +19,8 @@ struct Tiles {
 __device__ __forceinline__ Tiles tiles_of(const AttentionParams& p) {
   extern __shared__ __align__(16) float shared_f32[];
   int stride = p.head_dim + 1;
-  return {shared_f32, shared_f32 + kRows * stride, shared_f32 + 2 * kRows * stride, shared_f32 + 3 * kRows * stride, stride};
+  return {shared_f32, shared_f32 + kRows * stride, shared_f32 + 2 * kRows * stride, shared_f32 + 3 * kRows * stride,
+          stride};
 }
 
 template <class RowOf>
@@ -44,9 +45,11 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionParams p) {
   int num_rows = s.queries * p.group;
   if (row0 < 0 || row0 >= num_rows) return;
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  int highest = position_of(s, min((row0 + kRows - 1) / p.group, s.queries - 1)), lowest = position_of(s, row0 / p.group);
+  int highest = position_of(s, min((row0 + kRows - 1) / p.group, s.queries - 1)),
+      lowest = position_of(s, row0 / p.group);
   int first_tile = p.window > 0 ? max(0, lowest - p.window + 1) / kColumns : 0;
-  load_rows(tile.x1, tile.stride, p, [&](int r) { return row0 + r < num_rows ? query_row<float>(p, s, row0 + r) : nullptr; });
+  load_rows(tile.x1, tile.stride, p,
+            [&](int r) { return row0 + r < num_rows ? query_row<float>(p, s, row0 + r) : nullptr; });
 
   float out[kWarpRows][kMaxPieces] = {}, largest[kWarpRows], sum[kWarpRows] = {};
   for (float& x : largest) x = -INFINITY;
@@ -64,7 +67,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionParams p) {
     for (int i = 0; i < kWarpRows; ++i) {
       int m = row0 + warp * kWarpRows + i;
       bool valid = m < num_rows && sees(p, position_of(s, m / p.group), key);
-      float score = dot(tile.x1 + (warp * kWarpRows + i) * tile.stride, tile.y1 + lane * tile.stride, p.head_dim) * p.scale;
+      float score =
+          dot(tile.x1 + (warp * kWarpRows + i) * tile.stride, tile.y1 + lane * tile.stride, p.head_dim) * p.scale;
       score = valid ? score : -INFINITY;
       float top = fmaxf(largest[i], warp_max(score));
       if (top == -INFINITY) continue;
@@ -120,7 +124,8 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(AttentionParams p) {
   }
   auto load_queries = [&](float* q, float* d, int m0) {
     load_rows(q, tile.stride, p, [&](int r) { return m0 + r < queries ? query_row<float>(p, s, m0 + r) : nullptr; });
-    load_rows(d, tile.stride, p, [&](int r) { return m0 + r < queries ? out_row<float>(p, p.dout, s, m0 + r) : nullptr; });
+    load_rows(d, tile.stride, p,
+              [&](int r) { return m0 + r < queries ? out_row<float>(p, p.dout, s, m0 + r) : nullptr; });
   };
   auto load_keys = [&](float* k, float* v, int j0) {
     load_rows(k, tile.stride, p, [&](int r) { return j0 + r < s.queries ? key_row<float>(p, s, j0 + r, 0) : nullptr; });
@@ -140,7 +145,8 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(AttentionParams p) {
       float prob = 0, ds = 0;
       if (valid) {
         int64_t at = (s.kv_head * p.group + m % p.group) * p.tokens + s.first + m / p.group;
-        const float *x1 = tile.x1 + (warp * kWarpRows + i) * tile.stride, *x2 = tile.x2 + (warp * kWarpRows + i) * tile.stride;
+        const float *x1 = tile.x1 + (warp * kWarpRows + i) * tile.stride,
+                    *x2 = tile.x2 + (warp * kWarpRows + i) * tile.stride;
         float score = dot(x1, tile.y1 + lane * tile.stride, p.head_dim) * p.scale;
         float dp = dot(x2, tile.y2 + lane * tile.stride, p.head_dim);
         float factor = p.dropout > 0 ? dropout_factor(p, s, m, key) : 1.0f;
@@ -160,7 +166,7 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(AttentionParams p) {
       }
     }
   }
-  auto store = [&](const float* like, const float (&values)[kMaxPieces]) {
+  auto store = [&](const float* like, const float(&values)[kMaxPieces]) {
     float* to = static_cast<float*>(p.dqkv) + (like - static_cast<const float*>(p.qkv));
 #pragma unroll
     for (int c = 0; c < kMaxPieces; ++c) {

@@ -5,21 +5,22 @@
 namespace sinter::kernels::cuda {
 namespace {
 
-constexpr int kRows = 64;  // packed queries of a tile: 16 a warp
 constexpr int kKeys = 64;
 constexpr int kThreads = 128;
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
-template <int kDim>
+template <int kDim, int kTiles>
 constexpr size_t forward_shared_bytes() {
-  return sizeof(uint16_t) * (kRows + 2 * kKeys) * (kDim + kPad);
+  return sizeof(uint16_t) * (64 * kTiles + 2 * kKeys) * (kDim + kPad);
 }
 
-// Walks the keys in tiles counted from the sequence's start, so a row's result does not depend on the rest of the batch.
-template <class T, int kDim>
+// Walks the keys in tiles counted from the sequence's start, so a row's result does not depend on the rest of the
+// batch. A warp has kTiles pieces of 16 packed queries: with two, each key fragment read from shared memory feeds four
+// products.
+template <class T, int kDim, int kTiles, bool kDropout>
 __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionParams p) {
   extern __shared__ __align__(16) unsigned char shared[];
-  constexpr int kStride = kDim + kPad;
+  constexpr int kStride = kDim + kPad, kRows = 64 * kTiles;
   T* q_tile = reinterpret_cast<T*>(shared);
   T* k_tile = q_tile + kRows * kStride;
   T* v_tile = k_tile + kKeys * kStride;
@@ -47,11 +48,17 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionParams p) {
       q_tile, p, [&](int r) { return row0 + r < num_rows ? query_row<T>(p, s, row0 + r) : nullptr; });
   load_keys(k_tile, first_tile, 0);
 
-  // This thread's rows of the tile, and their places in the sequence.
-  int m[2] = {row0 + warp * 16 + lane / 4, row0 + warp * 16 + lane / 4 + 8};
-  int position[2] = {position_of(s, m[0] / p.group), position_of(s, m[1] / p.group)};
-  float out[kDim / 8][4] = {};
-  float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+  // This thread's rows (two of each piece), and their places in the sequence.
+  int m[2 * kTiles], position[2 * kTiles];
+#pragma unroll
+  for (int h = 0; h < 2 * kTiles; ++h) {
+    m[h] = row0 + (warp * kTiles + h / 2) * 16 + lane / 4 + h % 2 * 8;
+    position[h] = position_of(s, m[h] / p.group);
+  }
+  float out[kTiles][kDim / 8][4] = {};
+  float largest[2 * kTiles], sum[2 * kTiles] = {};
+#pragma unroll
+  for (float& x : largest) x = -INFINITY;
   float scale2 = p.scale * kLog2e;
 
   for (int t = first_tile; t <= last_tile; ++t) {
@@ -59,17 +66,21 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionParams p) {
     __syncthreads();  // keys are here; the values of the last turn are no longer read
     load_keys(v_tile, t, 1);
 
-    float score[kKeys / 8][4] = {};
+    float score[kTiles][kKeys / 8][4] = {};
 #pragma unroll
     for (int k = 0; k < kDim; k += 16) {
-      uint32_t a[4];
-      load_a(a, q_tile, kStride, warp * 16, k, lane);
+      uint32_t a[kTiles][4];
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) load_a(a[i], q_tile, kStride, (warp * kTiles + i) * 16, k, lane);
 #pragma unroll
       for (int n = 0; n < kKeys; n += 16) {
         uint32_t b[4];
         load_b(b, k_tile, kStride, n, k, lane);
-        mma_16x8x16<T>(score[n / 8], a, b[0], b[1]);
-        mma_16x8x16<T>(score[n / 8 + 1], a, b[2], b[3]);
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+          mma_16x8x16<T>(score[i][n / 8], a[i], b[0], b[1]);
+          mma_16x8x16<T>(score[i][n / 8 + 1], a[i], b[2], b[3]);
+        }
       }
     }
     __syncthreads();  // keys are no longer read
@@ -82,19 +93,21 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionParams p) {
     bool is_inner = (t + 1) * kKeys - 1 <= lowest && (p.window == 0 || t * kKeys > highest - p.window);
     if (!is_inner) {
 #pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n) {
+      for (int n = 0; n < kTiles * kKeys / 8; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          int key = t * kKeys + n * 8 + lane % 4 * 2 + i % 2;
-          if (!sees(p, position[i / 2], key)) score[n][i] = -INFINITY;
+          int piece = n / (kKeys / 8), column = n % (kKeys / 8);
+          int key = t * kKeys + column * 8 + lane % 4 * 2 + i % 2;
+          if (!sees(p, position[2 * piece + i / 2], key)) score[piece][column][i] = -INFINITY;
         }
       }
     }
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    for (int h = 0; h < 2 * kTiles; ++h) {
+      int piece = h / 2, low = h % 2 * 2;
       float top = largest[h];
 #pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n) top = fmaxf(top, fmaxf(score[n][2 * h], score[n][2 * h + 1]));
+      for (int n = 0; n < kKeys / 8; ++n) top = fmaxf(top, fmaxf(score[piece][n][low], score[piece][n][low + 1]));
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
       float base = top == -INFINITY ? 0.0f : top * scale2;
@@ -103,32 +116,17 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionParams p) {
       sum[h] *= shrink;
 #pragma unroll
       for (int d = 0; d < kDim / 8; ++d) {
-        out[d][2 * h] *= shrink;
-        out[d][2 * h + 1] *= shrink;
+        out[piece][d][low] *= shrink;
+        out[piece][d][low + 1] *= shrink;
       }
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          float e = exp2f(score[n][2 * h + i] * scale2 - base);
+          float e = exp2f(score[piece][n][low + i] * scale2 - base);
           sum[h] += e;
-          score[n][2 * h + i] = e;
-        }
-      }
-    }
-    if (p.dropout > 0) {
-#pragma unroll 1
-      for (int n = 0; n < kKeys / 8; ++n) {
-        int key = t * kKeys + n * 8 + lane % 4 * 2;
-        float factor[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) factor[i] = dropout_factor(p, s, m[i / 2], key + i % 2);
-#pragma unroll
-        for (int c = 0; c < kKeys / 8; ++c) {  // a register array takes only constant indices
-          if (c == n) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) score[c][i] *= factor[i];
-          }
+          if constexpr (kDropout) e *= dropout_factor(p, s, m[h], t * kKeys + n * 8 + lane % 4 * 2 + i);
+          score[piece][n][low + i] = e;
         }
       }
     }
@@ -136,21 +134,33 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionParams p) {
     __syncthreads();  // values are here
 #pragma unroll
     for (int k = 0; k < kKeys; k += 16) {
-      uint32_t a[4] = {pack<T>(score[k / 8][0], score[k / 8][1]), pack<T>(score[k / 8][2], score[k / 8][3]),
-                       pack<T>(score[k / 8 + 1][0], score[k / 8 + 1][1]), pack<T>(score[k / 8 + 1][2], score[k / 8 + 1][3])};
+      uint32_t a[kTiles][4];
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        const float(&left)[4] = score[i][k / 8];
+        const float(&right)[4] = score[i][k / 8 + 1];
+        a[i][0] = pack<T>(left[0], left[1]);
+        a[i][1] = pack<T>(left[2], left[3]);
+        a[i][2] = pack<T>(right[0], right[1]);
+        a[i][3] = pack<T>(right[2], right[3]);
+      }
 #pragma unroll
       for (int n = 0; n < kDim; n += 16) {
         uint32_t b[4];
         load_b_transposed(b, v_tile, kStride, n, k, lane);
-        mma_16x8x16<T>(out[n / 8], a, b[0], b[1]);
-        mma_16x8x16<T>(out[n / 8 + 1], a, b[2], b[3]);
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+          mma_16x8x16<T>(out[i][n / 8], a[i], b[0], b[1]);
+          mma_16x8x16<T>(out[i][n / 8 + 1], a[i], b[2], b[3]);
+        }
       }
     }
   }
   copy_wait<0>();
 
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
+  for (int h = 0; h < 2 * kTiles; ++h) {
+    int piece = h / 2, low = h % 2 * 2;
     sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);
     sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
     if (m[h] >= num_rows) continue;
@@ -159,12 +169,12 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionParams p) {
 #pragma unroll
     for (int d = 0; d < kDim / 8; ++d) {
       int column = d * 8 + lane % 4 * 2;
-      float low = out[d][2 * h] * inverse, high = out[d][2 * h + 1] * inverse;
+      float left = out[piece][d][low] * inverse, right = out[piece][d][low + 1] * inverse;
       if (p.vector) {
-        if (column < p.head_dim) *reinterpret_cast<uint32_t*>(to + column) = pack<T>(low, high);
+        if (column < p.head_dim) *reinterpret_cast<uint32_t*>(to + column) = pack<T>(left, right);
       } else {
-        if (column < p.head_dim) to[column] = from_float<T>(low);
-        if (column + 1 < p.head_dim) to[column + 1] = from_float<T>(high);
+        if (column < p.head_dim) to[column] = from_float<T>(left);
+        if (column + 1 < p.head_dim) to[column + 1] = from_float<T>(right);
       }
     }
     if (p.lse && lane % 4 == 0) {
@@ -174,8 +184,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionParams p) {
   }
 }
 
-__global__ void zero_padding_kernel(const int32_t* offsets, int num_sequences, uint16_t* rows, int64_t tokens, int64_t row_halves,
-                                    float* per_head, int num_heads) {
+__global__ void zero_padding_kernel(const int32_t* offsets, int num_sequences, uint16_t* rows, int64_t tokens,
+                                    int64_t row_halves, float* per_head, int num_heads) {
   for (int64_t t = offsets[num_sequences] + int64_t{blockIdx.x}; t < tokens; t += gridDim.x) {
     for (int64_t i = threadIdx.x; i < row_halves; i += blockDim.x) rows[t * row_halves + i] = 0;
     if (per_head) {
@@ -184,24 +194,35 @@ __global__ void zero_padding_kernel(const int32_t* offsets, int num_sequences, u
   }
 }
 
-template <class T>
+template <class T, int kDim, int kTiles, bool kDropout>
 void launch_forward(Stream& stream, const AttentionParams& p) {
-  int64_t blocks = p.tokens * p.group / kRows + p.num_sequences;
+  int64_t blocks = p.tokens * p.group / (64 * kTiles) + p.num_sequences;
   dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(p.num_kv_heads));
-  dispatch_head_dim(p.head_dim, [&](auto dim) {
-    constexpr int kDim = decltype(dim)::value;
-    constexpr size_t kBytes = forward_shared_bytes<kDim>();
-    SINTER_CUDA_CHECK(cudaFuncSetAttribute(forward_kernel<T, kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-    forward_kernel<T, kDim><<<grid, kThreads, kBytes, native(stream)>>>(p);
-  });
+  constexpr size_t kBytes = forward_shared_bytes<kDim, kTiles>();
+  auto kernel = forward_kernel<T, kDim, kTiles, kDropout>;
+  SINTER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  kernel<<<grid, kThreads, kBytes, native(stream)>>>(p);
   SINTER_CUDA_LAUNCHED();
+}
+
+template <class T>
+void dispatch_forward(Stream& stream, const AttentionParams& p, int64_t max_query) {
+  dispatch_head_dim(p.head_dim, p.dropout > 0, [&](auto dim, auto dropout) {
+    constexpr int kDim = decltype(dim)::value;
+    constexpr bool kDropout = decltype(dropout)::value;
+    if constexpr (kDim == 64 && !kDropout) {
+      if (max_query * p.group > 64) return launch_forward<T, kDim, 2, kDropout>(stream, p);
+    }
+    launch_forward<T, kDim, 1, kDropout>(stream, p);
+  });
 }
 
 }  // namespace
 
 AttentionParams make_attention_params(const AttentionShape& shape, const RaggedBatch& batch, const Tensor& qkv) {
   SINTER_CHECK(shape.num_kv_heads > 0 && shape.num_heads % shape.num_kv_heads == 0,
-               "[attention] {} query heads over {} key heads; expected a multiple", shape.num_heads, shape.num_kv_heads);
+               "[attention] {} query heads over {} key heads; expected a multiple", shape.num_heads,
+               shape.num_kv_heads);
   AttentionParams p{};
   p.qkv = qkv.raw();
   p.offsets = batch.offsets.data<int32_t>();
@@ -247,10 +268,17 @@ void flash_forward(Stream& stream, const AttentionForwardArgs& args) {
   }
   zero_padding_rows(stream, p, args.out, p.lse);
   switch (args.qkv.dtype()) {
-    case base::DType::f32: flash_forward_f32(stream, p); return;
-    case base::DType::bf16: launch_forward<bfloat16>(stream, p); return;
-    case base::DType::f16: launch_forward<half>(stream, p); return;
-    default: base::fail("[attention] format {} on CUDA; expected f32, bf16 or f16", base::dtype_name(args.qkv.dtype()));
+    case base::DType::f32:
+      flash_forward_f32(stream, p);
+      return;
+    case base::DType::bf16:
+      dispatch_forward<bfloat16>(stream, p, args.batch->max_query);
+      return;
+    case base::DType::f16:
+      dispatch_forward<half>(stream, p, args.batch->max_query);
+      return;
+    default:
+      base::fail("[attention] format {} on CUDA; expected f32, bf16 or f16", base::dtype_name(args.qkv.dtype()));
   }
 }
 

@@ -28,8 +28,12 @@ BatchHandles add_batch(Case& c, const AttentionCase& a, const std::vector<int32_
   }
   sequence_of.insert(sequence_of.end(), static_cast<size_t>(a.padding), -1);
   int64_t sequences = static_cast<int64_t>(a.lengths.size()), tokens = static_cast<int64_t>(sequence_of.size());
-  return {c.integers({sequences + 1}, offsets), c.integers({sequences}, contexts), c.integers({tokens}, sequence_of), tokens,
-          *std::max_element(a.lengths.begin(), a.lengths.end()), *std::max_element(contexts.begin(), contexts.end())};
+  return {c.integers({sequences + 1}, offsets),
+          c.integers({sequences}, contexts),
+          c.integers({tokens}, sequence_of),
+          tokens,
+          *std::max_element(a.lengths.begin(), a.lengths.end()),
+          *std::max_element(contexts.begin(), contexts.end())};
 }
 
 RaggedBatch make_batch(const AttentionCase& a, const BatchHandles& h, const Case::Select& at) {
@@ -56,8 +60,9 @@ AttentionShape make_shape(const AttentionCase& a) {
 std::string text_of(const AttentionCase& a) {
   std::string lengths;
   for (int32_t l : a.lengths) lengths += (lengths.empty() ? "" : "+") + std::to_string(l);
-  return fmt::format("{} H {}/{} D {}{}{}{}", lengths, a.heads, a.kv_heads, a.dim, a.window ? fmt::format(" w {}", a.window) : "",
-                     a.dropout > 0 ? " drop" : "", a.equal_lengths ? " equal" : "");
+  return fmt::format("{} H {}/{} D {}{}{}{}", lengths, a.heads, a.kv_heads, a.dim,
+                     a.window ? fmt::format(" w {}", a.window) : "", a.dropout > 0 ? " drop" : "",
+                     a.equal_lengths ? " equal" : "");
 }
 
 // Forward and backward on packed rows. Backward starts from the reference's own out and lse.
@@ -109,8 +114,10 @@ void test_paged(DType t, const AttentionCase& a, const std::vector<int32_t>& con
   int64_t num_blocks = sequences * max_blocks + 3;
   std::vector<int32_t> tables(static_cast<size_t>(sequences * max_blocks));
   for (int32_t& b : tables) b = static_cast<int32_t>((next += 7) % num_blocks);
-  int qkv = c.random({batch.tokens, (a.heads + 2 * a.kv_heads) * a.dim}, t), block_tables = c.integers({sequences, max_blocks}, tables);
-  int keys = c.random({num_blocks, block_size, a.kv_heads, a.dim}, t), values = c.random({num_blocks, block_size, a.kv_heads, a.dim}, t);
+  int qkv = c.random({batch.tokens, (a.heads + 2 * a.kv_heads) * a.dim}, t),
+      block_tables = c.integers({sequences, max_blocks}, tables);
+  int keys = c.random({num_blocks, block_size, a.kv_heads, a.dim}, t),
+      values = c.random({num_blocks, block_size, a.kv_heads, a.dim}, t);
   int out = c.output({batch.tokens, a.heads * a.dim}, t);
   c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
     RaggedBatch b = make_batch(a, batch, at);
@@ -125,11 +132,18 @@ void test_paged(DType t, const AttentionCase& a, const std::vector<int32_t>& con
 }  // namespace
 
 void test_attention() {
-  std::vector<AttentionCase> cases = {
-      {{5, 17}, 4, 2, 16, 0},          {{70}, 2, 1, 64, 20},          {{33, 1, 40}, 4, 4, 8, 0, 0.2f, 3},
-      {{100, 130, 7}, 8, 2, 64, 0},    {{300}, 6, 2, 128, 0},         {{257, 64}, 4, 1, 96, 100},
-      {{150}, 2, 2, 256, 0},           {{65, 129}, 4, 2, 80, 33},     {{50, 9}, 3, 1, 20, 0},
-      {{200, 1, 1, 90}, 12, 12, 64, 0, 0.1f, 5}, {{140}, 5, 5, 33, 0}, {{90}, 14, 2, 64, 0}};
+  std::vector<AttentionCase> cases = {{{5, 17}, 4, 2, 16, 0},
+                                      {{70}, 2, 1, 64, 20},
+                                      {{33, 1, 40}, 4, 4, 8, 0, 0.2f, 3},
+                                      {{100, 130, 7}, 8, 2, 64, 0},
+                                      {{300}, 6, 2, 128, 0},
+                                      {{257, 64}, 4, 1, 96, 100},
+                                      {{150}, 2, 2, 256, 0},
+                                      {{65, 129}, 4, 2, 80, 33},
+                                      {{50, 9}, 3, 1, 20, 0},
+                                      {{200, 1, 1, 90}, 12, 12, 64, 0, 0.1f, 5},
+                                      {{140}, 5, 5, 33, 0},
+                                      {{90}, 14, 2, 64, 0}};
   std::vector<AttentionCase> equal = {{{128, 128}, 4, 4, 64, 0, 0, 0, true},
                                       {{256, 256, 256}, 8, 2, 64, 0, 0, 0, true},
                                       {{320}, 4, 1, 128, 0, 0, 0, true},

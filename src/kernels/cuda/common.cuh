@@ -32,10 +32,17 @@ struct TypeTag {
 template <class Body>
 void dispatch_format(base::DType dtype, const char* what, Body&& body) {
   switch (dtype) {
-    case base::DType::f32: body(TypeTag<float>{}); return;
-    case base::DType::bf16: body(TypeTag<bfloat16>{}); return;
-    case base::DType::f16: body(TypeTag<half>{}); return;
-    default: base::fail("[{}] format {} on CUDA; expected f32, bf16 or f16", what, base::dtype_name(dtype));
+    case base::DType::f32:
+      body(TypeTag<float>{});
+      return;
+    case base::DType::bf16:
+      body(TypeTag<bfloat16>{});
+      return;
+    case base::DType::f16:
+      body(TypeTag<half>{});
+      return;
+    default:
+      base::fail("[{}] format {} on CUDA; expected f32, bf16 or f16", what, base::dtype_name(dtype));
   }
 }
 
@@ -130,8 +137,8 @@ __device__ __forceinline__ float random_uniform(const RandomKey& key, uint64_t i
 }
 
 // y[c] = (or +=) the sum over g of partials[g][c], g ascending within 32 interleaved chains: reductions.cu.
-void reduce_partials(Stream& stream, const float* partials, int64_t groups, int64_t columns, int64_t row_stride, float* y,
-                     bool accumulate);
+void reduce_partials(Stream& stream, const float* partials, int64_t groups, int64_t columns, int64_t row_stride,
+                     float* y, bool accumulate);
 // Sorts (key, position) by key, keeping positions of equal keys in order: sort.cu. Keys lie in [0, key_count), others
 // (negative too) go last. Results are valid until the next call on the stream.
 struct SortedKeys {

@@ -46,16 +46,16 @@ cudnnHandle_t handle(Stream& stream) {
 }
 
 // Heads of a packed (T, W) row, seen as (B, heads, length, D).
-std::shared_ptr<fe::graph::Tensor_attributes> heads_of_rows(fe::graph::Graph& graph, const GraphKey& key, const char* name,
-                                                            Uid uid, int64_t heads, int64_t width) {
+std::shared_ptr<fe::graph::Tensor_attributes> heads_of_rows(fe::graph::Graph& graph, const GraphKey& key,
+                                                            const char* name, Uid uid, int64_t heads, int64_t width) {
   return graph.tensor(fe::graph::Tensor_attributes()
                           .set_name(name)
                           .set_uid(uid)
                           .set_dim({key.sequences, heads, key.length, key.dim})
                           .set_stride({key.length * width, key.dim, width, 1}));
 }
-void set_heads_of_rows(const std::shared_ptr<fe::graph::Tensor_attributes>& t, const GraphKey& key, Uid uid, int64_t heads,
-                       int64_t width) {
+void set_heads_of_rows(const std::shared_ptr<fe::graph::Tensor_attributes>& t, const GraphKey& key, Uid uid,
+                       int64_t heads, int64_t width) {
   t->set_output(true)
       .set_uid(uid)
       .set_dim({key.sequences, heads, key.length, key.dim})
@@ -98,8 +98,9 @@ Graph build(const GraphKey& key, cudnnHandle_t handle) {
   int64_t workspace = 0;
   if (status.is_good()) status = graph->get_workspace_size(workspace);
   if (!status.is_good()) {
-    base::log_warning("cuDNN has no attention for {} sequences of {}, {} over {} heads of {} ({}); our own kernel takes it",
-                      key.sequences, key.length, key.heads, key.kv_heads, key.dim, status.get_message());
+    base::log_warning(
+        "cuDNN has no attention for {} sequences of {}, {} over {} heads of {} ({}); our own kernel takes it",
+        key.sequences, key.length, key.heads, key.kv_heads, key.dim, status.get_message());
     return result;
   }
   result.graph = graph;
@@ -119,13 +120,15 @@ Graph& graph_for(Stream& stream, const GraphKey& key) {
 bool applies(const AttentionShape& shape, const RaggedBatch& batch, const Tensor& qkv) {
   bool is_16_bit = qkv.dtype() == base::DType::bf16 || qkv.dtype() == base::DType::f16;
   bool sees_all = shape.window == 0 || shape.window >= batch.max_query;
-  return options().cudnn && batch.equal_lengths && is_16_bit && sees_all && shape.dropout == 0 && shape.head_dim % 8 == 0 &&
-         shape.head_dim <= 128 && batch.num_sequences > 0 && qkv.size(0) == batch.num_sequences * batch.max_query;
+  return options().cudnn && batch.equal_lengths && is_16_bit && sees_all && shape.dropout == 0 &&
+         shape.head_dim % 8 == 0 && shape.head_dim <= 128 && batch.num_sequences > 0 &&
+         qkv.size(0) == batch.num_sequences * batch.max_query;
 }
 
-GraphKey key_of(const AttentionShape& shape, const RaggedBatch& batch, base::DType dtype, bool is_backward, bool has_stats) {
-  return {batch.num_sequences, batch.max_query, shape.num_heads, shape.num_kv_heads, shape.head_dim, dtype, shape.scale,
-          is_backward, has_stats};
+GraphKey key_of(const AttentionShape& shape, const RaggedBatch& batch, base::DType dtype, bool is_backward,
+                bool has_stats) {
+  return {batch.num_sequences, batch.max_query, shape.num_heads, shape.num_kv_heads, shape.head_dim, dtype,
+          shape.scale,         is_backward,     has_stats};
 }
 
 char* column(const Tensor& rows, int64_t first) {
@@ -150,15 +153,13 @@ bool cudnn_attention_forward(Stream& stream, const AttentionForwardArgs& args) {
   size_t stats_bytes = permutes ? (args.lse.bytes() + 255) / 256 * 256 : 0;
   auto* base = static_cast<char*>(scratch(stream, Scratch::attention, stats_bytes + graph.workspace_bytes));
   int64_t q = shape.num_heads * shape.head_dim, kv = shape.num_kv_heads * shape.head_dim;
-  std::unordered_map<int64_t, void*> pointers = {{kQ, column(args.qkv, 0)},
-                                                 {kK, column(args.qkv, q)},
-                                                 {kV, column(args.qkv, q + kv)},
-                                                 {kO, args.out.raw()}};
+  std::unordered_map<int64_t, void*> pointers = {
+      {kQ, column(args.qkv, 0)}, {kK, column(args.qkv, q)}, {kV, column(args.qkv, q + kv)}, {kO, args.out.raw()}};
   if (args.lse) pointers[kStats] = permutes ? base : args.lse.raw();
   execute(stream, graph, pointers, base + stats_bytes);
   if (permutes) {
-    permute_rows(stream, reinterpret_cast<float*>(base), args.lse.data<float>(), args.batch->num_sequences, shape.num_heads,
-                 args.batch->max_query);
+    permute_rows(stream, reinterpret_cast<float*>(base), args.lse.data<float>(), args.batch->num_sequences,
+                 shape.num_heads, args.batch->max_query);
   }
   return true;
 }
@@ -173,14 +174,14 @@ bool cudnn_attention_backward(Stream& stream, const AttentionBackwardArgs& args)
   size_t stats_bytes = permutes ? (args.lse.bytes() + 255) / 256 * 256 : 0;
   auto* base = static_cast<char*>(scratch(stream, Scratch::attention, stats_bytes + graph.workspace_bytes));
   if (permutes) {
-    permute_rows(stream, args.lse.data<float>(), reinterpret_cast<float*>(base), shape.num_heads, args.batch->num_sequences,
-                 args.batch->max_query);
+    permute_rows(stream, args.lse.data<float>(), reinterpret_cast<float*>(base), shape.num_heads,
+                 args.batch->num_sequences, args.batch->max_query);
   }
   int64_t q = shape.num_heads * shape.head_dim, kv = shape.num_kv_heads * shape.head_dim;
   std::unordered_map<int64_t, void*> pointers = {
-      {kQ, column(args.qkv, 0)},        {kK, column(args.qkv, q)},        {kV, column(args.qkv, q + kv)},
-      {kO, args.out.raw()},             {kDO, args.dout.raw()},           {kStats, permutes ? base : args.lse.raw()},
-      {kDQ, column(args.dqkv, 0)},      {kDK, column(args.dqkv, q)},      {kDV, column(args.dqkv, q + kv)}};
+      {kQ, column(args.qkv, 0)},   {kK, column(args.qkv, q)},   {kV, column(args.qkv, q + kv)},
+      {kO, args.out.raw()},        {kDO, args.dout.raw()},      {kStats, permutes ? base : args.lse.raw()},
+      {kDQ, column(args.dqkv, 0)}, {kDK, column(args.dqkv, q)}, {kDV, column(args.dqkv, q + kv)}};
   execute(stream, graph, pointers, base + stats_bytes);
   return true;
 }

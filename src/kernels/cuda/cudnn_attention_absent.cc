@@ -1,4 +1,5 @@
-// Built instead of cudnn_attention.cc when cuDNN or its frontend headers are not found: our own kernel takes every case.
+// Built instead of cudnn_attention.cc when cuDNN or its frontend headers are not found: our own kernel takes every
+// case.
 #include "kernels/cuda/cuda_kernels.h"
 
 namespace sinter::kernels::cuda {

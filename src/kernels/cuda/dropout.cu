@@ -8,7 +8,8 @@ constexpr int kThreads = 256;
 
 // A thread takes the (up to) four elements whose numbers share one Philox block.
 template <class T>
-__global__ void dropout_kernel(const T* x, T* y, int64_t count, float p, float factor, RandomKey key, uint64_t first_index) {
+__global__ void dropout_kernel(const T* x, T* y, int64_t count, float p, float factor, RandomKey key,
+                               uint64_t first_index) {
   uint64_t first_block = first_index / 4;
   uint64_t blocks = (first_index + static_cast<uint64_t>(count) + 3) / 4 - first_block;
   for (uint64_t b = blockIdx.x * uint64_t{kThreads} + threadIdx.x; b < blocks; b += uint64_t{gridDim.x} * kThreads) {

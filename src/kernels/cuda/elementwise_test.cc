@@ -56,7 +56,8 @@ void test_activation() {
           }
           if (!wants("activation_backward")) continue;
           Case c("activation_backward", t, shape);
-          int x = c.random({rows, width}, t, 2.0f), dy = c.random({rows, f}, t), dx = f == 33 ? x : c.output({rows, width}, t);
+          int x = c.random({rows, width}, t, 2.0f), dy = c.random({rows, f}, t),
+              dx = f == 33 ? x : c.output({rows, width}, t);
           c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
             table.activation_backward(s, {k.kind, gated, at(dy), at(x), at(dx)});
           });
@@ -119,12 +120,15 @@ void test_embedding() {
         int64_t tokens = channels == 768 ? 1500 : 217, vocab = 50, max_positions = 40;
         std::vector<int32_t> ids, places;
         // Zipf-like: long runs of one token, so that runs cross pieces of the sorted order.
-        for (int i = 0; i < tokens; ++i) ids.push_back(i % 3 == 0 ? 7 : (i * 31) % vocab), places.push_back(i % max_positions);
+        for (int i = 0; i < tokens; ++i)
+          ids.push_back(i % 3 == 0 ? 7 : (i * 31) % vocab), places.push_back(i % max_positions);
         std::string shape = fmt::format("T {} C {}{}", tokens, channels, positions ? " positions" : "");
         if (wants("embedding_forward")) {
           Case c("embedding_forward", t, shape);
-          int token = c.integers({tokens}, ids), place = c.integers({tokens}, places), table_ = c.random({vocab, channels}, t);
-          int position_table = positions ? c.random({max_positions, channels}, t) : -1, y = c.output({tokens, channels}, t);
+          int token = c.integers({tokens}, ids), place = c.integers({tokens}, places),
+              table_ = c.random({vocab, channels}, t);
+          int position_table = positions ? c.random({max_positions, channels}, t) : -1,
+              y = c.output({tokens, channels}, t);
           c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
             table.embedding_forward(s, {at(token), at(place), at(table_), at(position_table), at(y)});
           });
@@ -132,7 +136,8 @@ void test_embedding() {
         }
         if (!wants("embedding_backward")) continue;
         Case c("embedding_backward", t, shape);
-        int token = c.integers({tokens}, ids), place = c.integers({tokens}, places), dy = c.random({tokens, channels}, t);
+        int token = c.integers({tokens}, ids), place = c.integers({tokens}, places),
+            dy = c.random({tokens, channels}, t);
         int dtable = c.random({vocab, channels}, DType::f32);
         int dposition = positions ? c.random({max_positions, channels}, DType::f32) : -1;
         c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
@@ -151,8 +156,10 @@ void test_kv_write() {
     for (int64_t dim : sizes({8, 64, 33})) {
       int64_t heads = 4, kv_heads = 2, tokens = 9, blocks = 5, block_size = 4;
       Case c("kv_write", t, fmt::format("T {} K {} D {}", tokens, kv_heads, dim));
-      int qkv = c.random({tokens, (heads + 2 * kv_heads) * dim}, t), slots = c.integers({tokens}, {3, 0, -1, 19, 7, 8, 12, -1, 5});
-      int keys = c.random({blocks, block_size, kv_heads, dim}, t), values = c.random({blocks, block_size, kv_heads, dim}, t);
+      int qkv = c.random({tokens, (heads + 2 * kv_heads) * dim}, t),
+          slots = c.integers({tokens}, {3, 0, -1, 19, 7, 8, 12, -1, 5});
+      int keys = c.random({blocks, block_size, kv_heads, dim}, t),
+          values = c.random({blocks, block_size, kv_heads, dim}, t);
       c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
         table.kv_write(s, {heads, kv_heads, dim, at(qkv), at(slots), at(keys), at(values)});
       });
@@ -169,7 +176,8 @@ void test_column_sum() {
       for (int64_t rows : sizes({5, 1000})) {
         for (bool accumulate : {true, false}) {
           Case c("column_sum", t, fmt::format("({}, {}) accumulate {}", rows, columns, accumulate));
-          int x = c.random({rows, columns}, t), y = accumulate ? c.random({columns}, DType::f32) : c.output({columns}, DType::f32);
+          int x = c.random({rows, columns}, t),
+              y = accumulate ? c.random({columns}, DType::f32) : c.output({columns}, DType::f32);
           c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
             table.column_sum(s, {at(x), at(y), accumulate});
           });

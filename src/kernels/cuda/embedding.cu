@@ -10,7 +10,8 @@ constexpr int kThreads = 128;
 
 template <class T, int N>
 __global__ void embedding_forward_kernel(const int32_t* tokens, const int32_t* positions, const T* table,
-                                         const T* position_table, T* y, int64_t channels, int64_t vocab, int64_t max_positions) {
+                                         const T* position_table, T* y, int64_t channels, int64_t vocab,
+                                         int64_t max_positions) {
   int64_t t = blockIdx.x;
   int64_t token = min(max(int64_t{tokens[t]}, int64_t{0}), vocab - 1);  // a wrong token must not read outside
   int64_t position = position_table ? min(max(int64_t{positions[t]}, int64_t{0}), max_positions - 1) : 0;
@@ -29,8 +30,8 @@ __global__ void embedding_forward_kernel(const int32_t* tokens, const int32_t* p
 // Partials of piece p: [2 p] the run that came in from the piece before, [2 p + 1] the run that goes on into the next.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
-    sum_runs_kernel(const int32_t* keys, const int32_t* sources, const T* dy, float* dtable, float* partials, int64_t count,
-                    int64_t rows, int64_t channels) {
+    sum_runs_kernel(const int32_t* keys, const int32_t* sources, const T* dy, float* dtable, float* partials,
+                    int64_t count, int64_t rows, int64_t channels) {
   int64_t c = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * N;
   if (c >= channels) return;
   int64_t begin = int64_t{blockIdx.x} * kPiece, end = min(begin + kPiece, count);
@@ -64,12 +65,12 @@ __global__ void __launch_bounds__(kThreads)
 
 // The block of the piece where a broken run starts adds up its parts.
 template <int N>
-__global__ void __launch_bounds__(kThreads)
-    join_runs_kernel(const int32_t* keys, float* dtable, const float* partials, int64_t count, int64_t rows, int64_t channels) {
+__global__ void __launch_bounds__(kThreads) join_runs_kernel(const int32_t* keys, float* dtable, const float* partials,
+                                                             int64_t count, int64_t rows, int64_t channels) {
   int64_t piece = blockIdx.x, begin = piece * kPiece, end = begin + kPiece;
-  if (end >= count || keys[end - 1] != keys[end]) return;                      // no run goes on from here
+  if (end >= count || keys[end - 1] != keys[end]) return;  // no run goes on from here
   int32_t key = keys[end - 1];
-  if (begin > 0 && keys[begin] == key && keys[begin - 1] == key) return;       // it started before
+  if (begin > 0 && keys[begin] == key && keys[begin - 1] == key) return;  // it started before
   int64_t c = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * N;
   if (c >= channels || key >= rows) return;
   float sum[N], a[N];
@@ -95,10 +96,10 @@ void add_rows(Stream& stream, const Tensor& indices, const Tensor& dy, const Ten
   auto launch = [&]<int N>(std::integral_constant<int, N>) {
     dim3 grid(static_cast<unsigned>(pieces), static_cast<unsigned>(div_up(channels, kThreads * N)));
     sum_runs_kernel<T, N><<<grid, kThreads, 0, native(stream)>>>(sorted.keys, sorted.positions, dy.data<T>(),
-                                                                  dtable.data<float>(), partials, count, rows, channels);
+                                                                 dtable.data<float>(), partials, count, rows, channels);
     SINTER_CUDA_LAUNCHED();
-    join_runs_kernel<N><<<grid, kThreads, 0, native(stream)>>>(sorted.keys, dtable.data<float>(), partials, count, rows,
-                                                               channels);
+    join_runs_kernel<N>
+        <<<grid, kThreads, 0, native(stream)>>>(sorted.keys, dtable.data<float>(), partials, count, rows, channels);
     SINTER_CUDA_LAUNCHED();
   };
   bool vector = channels % kWidth<T> == 0 && is_aligned(dy.raw()) && is_aligned(dtable.raw());
@@ -113,12 +114,13 @@ void embedding_forward(Stream& stream, const EmbeddingForwardArgs& args) {
   dispatch_format(args.y.dtype(), "embedding_forward", [&]<class T>(TypeTag<T>) {
     auto launch = [&]<int N>(std::integral_constant<int, N>) {
       embedding_forward_kernel<T, N><<<static_cast<unsigned>(tokens), 128, 0, native(stream)>>>(
-          args.tokens.data<int32_t>(), args.positions.data<int32_t>(), args.table.data<T>(), args.position_table.data<T>(),
-          args.y.data<T>(), channels, args.table.size(0), args.position_table ? args.position_table.size(0) : 1);
+          args.tokens.data<int32_t>(), args.positions.data<int32_t>(), args.table.data<T>(),
+          args.position_table.data<T>(), args.y.data<T>(), channels, args.table.size(0),
+          args.position_table ? args.position_table.size(0) : 1);
     };
     bool aligned = is_aligned(args.table.raw()) && is_aligned(args.position_table.raw()) && is_aligned(args.y.raw());
-    aligned && channels % kWidth<T> == 0 ? launch(std::integral_constant<int, kWidth<T>>{})
-                                         : launch(std::integral_constant<int, 1>{});
+    aligned&& channels % kWidth<T> == 0 ? launch(std::integral_constant<int, kWidth<T>>{})
+                                        : launch(std::integral_constant<int, 1>{});
   });
   SINTER_CUDA_LAUNCHED();
 }

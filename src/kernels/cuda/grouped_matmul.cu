@@ -61,8 +61,8 @@ __device__ __forceinline__ Product product_of(const GroupedParams& p) {
 
 // A (kOuter, kInner) tile of a row-major matrix with `ld` elements a row, zeros outside (outer_end, inner_end).
 template <class T, int kOuter, int kInner>
-__device__ __forceinline__ void load_stage(T* tile, const T* from, int64_t ld, int64_t outer0, int64_t inner0, int64_t outer_end,
-                                           int64_t inner_end, bool vector) {
+__device__ __forceinline__ void load_stage(T* tile, const T* from, int64_t ld, int64_t outer0, int64_t inner0,
+                                           int64_t outer_end, int64_t inner_end, bool vector) {
   constexpr int kChunks = kInner / 8;
 #pragma unroll
   for (int i = threadIdx.x; i < kOuter * kChunks; i += kThreads) {

@@ -35,13 +35,18 @@ TestOptions& test_options() {
   static TestOptions options;
   return options;
 }
-bool wants(const std::string& op) { return test_options().only.empty() || op.find(test_options().only) != std::string::npos; }
+bool wants(const std::string& op) {
+  return test_options().only.empty() || op.find(test_options().only) != std::string::npos;
+}
 
 double rounding_limit(DType dtype) {
   switch (dtype) {
-    case DType::bf16: return 4e-3;
-    case DType::f16: return 6e-4;
-    default: return 1e-5;
+    case DType::bf16:
+      return 4e-3;
+    case DType::f16:
+      return 6e-4;
+    default:
+      return 1e-5;
   }
 }
 
@@ -70,7 +75,9 @@ int Case::integers(Shape shape, std::vector<int32_t> values) {
   std::memcpy(bytes.data(), values.data(), bytes.size());
   return add(shape, DType::i32, std::move(bytes));
 }
-int Case::floats(Shape shape, std::vector<float> values) { return add(shape, DType::f32, to_format(values, DType::f32)); }
+int Case::floats(Shape shape, std::vector<float> values) {
+  return add(shape, DType::f32, to_format(values, DType::f32));
+}
 int Case::output(Shape shape, DType dtype) {
   int handle = add(shape, dtype, {});
   pairs_[handle].initial.assign(pairs_[handle].cpu.bytes(), std::byte{0xff});  // NaN in every floating format
@@ -118,7 +125,8 @@ void Case::report(const char* what, double error, double limit, bool passed, con
 void Case::expect_close(int handle, const char* what, double limit) {
   if (!has_run_) return;
   try {
-    std::vector<float> got = core::to_host_floats(pairs_[handle].gpu), expected = core::to_host_floats(pairs_[handle].cpu);
+    std::vector<float> got = core::to_host_floats(pairs_[handle].gpu),
+                       expected = core::to_host_floats(pairs_[handle].cpu);
     double difference = 0, size = 0, worst = 0;
     size_t worst_at = 0, num_bad = 0;
     for (size_t i = 0; i < got.size(); ++i) {
@@ -134,9 +142,11 @@ void Case::expect_close(int handle, const char* what, double limit) {
     double error = size > 0 ? std::sqrt(difference / size) : std::sqrt(difference);
     bool passed = num_bad == 0 && error <= limit;
     std::string note;
-    if (num_bad > 0) note = std::to_string(num_bad) + " of " + std::to_string(got.size()) + " not finite or not written";
+    if (num_bad > 0)
+      note = std::to_string(num_bad) + " of " + std::to_string(got.size()) + " not finite or not written";
     if (!passed && num_bad == 0) {
-      note = fmt::format("worst at {} of {}: got {} expected {}", worst_at, got.size(), got[worst_at], expected[worst_at]);
+      note =
+          fmt::format("worst at {} of {}: got {} expected {}", worst_at, got.size(), got[worst_at], expected[worst_at]);
     }
     report(what, error, limit, passed, note);
   } catch (const std::exception& e) {

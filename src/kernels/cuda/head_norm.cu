@@ -1,5 +1,5 @@
 // RMSNorm over each query and key head of packed QKV rows; values are copied.
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/reductions.cuh"
 
 namespace sinter::kernels::cuda {
 namespace {
@@ -158,7 +158,8 @@ void with_group(int64_t head_dim, bool vector, Launch&& launch) {
   constexpr int N = kWidth<T>;
   auto call = [&]<int kN, int kGroup>() { launch.template operator()<kN, kGroup>(); };
   if (!vector || head_dim > 32 * N) {
-    SINTER_CHECK(head_dim <= 32 * kMaxPerLane, "[head_norm] head size {} on CUDA; at most {}", head_dim, 32 * kMaxPerLane);
+    SINTER_CHECK(head_dim <= 32 * kMaxPerLane, "[head_norm] head size {} on CUDA; at most {}", head_dim,
+                 32 * kMaxPerLane);
     call.template operator()<1, 32>();
   } else if (head_dim <= 4 * N) {
     call.template operator()<N, 4>();
@@ -176,9 +177,18 @@ void with_group(int64_t head_dim, bool vector, Launch&& launch) {
 void head_norm_forward(Stream& stream, const HeadNormForwardArgs& args) {
   int64_t tokens = args.qkv.size(0), total = tokens * (args.num_heads + 2 * args.num_kv_heads);
   if (total == 0) return;
-  HeadParams p{args.qkv.raw(), nullptr, args.q_weight.data<float>(), args.k_weight.data<float>(), args.out.raw(),
-               args.rstd.data<float>(), nullptr, tokens, static_cast<int>(args.num_heads),
-               static_cast<int>(args.num_kv_heads), static_cast<int>(args.head_dim), args.eps};
+  HeadParams p{args.qkv.raw(),
+               nullptr,
+               args.q_weight.data<float>(),
+               args.k_weight.data<float>(),
+               args.out.raw(),
+               args.rstd.data<float>(),
+               nullptr,
+               tokens,
+               static_cast<int>(args.num_heads),
+               static_cast<int>(args.num_kv_heads),
+               static_cast<int>(args.head_dim),
+               args.eps};
   dispatch_format(args.qkv.dtype(), "head_norm_forward", [&]<class T>(TypeTag<T>) {
     bool vector = args.head_dim % kWidth<T> == 0 && is_aligned(p.in) && is_aligned(p.out);
     with_group<T>(args.head_dim, vector, [&]<int kN, int kGroup>() {
@@ -192,9 +202,18 @@ void head_norm_forward(Stream& stream, const HeadNormForwardArgs& args) {
 void head_norm_backward(Stream& stream, const HeadNormBackwardArgs& args) {
   int64_t tokens = args.qkv.size(0), total = tokens * (args.num_heads + 2 * args.num_kv_heads);
   if (total == 0) return;
-  HeadParams p{args.dout.raw(), args.qkv.raw(), args.q_weight.data<float>(), args.k_weight.data<float>(), args.dqkv.raw(),
-               args.rstd.data<float>(), nullptr, tokens, static_cast<int>(args.num_heads),
-               static_cast<int>(args.num_kv_heads), static_cast<int>(args.head_dim), 0};
+  HeadParams p{args.dout.raw(),
+               args.qkv.raw(),
+               args.q_weight.data<float>(),
+               args.k_weight.data<float>(),
+               args.dqkv.raw(),
+               args.rstd.data<float>(),
+               nullptr,
+               tokens,
+               static_cast<int>(args.num_heads),
+               static_cast<int>(args.num_kv_heads),
+               static_cast<int>(args.head_dim),
+               0};
   int64_t groups = 0;
   dispatch_format(args.qkv.dtype(), "head_norm_backward", [&]<class T>(TypeTag<T>) {
     bool vector = args.head_dim % kWidth<T> == 0 && is_aligned(p.in) && is_aligned(p.qkv) && is_aligned(p.out);
@@ -207,9 +226,8 @@ void head_norm_backward(Stream& stream, const HeadNormBackwardArgs& args) {
     });
   });
   SINTER_CUDA_LAUNCHED();
-  int64_t d = args.head_dim;
-  reduce_partials(stream, p.partials, groups, d, 2 * d, args.dq_weight.data<float>(), true);
-  reduce_partials(stream, p.partials + d, groups, d, 2 * d, args.dk_weight.data<float>(), true);
+  reduce_two_partials(stream, p.partials, groups, args.head_dim, args.dq_weight.data<float>(),
+                      args.dk_weight.data<float>());
 }
 
 }  // namespace sinter::kernels::cuda

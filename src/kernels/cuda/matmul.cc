@@ -1,4 +1,5 @@
-// Matrix products through cuBLASLt: bias in the epilogue, accumulation by beta = 1, the algorithm chosen by measuring.
+// Matrix products through cuBLASLt: bias, GELU and its gradient, and a bias's gradient in the epilogue, accumulation by
+// beta = 1, the algorithm chosen by measuring.
 //
 // cuBLASLt is column-major, our tensors are row-major: c (M, N) row-major is c^T (N, M) column-major, so we ask for
 // c^T = op(b)^T op(a)^T with the factors swapped. A row-major (R, C) matrix is a column-major (C, R) one with the same
@@ -7,45 +8,58 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <array>
+#include <functional>
 #include <map>
 #include <mutex>
-#include <tuple>
 #include <vector>
 
-#include "base/log.h"
 #include "core/cuda/check.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/profile.h"
+#include "kernels/fused.h"
 
 namespace sinter::kernels::cuda {
 namespace {
 
-#define SINTER_CUBLAS_CHECK(call)                                                                              \
-  do {                                                                                                         \
-    cublasStatus_t sinter_status_ = (call);                                                                    \
-    if (sinter_status_ != CUBLAS_STATUS_SUCCESS) [[unlikely]]                                                  \
-      base::fail("cuBLASLt error {} at kernels/cuda/matmul.cc:{} in {}", static_cast<int>(sinter_status_), __LINE__, #call); \
+#define SINTER_CUBLAS_CHECK(call)                                                                                    \
+  do {                                                                                                               \
+    cublasStatus_t sinter_status_ = (call);                                                                          \
+    if (sinter_status_ != CUBLAS_STATUS_SUCCESS) [[unlikely]]                                                        \
+      base::fail("cuBLASLt error {} at kernels/cuda/matmul.cc:{} in {}", static_cast<int>(sinter_status_), __LINE__, \
+                 #call);                                                                                             \
   } while (0)
 
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;
-constexpr int kMaxCandidates = 12;
+constexpr int kMaxCandidates = 24;
 
 // Everything the choice of an algorithm depends on.
 struct ProductKey {
   int64_t m, n, k;
   base::DType in, out;
-  bool transpose_a, transpose_b, accumulate, has_bias, is_scaled;
+  bool transpose_a, transpose_b, accumulate, has_bias, has_sums, has_gelu, has_gelu_gradient;
   int align_a, align_b, align_c;
   auto operator<=>(const ProductKey&) const = default;
 };
 
 cudaDataType_t type_of(base::DType dtype) {
   switch (dtype) {
-    case base::DType::f32: return CUDA_R_32F;
-    case base::DType::bf16: return CUDA_R_16BF;
-    case base::DType::f16: return CUDA_R_16F;
-    default: base::fail("[matmul] format {} on CUDA; expected f32, bf16 or f16", base::dtype_name(dtype));
+    case base::DType::f32:
+      return CUDA_R_32F;
+    case base::DType::bf16:
+      return CUDA_R_16BF;
+    case base::DType::f16:
+      return CUDA_R_16F;
+    default:
+      base::fail("[matmul] format {} on CUDA; expected f32, bf16 or f16", base::dtype_name(dtype));
   }
+}
+
+cublasLtEpilogue_t epilogue_of(const ProductKey& key) {
+  if (key.has_gelu) return key.has_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+  if (key.has_gelu_gradient) return CUBLASLT_EPILOGUE_DGELU;
+  // Our a is the library's B: the sums of its columns come with reading it, instead of a pass of their own.
+  if (key.has_sums) return CUBLASLT_EPILOGUE_BGRADB;
+  return key.has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
 // The largest power of two up to 256 that divides the address: what algorithms may assume of it.
@@ -54,17 +68,18 @@ int alignment_of(const void* p) {
   return static_cast<int>(std::min<uintptr_t>(256, address & (~address + 1)));
 }
 
-// Descriptions of one product; freed with it. They live in the table of plans to the end of the program.
+// Descriptions of one product and its algorithms. They live in the table of plans to the end of the program.
 struct Plan {
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t first = nullptr, second = nullptr, out = nullptr;
-  std::vector<cublasLtMatmulHeuristicResult_t> candidates;
+  std::vector<cublasLtMatmulHeuristicResult_t> candidates;  // empty: the library does not fuse this
   size_t chosen = 0;
   bool is_measured = false;
+  bool runs_apart = false;  // the extras by kernels of their own are faster, or the only way
 };
 
 struct Pointers {
-  const void *first, *second, *bias;
+  const void *first, *second, *bias, *aux;
   const void* c;
   void* d;
   float alpha, beta;
@@ -84,25 +99,7 @@ void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribut
   SINTER_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value)));
 }
 
-Plan make_plan(const ProductKey& key) {
-  Plan plan;
-  cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
-  if (key.in == base::DType::f32 && options().tf32) compute = CUBLAS_COMPUTE_32F_FAST_TF32;
-  SINTER_CUBLAS_CHECK(cublasLtMatmulDescCreate(&plan.operation, compute, CUDA_R_32F));
-  set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, key.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
-  set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, key.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (key.has_bias) {
-    set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(key.out));
-  }
-  auto layout = [](cublasLtMatrixLayout_t* l, base::DType dtype, int64_t rows, int64_t columns) {
-    SINTER_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(l, type_of(dtype), static_cast<uint64_t>(columns),
-                                                   static_cast<uint64_t>(rows), columns));
-  };
-  layout(&plan.first, key.in, key.transpose_b ? key.n : key.k, key.transpose_b ? key.k : key.n);
-  layout(&plan.second, key.in, key.transpose_a ? key.k : key.m, key.transpose_a ? key.m : key.k);
-  layout(&plan.out, key.out, key.m, key.n);
-
+void find_candidates(const ProductKey& key, Plan& plan) {
   cublasLtMatmulPreference_t preference = nullptr;
   SINTER_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
   auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -115,30 +112,81 @@ Plan make_plan(const ProductKey& key) {
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(key.align_c));
   plan.candidates.resize(kMaxCandidates);
   int found = 0;
-  cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle(), plan.operation, plan.first, plan.second, plan.out, plan.out,
-                                                         preference, kMaxCandidates, plan.candidates.data(), &found);
+  cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle(), plan.operation, plan.first, plan.second, plan.out, plan.out, preference,
+                                     kMaxCandidates, plan.candidates.data(), &found);
   cublasLtMatmulPreferenceDestroy(preference);
-  SINTER_CHECK(status == CUBLAS_STATUS_SUCCESS && found > 0,
-               "[matmul] cuBLASLt has no algorithm for ({}, {}, {}) in {} to {} (status {})", key.m, key.n, key.k,
-               base::dtype_name(key.in), base::dtype_name(key.out), static_cast<int>(status));
-  plan.candidates.resize(static_cast<size_t>(found));
+  plan.candidates.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<size_t>(found) : 0);
+}
+
+Plan make_plan(const ProductKey& key) {
+  Plan plan;
+  cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
+  if (key.in == base::DType::f32 && options().tf32) compute = CUBLAS_COMPUTE_32F_FAST_TF32;
+  SINTER_CUBLAS_CHECK(cublasLtMatmulDescCreate(&plan.operation, compute, CUDA_R_32F));
+  set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, key.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, key.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key));
+  if (key.has_bias || key.has_sums) set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(key.out));
+  if (key.has_gelu || key.has_gelu_gradient) {
+    set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
+    set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, type_of(key.out));
+  }
+  auto layout = [](cublasLtMatrixLayout_t* l, base::DType dtype, int64_t rows, int64_t columns) {
+    SINTER_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(l, type_of(dtype), static_cast<uint64_t>(columns),
+                                                   static_cast<uint64_t>(rows), columns));
+  };
+  layout(&plan.first, key.in, key.transpose_b ? key.n : key.k, key.transpose_b ? key.k : key.n);
+  layout(&plan.second, key.in, key.transpose_a ? key.k : key.m, key.transpose_a ? key.m : key.k);
+  layout(&plan.out, key.out, key.m, key.n);
+  find_candidates(key, plan);
+  bool has_extras = key.has_sums || key.has_gelu || key.has_gelu_gradient;
+  plan.runs_apart = has_extras && plan.candidates.empty();
+  SINTER_CHECK(plan.runs_apart || !plan.candidates.empty(),
+               "[matmul] cuBLASLt has no algorithm for ({}, {}, {}) in {} to {}", key.m, key.n, key.k,
+               base::dtype_name(key.in), base::dtype_name(key.out));
   return plan;
 }
 
 cublasStatus_t run(Stream& stream, Plan& plan, size_t candidate, const Pointers& p) {
   if (p.bias) set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+  if (p.aux) set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.aux);
   void* workspace = scratch(stream, Scratch::workspace, kWorkspaceBytes);
-  return cublasLtMatmul(handle(), plan.operation, &p.alpha, p.first, plan.first, p.second, plan.second, &p.beta, p.c, plan.out,
-                        p.d, plan.out, &plan.candidates[candidate].algo, workspace, kWorkspaceBytes,
+  return cublasLtMatmul(handle(), plan.operation, &p.alpha, p.first, plan.first, p.second, plan.second, &p.beta, p.c,
+                        plan.out, p.d, plan.out, &plan.candidates[candidate].algo, workspace, kWorkspaceBytes,
                         static_cast<cudaStream_t>(stream.native));
 }
 
-// Times the candidates on the caller's own data and keeps the fastest. A product that accumulates writes its trials
-// elsewhere. This is the one place where the backend waits for the stream: once per shape, before any capture.
-void measure(Stream& stream, Plan& plan, Pointers p, size_t out_bytes) {
-  plan.is_measured = true;
-  if (plan.candidates.size() < 2) return;
+// Milliseconds of one call in a steady stream of them: the GPU must run at the clock it holds under load, or algorithms
+// that draw more power look faster than they are. Negative when a call fails.
+double time_calls(Stream& stream, const std::function<bool()>& call) {
   auto native = static_cast<cudaStream_t>(stream.native);
+  cudaEvent_t begin = nullptr, end = nullptr;
+  SINTER_CUDA_CHECK(cudaEventCreate(&begin));
+  SINTER_CUDA_CHECK(cudaEventCreate(&end));
+  auto batch = [&](int count) -> double {
+    SINTER_CUDA_CHECK(cudaEventRecord(begin, native));
+    for (int i = 0; i < count; ++i) {
+      if (!call()) return -1;
+    }
+    SINTER_CUDA_CHECK(cudaEventRecord(end, native));
+    SINTER_CUDA_CHECK(cudaEventSynchronize(end));
+    float ms = 0;
+    SINTER_CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
+    return ms / count;
+  };
+  double ms = batch(1);
+  if (ms >= 0) ms = batch(std::clamp(static_cast<int>(4.0 / std::max(ms, 1e-3)), 2, 40));
+  SINTER_CUDA_CHECK(cudaEventDestroy(begin));
+  SINTER_CUDA_CHECK(cudaEventDestroy(end));
+  return ms;
+}
+
+// Times the candidates on the caller's own data and keeps the fastest; then, for a product with extras, the same done
+// apart. A product that accumulates writes its trials elsewhere. This is the one place where the backend waits for the
+// stream: once per shape, before any capture.
+void measure(Stream& stream, Plan& plan, Pointers p, size_t out_bytes, const std::function<void(void*)>& apart) {
+  plan.is_measured = true;
   void* elsewhere = nullptr;
   if (p.beta != 0) {
     if (cudaMalloc(&elsewhere, out_bytes) != cudaSuccess) {
@@ -147,28 +195,31 @@ void measure(Stream& stream, Plan& plan, Pointers p, size_t out_bytes) {
     }
     p.d = elsewhere;
   }
-  cudaEvent_t begin = nullptr, end = nullptr;
-  SINTER_CUDA_CHECK(cudaEventCreate(&begin));
-  SINTER_CUDA_CHECK(cudaEventCreate(&end));
-  float best = 1e30f;
-  for (size_t i = 0; i < plan.candidates.size(); ++i) {
-    float fastest = 1e30f;
-    for (int turn = 0; turn < 4; ++turn) {  // the first turn warms up
-      SINTER_CUDA_CHECK(cudaEventRecord(begin, native));
-      if (run(stream, plan, i, p) != CUBLAS_STATUS_SUCCESS) break;
-      SINTER_CUDA_CHECK(cudaEventRecord(end, native));
-      SINTER_CUDA_CHECK(cudaEventSynchronize(end));
-      float ms = 0;
-      SINTER_CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
-      if (turn > 0) fastest = std::min(fastest, ms);
-    }
-    if (fastest < best) {
-      best = fastest;
-      plan.chosen = i;
+  double best = 1e30;
+  std::vector<double> times(plan.candidates.size(), 1e30);
+  for (int round = 0; round < 2; ++round) {  // twice, so that what else the machine did weighs on one round only
+    for (size_t i = 0; i < plan.candidates.size(); ++i) {
+      if (round == 1 && times[i] > 1.15 * best) continue;
+      double ms = time_calls(stream, [&] { return run(stream, plan, i, p) == CUBLAS_STATUS_SUCCESS; });
+      if (ms < 0) continue;
+      times[i] = std::min(times[i], ms);
+      best = std::min(best, times[i]);
     }
   }
-  SINTER_CUDA_CHECK(cudaEventDestroy(begin));
-  SINTER_CUDA_CHECK(cudaEventDestroy(end));
+  // The library's own order wins among equals.
+  for (size_t i = 0; i < times.size(); ++i) {
+    if (times[i] <= 1.01 * best) {
+      plan.chosen = i;
+      break;
+    }
+  }
+  if (apart) {
+    double ms = time_calls(stream, [&] {
+      apart(p.d);
+      return true;
+    });
+    plan.runs_apart = ms < best;
+  }
   if (elsewhere) SINTER_CUDA_CHECK(cudaFree(elsewhere));
 }
 
@@ -178,35 +229,84 @@ bool is_capturing(const Stream& stream) {
   return capture != cudaStreamCaptureStatusNone;
 }
 
-}  // namespace
-
-void matmul(Stream& stream, const MatmulArgs& args) {
-  if (args.group_offsets) {
-    grouped_matmul(stream, args);
-    return;
-  }
-  int64_t m = args.c.rows(), n = args.c.size(-1);
-  if (m == 0 || n == 0) return;
-  int64_t k = args.a.num_elements() / m;
+void check(const MatmulArgs& args, int64_t m, int64_t n, int64_t k) {
   SINTER_CHECK(args.b.data.num_elements() == n * k, "[matmul] b has {} elements; expected {} x {}",
                args.b.data.num_elements(), n, k);
   SINTER_CHECK(args.a.dtype() == args.b.data.dtype(), "[matmul] a in {} but b in {}; expected one format",
                base::dtype_name(args.a.dtype()), base::dtype_name(args.b.data.dtype()));
   SINTER_CHECK(k > 0, "[matmul] an inner size of 0 for c {}", args.c.shape().to_string());
-  SINTER_CHECK(!args.bias || args.bias.dtype() == args.c.dtype(), "[matmul] bias in {} but c in {}; expected one format",
-               base::dtype_name(args.bias.dtype()), base::dtype_name(args.c.dtype()));
-  const void *a = args.a.raw(), *b = args.b.data.raw();
-  ProductKey key{m, n, k, args.a.dtype(), args.c.dtype(), args.transpose_a, args.transpose_b, args.accumulate,
-                 static_cast<bool>(args.bias), args.alpha != 1.0f, alignment_of(a), alignment_of(b),
-                 alignment_of(args.c.raw())};
-  static std::mutex mutex;
+  SINTER_CHECK(!args.bias || args.bias.dtype() == args.c.dtype(),
+               "[matmul] bias in {} but c in {}; expected one format", base::dtype_name(args.bias.dtype()),
+               base::dtype_name(args.c.dtype()));
+  SINTER_CHECK(m > 0, "[matmul] no rows in c");
+}
+
+bool has_extras(const FusedMatmulArgs& args) { return args.a_sums || args.pre_activation || args.activation_input; }
+
+// Whether the library may do this call's extras in its epilogue.
+bool may_fuse(const FusedMatmulArgs& args) {
+  const MatmulArgs& p = args.product;
+  bool is_16_bit = p.c.dtype() == base::DType::bf16 || p.c.dtype() == base::DType::f16;
+  if (args.pre_activation || args.activation_input) {
+    return is_16_bit && args.activation == spec::Activation::gelu_tanh && p.c.size(-1) % 8 == 0 && !args.a_sums &&
+           !p.accumulate && !(args.pre_activation && args.activation_input) && !(args.activation_input && p.bias);
+  }
+  // The library's sums come in the format of c and replace what was there: f32 products take them, through scratch.
+  return p.transpose_a && !p.bias && p.c.dtype() == base::DType::f32 && p.a.dtype() != base::DType::f32;
+}
+
+// The plan of a call, made when it is new. Plans are never removed, so references stay valid.
+std::recursive_mutex plans_mutex;  // a plan's description carries pointers of the call, so calls take turns
+
+Plan& plan_for(const ProductKey& key) {
   static std::map<ProductKey, Plan> plans;
-  std::lock_guard lock(mutex);  // a plan's description carries the bias pointer, so calls take turns
   auto found = plans.find(key);
   if (found == plans.end()) found = plans.emplace(key, make_plan(key)).first;
-  Plan& plan = found->second;
-  Pointers pointers{b, a, args.bias.raw(), args.c.raw(), args.c.raw(), args.alpha, args.accumulate ? 1.0f : 0.0f};
-  if (!plan.is_measured && options().tune && !is_capturing(stream)) measure(stream, plan, pointers, args.c.bytes());
+  return found->second;
+}
+
+// Runs a product; false when its extras are better done apart (nothing was enqueued then).
+bool run_product(Stream& stream, const FusedMatmulArgs& fused) {
+  const MatmulArgs& args = fused.product;
+  int64_t m = args.c.rows(), n = args.c.size(-1);
+  if (m == 0 || n == 0) return true;
+  int64_t k = args.a.num_elements() / m;
+  check(args, m, n, k);
+  bool extras = has_extras(fused);
+  if (extras && !may_fuse(fused)) return false;
+  const void *a = args.a.raw(), *b = args.b.data.raw();
+  ProductKey key{m,
+                 n,
+                 k,
+                 args.a.dtype(),
+                 args.c.dtype(),
+                 args.transpose_a,
+                 args.transpose_b,
+                 args.accumulate,
+                 static_cast<bool>(args.bias),
+                 static_cast<bool>(fused.a_sums),
+                 static_cast<bool>(fused.pre_activation),
+                 static_cast<bool>(fused.activation_input),
+                 alignment_of(a),
+                 alignment_of(b),
+                 alignment_of(args.c.raw())};
+  std::lock_guard lock(plans_mutex);
+  Plan& plan = plan_for(key);
+  if (plan.runs_apart) return false;
+  void* sums = fused.a_sums ? scratch(stream, Scratch::tokens, sizeof(float) * static_cast<size_t>(m)) : nullptr;
+  const void* aux = fused.pre_activation ? fused.pre_activation.raw() : fused.activation_input.raw();
+  Pointers pointers{
+      b, a, sums ? sums : args.bias.raw(), aux, args.c.raw(), args.c.raw(), args.alpha, args.accumulate ? 1.0f : 0.0f};
+  if (!plan.is_measured && options().tune && !is_capturing(stream)) {
+    FusedMatmulArgs trial = fused;  // its sums go to scratch too
+    if (sums) trial.a_sums = Tensor::view_of(sums, {m}, base::DType::f32, args.c.device());
+    auto apart = [&](void* d) {
+      trial.product.c = Tensor::view_of(d, args.c.shape(), args.c.dtype(), args.c.device());
+      matmul_in_parts(*cuda_table(), stream, trial);
+    };
+    measure(stream, plan, pointers, args.c.bytes(), extras ? apart : std::function<void(void*)>());
+    if (plan.runs_apart) return false;
+  }
   cublasStatus_t status = run(stream, plan, plan.chosen, pointers);
   for (size_t i = 0; status != CUBLAS_STATUS_SUCCESS && i < plan.candidates.size(); ++i) {
     plan.chosen = i;  // a candidate may refuse at run time; take the next that does not
@@ -214,6 +314,28 @@ void matmul(Stream& stream, const MatmulArgs& args) {
   }
   SINTER_CHECK(status == CUBLAS_STATUS_SUCCESS, "[matmul] cuBLASLt failed with status {} for ({}, {}, {}) in {}",
                static_cast<int>(status), m, n, k, base::dtype_name(key.in));
+  if (sums) {
+    Tensor fresh = Tensor::view_of(sums, {m}, base::DType::f32, args.c.device());
+    axpby(stream, {.x = fresh, .y = fused.a_sums, .alpha = 1.0f, .beta = fused.accumulate_sums ? 1.0f : 0.0f});
+  }
+  return true;
+}
+
+}  // namespace
+
+void matmul(Stream& stream, const MatmulArgs& args) {
+  if (args.group_offsets) return grouped_matmul(stream, args);
+  run_product(stream, {.product = args});
 }
 
 }  // namespace sinter::kernels::cuda
+
+namespace sinter::kernels {
+
+bool cuda_fused_matmul(Stream& stream, const FusedMatmulArgs& args) {
+  bool is_done = false;
+  cuda::trace_call("matmul (fused)", stream, [&] { is_done = cuda::run_product(stream, args); });
+  return is_done;
+}
+
+}  // namespace sinter::kernels

@@ -1,5 +1,8 @@
 // Cases: matrix products, plain and over groups of rows.
+#include <cmath>
+
 #include "kernels/cuda/test_harness.h"
+#include "kernels/fused.h"
 
 namespace sinter::kernels::cuda_test {
 namespace {
@@ -8,11 +11,14 @@ struct Product {
   int64_t m, n, k;
 };
 
-void test_product(DType t, DType out, const Product& p, bool transpose_a, bool transpose_b, bool accumulate, bool bias) {
+void test_product(DType t, DType out, const Product& p, bool transpose_a, bool transpose_b, bool accumulate,
+                  bool bias) {
   if (!wants("matmul")) return;
-  Case c("matmul", t, fmt::format("{}x{}x{} {}{} to {}{}{}", p.m, p.n, p.k, transpose_a ? "T" : "N", transpose_b ? "T" : "N",
-                                  base::dtype_name(out), accumulate ? " add" : "", bias ? " bias" : ""));
-  int a = c.random(transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k}, t), b = c.random(transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n}, t);
+  Case c("matmul", t,
+         fmt::format("{}x{}x{} {}{} to {}{}{}", p.m, p.n, p.k, transpose_a ? "T" : "N", transpose_b ? "T" : "N",
+                     base::dtype_name(out), accumulate ? " add" : "", bias ? " bias" : ""));
+  int a = c.random(transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k}, t),
+      b = c.random(transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n}, t);
   int y = accumulate ? c.random({p.m, p.n}, out) : c.output({p.m, p.n}, out), vector = bias ? c.random({p.n}, out) : -1;
   c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
     MatmulArgs args;
@@ -24,14 +30,67 @@ void test_product(DType t, DType out, const Product& p, bool transpose_a, bool t
   c.expect_close(y, "c", std::max(2e-5, rounding_limit(out)));
 }
 
+// The gradients of a linear layer's weight and bias in one call.
+void test_sums(DType t, const Product& p, bool accumulate) {
+  if (!wants("matmul_sums")) return;
+  Case c("matmul_sums", t, fmt::format("{}x{}x{}{}", p.m, p.n, p.k, accumulate ? " add" : ""));
+  int dy = c.random({p.k, p.m}, t), x = c.random({p.k, p.n}, t);
+  int dw = accumulate ? c.random({p.m, p.n}, DType::f32) : c.output({p.m, p.n}, DType::f32);
+  int db = accumulate ? c.random({p.m}, DType::f32) : c.output({p.m}, DType::f32);
+  c.skip_determinism();
+  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+    FusedMatmulArgs args;
+    args.product.a = at(dy), args.product.b.data = at(x), args.product.c = at(dw);
+    args.product.transpose_a = true, args.product.accumulate = accumulate;
+    args.a_sums = at(db), args.accumulate_sums = accumulate;
+    fused_matmul(table, s, args);
+  });
+  c.expect_close(dw, "dw", 2e-5);
+  c.expect_close(db, "db", 2e-5);
+}
+
+// GELU in the product, and its gradient in the product that comes back through it.
+void test_activation_product(DType t, const Product& p, spec::Activation kind, const char* name) {
+  if (!wants("matmul_activation")) return;
+  std::string shape = fmt::format("{}x{}x{} {}", p.m, p.n, p.k, name);
+  float scale = 1.5f / std::sqrt(static_cast<float>(p.k));
+  for (bool bias : {true, false}) {
+    Case c("matmul_activation", t, shape + (bias ? " bias" : ""));
+    int a = c.random({p.m, p.k}, t), b = c.random({p.n, p.k}, t, scale), y = c.output({p.m, p.n}, t),
+        pre = c.output({p.m, p.n}, t);
+    int vector = bias ? c.random({p.n}, t) : -1;
+    c.skip_determinism();  // the first call may compare the fused kernel with separate ones and keep either
+    c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+      FusedMatmulArgs args;
+      args.product.a = at(a), args.product.b.data = at(b), args.product.c = at(y), args.product.bias = at(vector);
+      args.product.transpose_b = true, args.activation = kind, args.pre_activation = at(pre);
+      fused_matmul(table, s, args);
+    });
+    c.expect_close(pre, "pre", std::max(2e-5, rounding_limit(t)));
+    c.expect_close(y, "c", std::max(2e-5, 2 * rounding_limit(t)));
+  }
+  Case c("matmul_slope", t, shape);
+  int a = c.random({p.m, p.k}, t), b = c.random({p.k, p.n}, t, scale), y = c.output({p.m, p.n}, t),
+      x = c.random({p.m, p.n}, t);
+  c.skip_determinism();
+  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+    FusedMatmulArgs args;
+    args.product.a = at(a), args.product.b.data = at(b), args.product.c = at(y);
+    args.activation = kind, args.activation_input = at(x);
+    fused_matmul(table, s, args);
+  });
+  c.expect_close(y, "c", std::max(2e-5, 2 * rounding_limit(t)));
+}
+
 void test_grouped(DType t, DType out, std::vector<int32_t> rows_of, int64_t n, int64_t k, int mode, bool accumulate) {
   if (!wants("grouped_matmul")) return;
   std::vector<int32_t> offsets = {0};
   for (int32_t r : rows_of) offsets.push_back(offsets.back() + r);
   int64_t experts = static_cast<int64_t>(rows_of.size()), rows = offsets.back();
   const char* names[] = {"NT", "NN", "TN"};
-  Case c("grouped_matmul", t, fmt::format("E {} R {} n {} k {} {} to {}{}", experts, rows, n, k, names[mode], base::dtype_name(out),
-                                          accumulate ? " add" : ""));
+  Case c("grouped_matmul", t,
+         fmt::format("E {} R {} n {} k {} {} to {}{}", experts, rows, n, k, names[mode], base::dtype_name(out),
+                     accumulate ? " add" : ""));
   int offset = c.integers({experts + 1}, offsets), a, b, y;
   if (mode == 2) {  // c[e] (k, n) = a[rows]^T b[rows]
     a = c.random({rows, k}, t), b = c.random({rows, n}, t);
@@ -52,7 +111,8 @@ void test_grouped(DType t, DType out, std::vector<int32_t> rows_of, int64_t n, i
 }  // namespace
 
 void test_matmul() {
-  std::vector<Product> products = {{16, 16, 16}, {37, 53, 29}, {1, 768, 768}, {128, 2304, 768}, {130, 70, 1000}, {33, 50257, 64}};
+  std::vector<Product> products = {{16, 16, 16},     {37, 53, 29},    {1, 768, 768},
+                                   {128, 2304, 768}, {130, 70, 1000}, {33, 50257, 64}};
   if (test_options().small) products.resize(2);
   for (DType t : kFormats) {
     for (const Product& p : products) {
@@ -62,6 +122,9 @@ void test_matmul() {
           test_product(t, DType::f32, p, transpose_a, transpose_b, true, false);
         }
       }
+      for (bool accumulate : {true, false}) test_sums(t, p, accumulate);
+      test_activation_product(t, p, spec::Activation::gelu_tanh, "gelu_tanh");
+      test_activation_product(t, p, spec::Activation::silu, "silu");
       test_product(t, t, p, false, true, false, true);
       test_product(t, t, p, false, true, true, false);
     }
@@ -69,7 +132,8 @@ void test_matmul() {
       for (DType out : {t, DType::f32}) {
         test_grouped(t, out, {3, 0, 20, 1}, 40, 64, mode, false);
         test_grouped(t, out, {5, 7, 0}, 33, 29, mode, true);
-        if (!test_options().small) test_grouped(t, out, {130, 0, 257, 1, 128, 64, 300, 5}, 200, 264, mode, out == DType::f32);
+        if (!test_options().small)
+          test_grouped(t, out, {130, 0, 257, 1, 128, 64, 300, 5}, 200, 264, mode, out == DType::f32);
         if (t == DType::f32) break;
       }
     }

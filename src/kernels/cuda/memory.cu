@@ -8,7 +8,8 @@ constexpr int kThreads = 256;
 
 template <class T>
 __global__ void fill_kernel(T* y, int64_t count, T value) {
-  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < count; i += int64_t{gridDim.x} * kThreads) y[i] = value;
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < count; i += int64_t{gridDim.x} * kThreads)
+    y[i] = value;
 }
 
 // N elements a turn: 8 when both pointers allow it, else 1.

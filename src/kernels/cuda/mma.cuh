@@ -9,8 +9,8 @@ namespace sinter::kernels::cuda {
 
 constexpr int kPad = 8;
 
-// d += a b: a (16, 16) row-major, b (16, 8) column-major, d (16, 8) f32. Thread `lane` holds d[lane / 4][lane % 4 * 2 + {0, 1}]
-// and the same eight rows below.
+// d += a b: a (16, 16) row-major, b (16, 8) column-major, d (16, 8) f32. Thread `lane` holds d[lane / 4][lane % 4 * 2 +
+// {0, 1}] and the same eight rows below.
 template <class T>
 __device__ __forceinline__ void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (std::is_same_v<T, bfloat16>) {
@@ -26,7 +26,9 @@ __device__ __forceinline__ void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4
   }
 }
 
-__device__ __forceinline__ uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -45,7 +47,8 @@ __device__ __forceinline__ void load_a(uint32_t (&r)[4], const T* tile, int stri
 }
 // The a operand at (row, k) of a tile stored [k][row].
 template <class T>
-__device__ __forceinline__ void load_a_transposed(uint32_t (&r)[4], const T* tile, int stride, int row, int k, int lane) {
+__device__ __forceinline__ void load_a_transposed(uint32_t (&r)[4], const T* tile, int stride, int row, int k,
+                                                  int lane) {
   ldmatrix_x4_transposed(r, shared_address(tile + (k + lane % 8 + lane / 16 * 8) * stride + row + lane / 8 % 2 * 8));
 }
 // Two b operands, columns n..n+7 (r[0], r[1]) and n+8..n+15 (r[2], r[3]), of a tile stored [n][k].
@@ -87,7 +90,8 @@ __device__ __forceinline__ void copy_wait() {
 __device__ __forceinline__ int64_t tile_start(const int32_t* offsets, int64_t s, int64_t scale, int64_t tile) {
   return int64_t{offsets[s]} * scale / tile + s;
 }
-__device__ __forceinline__ int find_group(const int32_t* offsets, int groups, int64_t scale, int64_t tile, int64_t block) {
+__device__ __forceinline__ int find_group(const int32_t* offsets, int groups, int64_t scale, int64_t tile,
+                                          int64_t block) {
   int low = 0, high = groups - 1;
   while (low < high) {
     int middle = (low + high + 1) / 2;

@@ -10,8 +10,8 @@ constexpr int kWarps = 4;
 // A warp a token: expert e lives in lane e % 32.
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps)
-    router_forward_kernel(const T* logits, float* probs, int32_t* experts, float* weights, int64_t tokens, int num_experts,
-                          int chosen, bool renormalise) {
+    router_forward_kernel(const T* logits, float* probs, int32_t* experts, float* weights, int64_t tokens,
+                          int num_experts, int chosen, bool renormalise) {
   int64_t t = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   int lane = threadIdx.x % 32;
   if (t >= tokens) return;
@@ -54,7 +54,8 @@ __global__ void __launch_bounds__(32 * kWarps)
     for (int step = 16; step > 0; step >>= 1) {
       float other = __shfl_xor_sync(0xffffffffu, best, step), other_p = __shfl_xor_sync(0xffffffffu, best_p, step);
       int other_e = __shfl_xor_sync(0xffffffffu, best_e, step);
-      bool take = other_e < num_experts && (best_e == num_experts || other > best || (other == best && other_e < best_e));
+      bool take =
+          other_e < num_experts && (best_e == num_experts || other > best || (other == best && other_e < best_e));
       if (take) {
         best = other;
         best_p = other_p;
@@ -72,8 +73,8 @@ __global__ void __launch_bounds__(32 * kWarps)
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps)
     router_backward_kernel(const float* dweights, const float* probs, const int32_t* experts, const float* weights,
-                           const int32_t* offsets, const float* balance_scale, T* dlogits, int64_t tokens, int num_experts,
-                           int chosen, bool renormalised) {
+                           const int32_t* offsets, const float* balance_scale, T* dlogits, int64_t tokens,
+                           int num_experts, int chosen, bool renormalised) {
   int64_t t = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   int lane = threadIdx.x % 32;
   if (t >= tokens) return;
@@ -112,8 +113,8 @@ __global__ void __launch_bounds__(32 * kWarps)
 constexpr int kBalanceBlocks = 128;
 
 // Partial sums of f_e * p[t, e] over all elements.
-__global__ void __launch_bounds__(256) balance_loss_kernel(const float* probs, const int32_t* offsets, int64_t tokens,
-                                                           int num_experts, float* partials) {
+__global__ void __launch_bounds__(256)
+    balance_loss_kernel(const float* probs, const int32_t* offsets, int64_t tokens, int num_experts, float* partials) {
   __shared__ float shared[8];
   float sum = 0;
   int64_t count = tokens * num_experts;
@@ -149,7 +150,8 @@ __global__ void invert_rows_kernel(const int32_t* sorted, int64_t count, int32_t
 }
 
 template <class T, int N>
-__global__ void gather_kernel(const T* x, const int32_t* slot_of_row, T* y, int64_t rows, int64_t channels, int chosen) {
+__global__ void gather_kernel(const T* x, const int32_t* slot_of_row, T* y, int64_t rows, int64_t channels,
+                              int chosen) {
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const T* source = x + int64_t{slot_of_row[row] / chosen} * channels;
     for (int64_t c = int64_t{threadIdx.x} * N; c < channels; c += int64_t{blockDim.x} * N) {
@@ -178,8 +180,8 @@ __global__ void combine_kernel(const T* x, const int32_t* row_of_slot, const flo
 
 template <class T, int N>
 __global__ void __launch_bounds__(128)
-    combine_backward_kernel(const T* dy, const T* x, const int32_t* row_of_slot, const float* weights, T* dx, float* dweights,
-                            int64_t slots, int64_t channels, int chosen) {
+    combine_backward_kernel(const T* dy, const T* x, const int32_t* row_of_slot, const float* weights, T* dx,
+                            float* dweights, int64_t slots, int64_t channels, int chosen) {
   __shared__ float shared[4];
   for (int64_t slot = blockIdx.x; slot < slots; slot += gridDim.x) {
     int64_t t = slot / chosen, row = row_of_slot[slot];
@@ -203,7 +205,8 @@ __global__ void __launch_bounds__(128)
 
 void check_experts(int64_t experts, int64_t chosen) {
   SINTER_CHECK(experts <= 32 * kMaxPerLane && chosen <= 32,
-               "[router] {} experts, {} a token; the CUDA kernels take up to {} and 32", experts, chosen, 32 * kMaxPerLane);
+               "[router] {} experts, {} a token; the CUDA kernels take up to {} and 32", experts, chosen,
+               32 * kMaxPerLane);
 }
 
 template <class T, class Launch>
@@ -221,8 +224,8 @@ void router_forward(Stream& stream, const RouterForwardArgs& args) {
   check_experts(experts, args.experts_per_token);
   dispatch_format(args.logits.dtype(), "router_forward", [&]<class T>(TypeTag<T>) {
     router_forward_kernel<T><<<static_cast<unsigned>(div_up(tokens, kWarps)), 32 * kWarps, 0, native(stream)>>>(
-        args.logits.data<T>(), args.probs.data<float>(), args.experts.data<int32_t>(), args.weights.data<float>(), tokens,
-        static_cast<int>(experts), static_cast<int>(args.experts_per_token), args.norm_topk_prob);
+        args.logits.data<T>(), args.probs.data<float>(), args.experts.data<int32_t>(), args.weights.data<float>(),
+        tokens, static_cast<int>(experts), static_cast<int>(args.experts_per_token), args.norm_topk_prob);
   });
   SINTER_CUDA_LAUNCHED();
 }
@@ -243,9 +246,9 @@ void router_backward(Stream& stream, const RouterBackwardArgs& args) {
 void balance_loss(Stream& stream, const BalanceLossArgs& args) {
   if (args.probs.rows() == 0) return;
   auto* partials = static_cast<float*>(scratch(stream, Scratch::partials, sizeof(float) * kBalanceBlocks));
-  balance_loss_kernel<<<kBalanceBlocks, 256, 0, native(stream)>>>(
-      args.probs.data<float>(), args.group_offsets.data<int32_t>(), args.probs.rows(),
-      static_cast<int>(args.probs.size(-1)), partials);
+  balance_loss_kernel<<<kBalanceBlocks, 256, 0, native(stream)>>>(args.probs.data<float>(),
+                                                                  args.group_offsets.data<int32_t>(), args.probs.rows(),
+                                                                  static_cast<int>(args.probs.size(-1)), partials);
   SINTER_CUDA_LAUNCHED();
   reduce_partials(stream, partials, kBalanceBlocks, 1, 1, args.loss.data<float>(), true);
 }
@@ -286,8 +289,8 @@ void expert_combine(Stream& stream, const ExpertCombineArgs& args) {
   dispatch_format(args.x.dtype(), "expert_combine", [&]<class T>(TypeTag<T>) {
     with_width<T>(channels, {&args.x, &args.y}, [&]<int N>(std::integral_constant<int, N>) {
       combine_kernel<T, N><<<grid_for(stream, tokens, 1, 64), 128, 0, native(stream)>>>(
-          args.x.data<T>(), args.row_of_slot.data<int32_t>(), args.weights.data<float>(), args.y.data<T>(), tokens, channels,
-          chosen);
+          args.x.data<T>(), args.row_of_slot.data<int32_t>(), args.weights.data<float>(), args.y.data<T>(), tokens,
+          channels, chosen);
     });
   });
   SINTER_CUDA_LAUNCHED();

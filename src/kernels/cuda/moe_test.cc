@@ -13,8 +13,8 @@ std::vector<int32_t> random_choices(const MoeShape& m) {
   base::CounterRng rng{5, static_cast<uint64_t>(m.tokens + m.experts)};
   std::vector<int32_t> experts;
   for (int64_t t = 0; t < m.tokens; ++t) {
-    int64_t first = static_cast<int64_t>(rng.uniform(static_cast<uint64_t>(t)) * rng.uniform(static_cast<uint64_t>(t) + 99999) *
-                                         static_cast<float>(m.experts));
+    int64_t first = static_cast<int64_t>(rng.uniform(static_cast<uint64_t>(t)) *
+                                         rng.uniform(static_cast<uint64_t>(t) + 99999) * static_cast<float>(m.experts));
     for (int64_t j = 0; j < m.chosen; ++j) experts.push_back(static_cast<int32_t>((first + j) % m.experts));
   }
   return experts;
@@ -56,11 +56,13 @@ void test_router(DType t, const MoeShape& m, bool renormalise) {
     Case c("router_backward", t, shape + (balance ? " balance" : ""));
     int dweights = c.random({m.tokens, m.chosen}, DType::f32);
     int probs = c.uniform({m.tokens, m.experts}, DType::f32, 0.0f, 2.0f / static_cast<float>(m.experts));
-    int experts = c.integers({m.tokens, m.chosen}, choices), weights = c.uniform({m.tokens, m.chosen}, DType::f32, 0, 1);
+    int experts = c.integers({m.tokens, m.chosen}, choices),
+        weights = c.uniform({m.tokens, m.chosen}, DType::f32, 0, 1);
     int offset = c.integers({m.experts + 1}, offsets), scale = balance ? c.floats({1}, {3.5f}) : -1;
     int dlogits = c.output({m.tokens, m.experts}, t);
     c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
-      table.router_backward(s, {renormalise, at(dweights), at(probs), at(experts), at(weights), at(offset), at(scale), at(dlogits)});
+      table.router_backward(
+          s, {renormalise, at(dweights), at(probs), at(experts), at(weights), at(offset), at(scale), at(dlogits)});
     });
     c.expect_close(dlogits, "dlogits", std::max(2e-5, rounding_limit(t)));
   }
@@ -93,7 +95,8 @@ void test_moving(DType t, const MoeShape& m) {
   }
   if (wants("expert_gather")) {
     Case c("expert_gather", t, shape);
-    int x = c.random({m.tokens, m.channels}, t), inverse = c.integers({slots}, slot_of_row), y = c.output({slots, m.channels}, t);
+    int x = c.random({m.tokens, m.channels}, t), inverse = c.integers({slots}, slot_of_row),
+        y = c.output({slots, m.channels}, t);
     c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
       table.expert_gather(s, {at(x), at(inverse), at(y)});
     });
@@ -103,7 +106,8 @@ void test_moving(DType t, const MoeShape& m) {
     if (!wants("expert_combine")) break;
     Case c("expert_combine", t, shape + (weighted ? " weighted" : ""));
     int x = c.random({slots, m.channels}, t), rows = c.integers({slots}, row_of_slot);
-    int weights = weighted ? c.uniform({m.tokens, m.chosen}, DType::f32, 0, 1) : -1, y = c.output({m.tokens, m.channels}, t);
+    int weights = weighted ? c.uniform({m.tokens, m.chosen}, DType::f32, 0, 1) : -1,
+        y = c.output({m.tokens, m.channels}, t);
     c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
       table.expert_combine(s, {at(x), at(rows), at(weights), at(y)});
     });
@@ -111,7 +115,8 @@ void test_moving(DType t, const MoeShape& m) {
   }
   if (wants("expert_combine_backward")) {
     Case c("expert_combine_backward", t, shape);
-    int dy = c.random({m.tokens, m.channels}, t), x = c.random({slots, m.channels}, t), rows = c.integers({slots}, row_of_slot);
+    int dy = c.random({m.tokens, m.channels}, t), x = c.random({slots, m.channels}, t),
+        rows = c.integers({slots}, row_of_slot);
     int weights = c.uniform({m.tokens, m.chosen}, DType::f32, 0, 1), dx = c.output({slots, m.channels}, t);
     int dweights = c.output({m.tokens, m.chosen}, DType::f32);
     c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
@@ -125,7 +130,8 @@ void test_moving(DType t, const MoeShape& m) {
 }  // namespace
 
 void test_moe() {
-  std::vector<MoeShape> shapes = {{13, 8, 2, 64}, {7, 5, 1, 33}, {300, 64, 8, 256}, {1000, 128, 8, 40}, {64, 500, 3, 16}};
+  std::vector<MoeShape> shapes = {
+      {13, 8, 2, 64}, {7, 5, 1, 33}, {300, 64, 8, 256}, {1000, 128, 8, 40}, {64, 500, 3, 16}};
   if (test_options().small) shapes.resize(3);
   for (DType t : kFormats) {
     for (const MoeShape& m : shapes) {

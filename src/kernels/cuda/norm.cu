@@ -1,13 +1,17 @@
 // RMSNorm and LayerNorm with the residual addition fused in, forward and backward.
 //
-// A row stays in registers between the passes, so each tensor crosses device memory once. A warp takes a row of up to
-// kWarpVectors * 32 vectors, a block of 256 threads a longer one; rows that are not whole 16-byte vectors go to the
-// plain kernels at the end. Backward sums dweight and dbias per thread over all its rows, then over the block, then over
-// the blocks (reduce_partials): no atomics, so the result does not change from run to run.
-#include "kernels/cuda/common.cuh"
+// A row stays in registers between the passes, so each tensor crosses device memory once. Forward gives a row of up to
+// 4 * 32 vectors to a warp; longer rows, and every row of backward, to a block with one 16-byte vector a thread: few
+// registers, the next row's loads in flight while this one is reduced, one barrier a reduction. (Rows of several
+// vectors a thread ran backward at 38-59 % of the copy bandwidth of an H200.) Rows that are not whole vectors go to the
+// plain kernels. Backward sums dweight and dbias per thread over all rows of its block, then over the blocks
+// (reduce_partials): no atomics, so the result does not change from run to run.
+#include "kernels/cuda/reductions.cuh"
 
 namespace sinter::kernels::cuda {
 namespace {
+
+constexpr int kWarps = 4;
 
 struct ForwardParams {
   const void *x, *residual;
@@ -19,27 +23,27 @@ struct ForwardParams {
   bool is_layer;
 };
 
-// kRowThreads threads share a row and kRows rows share a block.
-template <class T, int kRowThreads, int kRows, int kVectors>
-__global__ void __launch_bounds__(kRowThreads* kRows) forward_kernel(ForwardParams p) {
+// A warp a row, kWarps rows a block.
+template <class T, int kVectors>
+__global__ void __launch_bounds__(32 * kWarps) forward_warp_kernel(ForwardParams p) {
   constexpr int N = kWidth<T>;
-  __shared__ float shared[2][kRowThreads / 32];
-  int lane = threadIdx.x % kRowThreads;
+  int lane = threadIdx.x % 32;
   int64_t channels = p.channels;
-  for (int64_t r = int64_t{blockIdx.x} * kRows + threadIdx.x / kRowThreads; r < p.rows; r += int64_t{gridDim.x} * kRows) {
+  for (int64_t r = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; r < p.rows; r += int64_t{gridDim.x} * kWarps) {
     const T* x = static_cast<const T*>(p.x) + r * channels;
     float s[kVectors][N];
     float total = 0;
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      int64_t c = int64_t{v * kRowThreads + lane} * N;
+      int64_t c = int64_t{v * 32 + lane} * N;
       if (c < channels) {
         load_floats<T, N>(x + c, s[v]);
         if (p.residual) {
           float a[N];
           load_floats<T, N>(static_cast<const T*>(p.residual) + r * channels + c, a);
 #pragma unroll
-          for (int j = 0; j < N; ++j) s[v][j] = to_float(from_float<T>(s[v][j] + a[j]));  // as stored: backward reads that
+          for (int j = 0; j < N; ++j)
+            s[v][j] = to_float(from_float<T>(s[v][j] + a[j]));  // as stored: backward reads that
           store_floats<T, N>(static_cast<T*>(p.sum) + r * channels + c, s[v]);
         }
 #pragma unroll
@@ -49,21 +53,19 @@ __global__ void __launch_bounds__(kRowThreads* kRows) forward_kernel(ForwardPara
         for (int j = 0; j < N; ++j) s[v][j] = 0;
       }
     }
-    float mean = 0;
-    if (p.is_layer) mean = block_sum<kRowThreads>(total, shared[0]) / static_cast<float>(channels);
+    float mean = p.is_layer ? warp_sum(total) / static_cast<float>(channels) : 0.0f;
     float squares = 0;
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      if (int64_t{v * kRowThreads + lane} * N < channels) {
+      if (int64_t{v * 32 + lane} * N < channels) {
 #pragma unroll
         for (int j = 0; j < N; ++j) squares += (s[v][j] - mean) * (s[v][j] - mean);
       }
     }
-    squares = block_sum<kRowThreads>(squares, shared[1]);
-    float rstd = rsqrtf(squares / static_cast<float>(channels) + p.eps);
+    float rstd = rsqrtf(warp_sum(squares) / static_cast<float>(channels) + p.eps);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      int64_t c = int64_t{v * kRowThreads + lane} * N;
+      int64_t c = int64_t{v * 32 + lane} * N;
       if (c < channels) {
         float w[N], b[N] = {};
         load_floats<float, N>(p.weight + c, w);
@@ -77,7 +79,62 @@ __global__ void __launch_bounds__(kRowThreads* kRows) forward_kernel(ForwardPara
       if (p.mean && p.is_layer) p.mean[r] = mean;
       if (p.rstd) p.rstd[r] = rstd;
     }
-    if constexpr (kRowThreads > 32) __syncthreads();  // `shared` is free again
+  }
+}
+
+// The sum over a block of any whole number of warps, in every thread. `shared` must not be reused before a barrier.
+__device__ __forceinline__ float sum_of_block(float x, float* shared) {
+  x = warp_sum(x);
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = threadIdx.x % 32 < blockDim.x / 32 ? shared[threadIdx.x % 32] : 0.0f;
+  return warp_sum(x);
+}
+
+// A block a row, one vector a thread.
+template <class T>
+__global__ void __launch_bounds__(1024) forward_block_kernel(ForwardParams p) {
+  constexpr int N = kWidth<T>;
+  __shared__ float shared[2][2][32];
+  int64_t channels = p.channels, c = int64_t{threadIdx.x} * N;
+  bool active = c < channels;
+  Vector<T, N> x{}, residual{};
+  auto load = [&](int64_t r) {
+    if (!active || r >= p.rows) return;
+    x = *reinterpret_cast<const Vector<T, N>*>(static_cast<const T*>(p.x) + r * channels + c);
+    if (p.residual)
+      residual = *reinterpret_cast<const Vector<T, N>*>(static_cast<const T*>(p.residual) + r * channels + c);
+  };
+  float w[N] = {}, b[N] = {};
+  if (active) {
+    load_floats<float, N>(p.weight + c, w);
+    if (p.bias) load_floats<float, N>(p.bias + c, b);
+  }
+  load(blockIdx.x);
+  int turn = 0;
+  for (int64_t r = blockIdx.x; r < p.rows; r += gridDim.x, turn ^= 1) {
+    float s[N], total = 0, squares = 0;
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      s[j] = to_float(x.v[j]);
+      if (p.residual) s[j] = to_float(from_float<T>(s[j] + to_float(residual.v[j])));
+      total += s[j];
+    }
+    if (p.residual && active) store_floats<T, N>(static_cast<T*>(p.sum) + r * channels + c, s);
+    load(r + gridDim.x);
+    float mean = p.is_layer ? sum_of_block(total, shared[turn][0]) / static_cast<float>(channels) : 0.0f;
+#pragma unroll
+    for (int j = 0; j < N; ++j) squares += active ? (s[j] - mean) * (s[j] - mean) : 0.0f;
+    float rstd = rsqrtf(sum_of_block(squares, shared[turn][1]) / static_cast<float>(channels) + p.eps);
+    if (active) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) s[j] = (s[j] - mean) * rstd * w[j] + b[j];
+      store_floats<T, N>(static_cast<T*>(p.y) + r * channels + c, s);
+    }
+    if (threadIdx.x == 0) {
+      if (p.mean && p.is_layer) p.mean[r] = mean;
+      if (p.rstd) p.rstd[r] = rstd;
+    }
   }
 }
 
@@ -89,7 +146,8 @@ __global__ void __launch_bounds__(256) forward_any_kernel(ForwardParams p) {
   if (p.residual) {  // each thread reads back only what it wrote itself
     T* sum = static_cast<T*>(p.sum) + r * channels;
     const T* residual = static_cast<const T*>(p.residual) + r * channels;
-    for (int64_t c = threadIdx.x; c < channels; c += 256) sum[c] = from_float<T>(to_float(x[c]) + to_float(residual[c]));
+    for (int64_t c = threadIdx.x; c < channels; c += 256)
+      sum[c] = from_float<T>(to_float(x[c]) + to_float(residual[c]));
     x = sum;
   }
   float mean = 0, squares = 0;
@@ -118,89 +176,62 @@ struct BackwardParams {
   bool is_layer;
 };
 
-// The rows of one block; the loop over rows keeps the weight gradient's sums in registers.
-template <class T, int kRowThreads, int kRows, int kVectors, bool kLayer>
-__global__ void __launch_bounds__(kRowThreads* kRows) backward_kernel(BackwardParams p) {
+// A block a row, one vector a thread; the loop over rows keeps the weight gradient's sums in registers.
+template <class T, bool kLayer>
+__global__ void __launch_bounds__(1024) backward_block_kernel(BackwardParams p) {
   constexpr int N = kWidth<T>;
-  __shared__ float shared[2][2][kRowThreads / 32];
-  extern __shared__ float sums[];  // (2, C) when several rows share the block
-  int lane = threadIdx.x % kRowThreads, group = threadIdx.x / kRowThreads;
-  int64_t channels = p.channels;
-  float dweight[kVectors][N] = {}, dbias[kLayer ? kVectors : 1][N] = {};
+  __shared__ float2 shared[2][32];
+  int64_t channels = p.channels, c = int64_t{threadIdx.x} * N;
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
+  bool active = c < channels;
+  Vector<T, N> s{}, dy{}, dsum{};
+  float mean = 0, rstd = 0;
+  auto load = [&](int64_t r) {
+    if (r >= p.rows) return;
+    rstd = p.rstd[r];
+    if constexpr (kLayer) mean = p.mean[r];
+    if (!active) return;
+    s = *reinterpret_cast<const Vector<T, N>*>(static_cast<const T*>(p.s) + r * channels + c);
+    dy = *reinterpret_cast<const Vector<T, N>*>(static_cast<const T*>(p.dy) + r * channels + c);
+    if (p.dsum) dsum = *reinterpret_cast<const Vector<T, N>*>(static_cast<const T*>(p.dsum) + r * channels + c);
+  };
+  float w[N] = {}, dweight[N] = {}, dbias[N] = {};
+  if (active) load_floats<float, N>(p.weight + c, w);
+  load(blockIdx.x);
+  float inverse_channels = 1.0f / static_cast<float>(channels);
   int turn = 0;
-  for (int64_t r = int64_t{blockIdx.x} * kRows + group; r < p.rows; r += int64_t{gridDim.x} * kRows, turn ^= 1) {
-    int64_t first = r * channels;
-    Vector<T, N> s[kVectors], dy[kVectors], dsum[kVectors];
+  for (int64_t r = blockIdx.x; r < p.rows; r += gridDim.x, turn ^= 1) {
+    // n = (s - mean) * rstd, g = dy * weight, ds = rstd * (g - mean(g) - n * mean(g n)) + dsum
+    float n[N], g[N], past[N], scale = rstd, shift = -mean * rstd, g_sum = 0, gn_sum = 0;
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {  // every load of the row in flight before the first use
-      int64_t c = int64_t{v * kRowThreads + lane} * N;
-      if (c < channels) {
-        s[v] = *reinterpret_cast<const Vector<T, N>*>(static_cast<const T*>(p.s) + first + c);
-        dy[v] = *reinterpret_cast<const Vector<T, N>*>(static_cast<const T*>(p.dy) + first + c);
-        if (p.dsum) dsum[v] = *reinterpret_cast<const Vector<T, N>*>(static_cast<const T*>(p.dsum) + first + c);
-      }
+    for (int j = 0; j < N; ++j) {
+      float d = to_float(dy.v[j]);
+      n[j] = to_float(s.v[j]) * scale + shift;
+      g[j] = d * w[j];
+      past[j] = to_float(dsum.v[j]);
+      if constexpr (kLayer) g_sum += g[j];
+      gn_sum += g[j] * n[j];
+      dweight[j] += d * n[j];
+      if constexpr (kLayer) dbias[j] += d;
     }
-    float mean = kLayer ? p.mean[r] : 0.0f, rstd = p.rstd[r];
-    float g_sum = 0, gn_sum = 0;
+    load(r + gridDim.x);
+    if constexpr (kLayer) g_sum = warp_sum(g_sum);
+    gn_sum = warp_sum(gn_sum);
+    if (lane == 0) shared[turn][warp] = make_float2(g_sum, gn_sum);
+    __syncthreads();  // the other half of `shared` may still be read: the next turn writes that only after this barrier
+    float2 both = lane < num_warps ? shared[turn][lane] : make_float2(0.0f, 0.0f);
+    float by_mean = kLayer ? -scale * warp_sum(both.x) * inverse_channels : 0.0f;
+    float by_n = -scale * warp_sum(both.y) * inverse_channels;
+    if (active) {
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      int64_t c = int64_t{v * kRowThreads + lane} * N;
-      if (c < channels) {
-        float w[N];
-        load_floats<float, N>(p.weight + c, w);
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-          float n = (to_float(s[v].v[j]) - mean) * rstd, d = to_float(dy[v].v[j]), g = d * w[j];
-          g_sum += g;
-          gn_sum += g * n;
-          dweight[v][j] += d * n;
-          if constexpr (kLayer) dbias[v][j] += d;
-        }
-      }
-    }
-    if constexpr (kLayer) g_sum = block_sum<kRowThreads>(g_sum, shared[turn][0]) / static_cast<float>(channels);
-    gn_sum = block_sum<kRowThreads>(gn_sum, shared[turn][1]) / static_cast<float>(channels);
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      int64_t c = int64_t{v * kRowThreads + lane} * N;
-      if (c < channels) {
-        float w[N];
-        load_floats<float, N>(p.weight + c, w);
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-          float n = (to_float(s[v].v[j]) - mean) * rstd, g = to_float(dy[v].v[j]) * w[j];
-          w[j] = rstd * (g - (kLayer ? g_sum : 0.0f) - n * gn_sum) + (p.dsum ? to_float(dsum[v].v[j]) : 0.0f);
-        }
-        store_floats<T, N>(static_cast<T*>(p.ds) + first + c, w);
-      }
+      for (int j = 0; j < N; ++j) g[j] = g[j] * scale + (n[j] * by_n + by_mean) + past[j];
+      store_floats<T, N>(static_cast<T*>(p.ds) + r * channels + c, g);
     }
   }
-  // Over the rows of the block, one group after the other.
-  float* out = p.partials + int64_t{blockIdx.x} * 2 * channels;
-  for (int g = 0; g < kRows; ++g) {
-    if (group == g) {
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        int64_t c = int64_t{v * kRowThreads + lane} * N;
-        if (c < channels) {
-#pragma unroll
-          for (int j = 0; j < N; ++j) {
-            float* to = kRows > 1 ? sums : out;
-            float before = g > 0 ? to[c + j] : 0.0f;
-            to[c + j] = before + dweight[v][j];
-            if constexpr (kLayer) {
-              float before_bias = g > 0 ? to[channels + c + j] : 0.0f;
-              to[channels + c + j] = before_bias + dbias[v][j];
-            }
-          }
-        }
-      }
-    }
-    if constexpr (kRows > 1) __syncthreads();
-  }
-  if constexpr (kRows > 1) {
-    for (int64_t c = threadIdx.x; c < (kLayer ? 2 : 1) * channels; c += kRowThreads * kRows) out[c] = sums[c];
-  }
+  if (!active) return;
+  float* out = p.partials + int64_t{blockIdx.x} * 2 * channels + c;
+  store_floats<float, N>(out, dweight);
+  if constexpr (kLayer) store_floats<float, N>(out + channels, dbias);
 }
 
 // Plain kernels for any width: first the weight's partial sums (ds may overwrite dy), then ds.
@@ -244,19 +275,31 @@ void with_vectors(int64_t needed, std::integer_sequence<int, kCounts...>, Launch
   ((!done && needed <= kCounts ? (launch(std::integral_constant<int, kCounts>{}), done = true) : false), ...);
 }
 
+// Threads for one vector each, in whole warps.
+unsigned block_for(int64_t vectors) { return static_cast<unsigned>(div_up(vectors, 32) * 32); }
+
+// As many blocks as run at once: each then takes every gridDim.x-th row, and none waits for a second wave.
+template <class Kernel>
+int64_t resident_blocks(Stream& stream, Kernel kernel, unsigned threads, int64_t rows, int64_t most_per_sm) {
+  int per_sm = 0;
+  SINTER_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, static_cast<int>(threads), 0));
+  return std::min<int64_t>(rows, std::min<int64_t>(std::max(per_sm, 1), most_per_sm) * num_multiprocessors(stream));
+}
+
 template <class T>
 void launch_forward(Stream& stream, const ForwardParams& p, bool vector) {
   int64_t vectors = p.channels / kWidth<T>;
-  if (!vector || vectors > 256 * 8) {
+  if (!vector || vectors > 1024) {
     forward_any_kernel<T><<<static_cast<unsigned>(p.rows), 256, 0, native(stream)>>>(p);
-  } else if (vectors <= 32 * 8) {
-    with_vectors(div_up(vectors, 32), std::integer_sequence<int, 1, 2, 3, 4, 6, 7, 8>{}, [&](auto count) {
-      forward_kernel<T, 32, 4, decltype(count)::value><<<grid_for(stream, p.rows, 4, 32), 128, 0, native(stream)>>>(p);
+  } else if (vectors <= 32 * 4) {
+    with_vectors(div_up(vectors, 32), std::integer_sequence<int, 1, 2, 3, 4>{}, [&](auto count) {
+      forward_warp_kernel<T, decltype(count)::value>
+          <<<grid_for(stream, p.rows, kWarps, 32), 32 * kWarps, 0, native(stream)>>>(p);
     });
   } else {
-    with_vectors(div_up(vectors, 256), std::integer_sequence<int, 2, 4, 8>{}, [&](auto count) {
-      forward_kernel<T, 256, 1, decltype(count)::value><<<grid_for(stream, p.rows, 1, 32), 256, 0, native(stream)>>>(p);
-    });
+    unsigned threads = block_for(vectors);
+    int64_t blocks = resident_blocks(stream, forward_block_kernel<T>, threads, p.rows, 32);
+    forward_block_kernel<T><<<static_cast<unsigned>(blocks), threads, 0, native(stream)>>>(p);
   }
   SINTER_CUDA_LAUNCHED();
 }
@@ -269,30 +312,16 @@ int64_t launch_backward(Stream& stream, BackwardParams p, bool vector) {
     groups = count;
     p.partials = static_cast<float*>(scratch(stream, Scratch::partials, sizeof(float) * 2 * count * p.channels));
   };
-  if (!vector || vectors > 256 * 4) {
+  if (!vector || vectors > 1024) {
     with_partials(std::min<int64_t>(p.rows, 64));
     dim3 grid(static_cast<unsigned>(div_up(p.channels, 256)), static_cast<unsigned>(groups));
     backward_weight_any_kernel<T><<<grid, 256, 0, native(stream)>>>(p);
     SINTER_CUDA_LAUNCHED();
     backward_any_kernel<T><<<static_cast<unsigned>(p.rows), 256, 0, native(stream)>>>(p);
-  } else if (vectors <= 32 * 4) {
-    with_partials(grid_for(stream, p.rows, 8, 3));
-    with_vectors(div_up(vectors, 32), std::integer_sequence<int, 1, 2, 3, 4>{}, [&](auto count) {
-      size_t bytes = sizeof(float) * 2 * static_cast<size_t>(p.channels);
-      backward_kernel<T, 32, 8, decltype(count)::value, kLayer>
-          <<<static_cast<unsigned>(groups), 256, bytes, native(stream)>>>(p);
-    });
   } else {
-    bool narrow = vectors <= 128 * 2;
-    with_partials(grid_for(stream, p.rows, 1, narrow ? 6 : 3));
-    if (narrow) {
-      backward_kernel<T, 128, 1, 2, kLayer><<<static_cast<unsigned>(groups), 128, 0, native(stream)>>>(p);
-    } else {
-      with_vectors(div_up(vectors, 256), std::integer_sequence<int, 2, 4>{}, [&](auto count) {
-        backward_kernel<T, 256, 1, decltype(count)::value, kLayer>
-            <<<static_cast<unsigned>(groups), 256, 0, native(stream)>>>(p);
-      });
-    }
+    unsigned threads = block_for(vectors);
+    with_partials(resident_blocks(stream, backward_block_kernel<T, kLayer>, threads, p.rows, 8));
+    backward_block_kernel<T, kLayer><<<static_cast<unsigned>(groups), threads, 0, native(stream)>>>(p);
   }
   SINTER_CUDA_LAUNCHED();
   return groups;
@@ -308,8 +337,17 @@ void norm_forward(Stream& stream, const NormForwardArgs& args) {
     for (const Tensor* t : {&args.x, &args.residual, &args.weight, &args.bias, &args.sum, &args.y}) {
       vector = vector && is_aligned(t->raw());
     }
-    ForwardParams p{args.x.raw(), args.residual.raw(), args.weight.data<float>(), args.bias.data<float>(), args.sum.raw(),
-                    args.y.raw(), args.mean.data<float>(), args.rstd.data<float>(), rows, channels, args.eps,
+    ForwardParams p{args.x.raw(),
+                    args.residual.raw(),
+                    args.weight.data<float>(),
+                    args.bias.data<float>(),
+                    args.sum.raw(),
+                    args.y.raw(),
+                    args.mean.data<float>(),
+                    args.rstd.data<float>(),
+                    rows,
+                    channels,
+                    args.eps,
                     args.kind == spec::NormKind::layer};
     launch_forward<T>(stream, p, vector);
   });
@@ -322,18 +360,24 @@ void norm_backward(Stream& stream, const NormBackwardArgs& args) {
   int64_t groups = 0;
   dispatch_format(args.s.dtype(), "norm_backward", [&]<class T>(TypeTag<T>) {
     bool vector = channels % kWidth<T> == 0;
-    for (const Tensor* t : {&args.dy, &args.dsum, &args.s, &args.weight, &args.ds}) vector = vector && is_aligned(t->raw());
-    BackwardParams p{args.dy.raw(), args.dsum.raw(), args.s.raw(), args.weight.data<float>(), args.mean.data<float>(),
-                     args.rstd.data<float>(), args.ds.raw(), nullptr, rows, channels, is_layer || args.dbias};
-    p.is_layer = is_layer;
+    for (const Tensor* t : {&args.dy, &args.dsum, &args.s, &args.weight, &args.ds})
+      vector = vector && is_aligned(t->raw());
+    BackwardParams p{args.dy.raw(),
+                     args.dsum.raw(),
+                     args.s.raw(),
+                     args.weight.data<float>(),
+                     args.mean.data<float>(),
+                     args.rstd.data<float>(),
+                     args.ds.raw(),
+                     nullptr,
+                     rows,
+                     channels,
+                     is_layer};
     groups = is_layer ? launch_backward<T, true>(stream, p, vector) : launch_backward<T, false>(stream, p, vector);
   });
   auto* partials = static_cast<float*>(scratch(stream, Scratch::partials, 0));
-  reduce_partials(stream, partials, groups, channels, 2 * channels, args.dweight.data<float>(), true);
-  if (args.dbias) {
-    SINTER_CHECK(is_layer, "[norm_backward] a bias with RMSNorm is not supported on CUDA");
-    reduce_partials(stream, partials + channels, groups, channels, 2 * channels, args.dbias.data<float>(), true);
-  }
+  SINTER_CHECK(is_layer || !args.dbias, "[norm_backward] a bias with RMSNorm is not supported on CUDA");
+  reduce_two_partials(stream, partials, groups, channels, args.dweight.data<float>(), args.dbias.data<float>());
 }
 
 }  // namespace sinter::kernels::cuda

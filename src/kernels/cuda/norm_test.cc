@@ -6,7 +6,8 @@ namespace {
 
 void test_norm(DType t, spec::NormKind kind, int64_t rows, int64_t channels, bool residual) {
   bool is_layer = kind == spec::NormKind::layer;
-  std::string shape = fmt::format("({}, {}) {}{}", rows, channels, is_layer ? "layer" : "rms", residual ? " residual" : "");
+  std::string shape =
+      fmt::format("({}, {}) {}{}", rows, channels, is_layer ? "layer" : "rms", residual ? " residual" : "");
   if (wants("norm_forward")) {
     Case c("norm_forward", t, shape);
     int x = c.random({rows, channels}, t, 1.0f, 0.3f), r = residual ? c.random({rows, channels}, t) : -1;
@@ -23,13 +24,15 @@ void test_norm(DType t, spec::NormKind kind, int64_t rows, int64_t channels, boo
   }
   if (!wants("norm_backward")) return;
   Case c("norm_backward", t, shape);
-  int dy = c.random({rows, channels}, t), dsum = residual ? c.random({rows, channels}, t) : -1, x = c.random({rows, channels}, t);
+  int dy = c.random({rows, channels}, t), dsum = residual ? c.random({rows, channels}, t) : -1,
+      x = c.random({rows, channels}, t);
   int weight = c.random({channels}, DType::f32, 0.2f, 1.0f);
   int mean = is_layer ? c.random({rows}, DType::f32, 0.1f) : -1, rstd = c.uniform({rows}, DType::f32, 0.8f, 1.2f);
   int ds = channels % 2 ? dy : c.output({rows, channels}, t), dweight = c.random({channels}, DType::f32);
   int dbias = is_layer ? c.random({channels}, DType::f32) : -1;
   c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
-    table.norm_backward(s, {kind, at(dy), at(dsum), at(x), at(weight), at(mean), at(rstd), at(ds), at(dweight), at(dbias)});
+    table.norm_backward(
+        s, {kind, at(dy), at(dsum), at(x), at(weight), at(mean), at(rstd), at(ds), at(dweight), at(dbias)});
   });
   c.expect_close(ds, "ds", rounding_limit(t));
   c.expect_close(dweight, "dweight", 2e-5);
@@ -41,7 +44,8 @@ void test_head_norm(DType t, int64_t tokens, int64_t heads, int64_t kv_heads, in
   std::string shape = fmt::format("T {} H {} K {} D {}", tokens, heads, kv_heads, dim);
   if (wants("head_norm_forward")) {
     Case c("head_norm_forward", t, shape);
-    int qkv = c.random({tokens, width}, t), q = c.random({dim}, DType::f32, 0.2f, 1.0f), k = c.random({dim}, DType::f32, 0.2f, 1.0f);
+    int qkv = c.random({tokens, width}, t), q = c.random({dim}, DType::f32, 0.2f, 1.0f),
+        k = c.random({dim}, DType::f32, 0.2f, 1.0f);
     int out = c.output({tokens, width}, t), rstd = c.output({tokens, heads + kv_heads}, DType::f32);
     c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
       table.head_norm_forward(s, {1e-6f, heads, kv_heads, dim, at(qkv), at(q), at(k), at(out), at(rstd)});
@@ -54,9 +58,11 @@ void test_head_norm(DType t, int64_t tokens, int64_t heads, int64_t kv_heads, in
   int dout = c.random({tokens, width}, t), qkv = c.random({tokens, width}, t);
   int q = c.random({dim}, DType::f32, 0.2f, 1.0f), k = c.random({dim}, DType::f32, 0.2f, 1.0f);
   int rstd = c.uniform({tokens, heads + kv_heads}, DType::f32, 0.8f, 1.2f);
-  int dqkv = dim == 96 ? dout : c.output({tokens, width}, t), dq = c.random({dim}, DType::f32), dk = c.random({dim}, DType::f32);
+  int dqkv = dim == 96 ? dout : c.output({tokens, width}, t), dq = c.random({dim}, DType::f32),
+      dk = c.random({dim}, DType::f32);
   c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
-    table.head_norm_backward(s, {heads, kv_heads, dim, at(dout), at(qkv), at(q), at(k), at(rstd), at(dqkv), at(dq), at(dk)});
+    table.head_norm_backward(
+        s, {heads, kv_heads, dim, at(dout), at(qkv), at(q), at(k), at(rstd), at(dqkv), at(dq), at(dk)});
   });
   c.expect_close(dqkv, "dqkv", rounding_limit(t));
   c.expect_close(dq, "dq_weight", 2e-5);

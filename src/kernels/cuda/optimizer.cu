@@ -36,8 +36,9 @@ struct AdamwScalars {
 
 // No copy is asked for with Copy = void.
 template <class Grad, class State, class Copy, int N>
-__global__ void __launch_bounds__(kThreads) adamw_kernel(float* master, const Grad* grad, State* m, State* v, Copy* copy,
-                                                         const float* control, int64_t count, AdamwScalars a) {
+__global__ void __launch_bounds__(kThreads)
+    adamw_kernel(float* master, const Grad* grad, State* m, State* v, Copy* copy, const float* control, int64_t count,
+                 AdamwScalars a) {
   float grad_factor = control[0];
   if (control[1] == 0) return;
   int64_t stride = int64_t{gridDim.x} * kThreads * N;
@@ -73,9 +74,9 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(float* master, const Gr
 }
 
 template <class Grad, class Copy, int N>
-__global__ void __launch_bounds__(kThreads) sgd_kernel(float* master, const Grad* grad, float* velocity, Copy* copy,
-                                                       const float* control, int64_t count, float lr, float momentum,
-                                                       float weight_decay) {
+__global__ void __launch_bounds__(kThreads)
+    sgd_kernel(float* master, const Grad* grad, float* velocity, Copy* copy, const float* control, int64_t count,
+               float lr, float momentum, float weight_decay) {
   float grad_factor = control[0];
   if (control[1] == 0) return;
   int64_t stride = int64_t{gridDim.x} * kThreads * N;
@@ -125,16 +126,23 @@ void adamw(Stream& stream, const AdamwArgs& args) {
   SINTER_CHECK(args.m.dtype() == args.v.dtype(), "[adamw] m in {} but v in {}; expected one format",
                base::dtype_name(args.m.dtype()), base::dtype_name(args.v.dtype()));
   auto correction = [&](float beta) { return 1.0 / (1.0 - std::pow(static_cast<double>(beta), args.step)); };
-  AdamwScalars scalars{args.lr, args.beta1, args.beta2, args.eps, args.weight_decay,
-                       static_cast<float>(correction(args.beta1)), static_cast<float>(correction(args.beta2)), args.key};
+  AdamwScalars scalars{args.lr,
+                       args.beta1,
+                       args.beta2,
+                       args.eps,
+                       args.weight_decay,
+                       static_cast<float>(correction(args.beta1)),
+                       static_cast<float>(correction(args.beta2)),
+                       args.key};
   bool vector = takes_vectors(count, {&args.master, &args.grad, &args.m, &args.v, &args.copy});
   dispatch_grad(args.grad, [&]<class Grad>(TypeTag<Grad>) {
     dispatch_grad(args.m, [&]<class State>(TypeTag<State>) {
       dispatch_copy(args.copy, [&]<class Copy>(TypeTag<Copy>) {
         auto launch = [&]<int N>(std::integral_constant<int, N>) {
-          adamw_kernel<Grad, State, Copy, N><<<grid_for(stream, count, kThreads * N, 32), kThreads, 0, native(stream)>>>(
-              args.master.data<float>(), args.grad.data<Grad>(), args.m.data<State>(), args.v.data<State>(),
-              args.copy.data<Copy>(), args.control.data<float>(), count, scalars);
+          adamw_kernel<Grad, State, Copy, N>
+              <<<grid_for(stream, count, kThreads * N, 32), kThreads, 0, native(stream)>>>(
+                  args.master.data<float>(), args.grad.data<Grad>(), args.m.data<State>(), args.v.data<State>(),
+                  args.copy.data<Copy>(), args.control.data<float>(), count, scalars);
         };
         vector ? launch(std::integral_constant<int, 4>{}) : launch(std::integral_constant<int, 1>{});
       });

@@ -1,16 +1,21 @@
 // Sums in a fixed order: partial sums over groups of rows, column sums, squares; the clipping decision.
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/reductions.cuh"
 
 namespace sinter::kernels::cuda {
 namespace {
 
 // 32 columns a block; 32 chains of groups a column, then their sum in order.
-__global__ void reduce_partials_kernel(const float* partials, int64_t groups, int64_t columns, int64_t row_stride, float* y,
-                                       bool accumulate) {
+__global__ void reduce_partials_kernel(const float* partials, int64_t groups, int64_t columns, int64_t row_stride,
+                                       float* y, float* second, bool accumulate) {
   __shared__ float chains[32][33];
+  if (blockIdx.y == 1) {  // the second array of each group
+    partials += columns;
+    y = second;
+  }
   int64_t column = int64_t{blockIdx.x} * 32 + threadIdx.x;
   float sum = 0;
   if (column < columns) {
+#pragma unroll 8
     for (int64_t g = threadIdx.y; g < groups; g += 32) sum += partials[g * row_stride + column];
   }
   chains[threadIdx.y][threadIdx.x] = sum;
@@ -24,7 +29,8 @@ constexpr int kWarps = 8;
 
 // Partial column sums: a block takes 32 * N columns and every gridDim.y-th group of kWarps rows.
 template <class T, int N>
-__global__ void __launch_bounds__(32 * kWarps) column_sum_kernel(const T* x, int64_t rows, int64_t columns, float* partials) {
+__global__ void __launch_bounds__(32 * kWarps)
+    column_sum_kernel(const T* x, int64_t rows, int64_t columns, float* partials) {
   __shared__ float shared[kWarps][32 * N];
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int64_t column = (int64_t{blockIdx.x} * 32 + lane) * N;
@@ -86,7 +92,8 @@ __global__ void permute_rows_kernel(const float* from, float* to, int64_t a, int
   for (int64_t c = threadIdx.x; c < count; c += blockDim.x) to[(j * a + i) * count + c] = from[row * count + c];
 }
 
-__global__ void clip_control_kernel(const float* norm_squared, float max_norm, float grad_scale, float* control, float* norm) {
+__global__ void clip_control_kernel(const float* norm_squared, float max_norm, float grad_scale, float* control,
+                                    float* norm) {
   float n = grad_scale * sqrtf(norm_squared[0]);
   float factor = max_norm > 0 ? fminf(1.0f, max_norm / n) : 1.0f;
   control[0] = grad_scale * factor;
@@ -96,10 +103,19 @@ __global__ void clip_control_kernel(const float* norm_squared, float max_norm, f
 
 }  // namespace
 
-void reduce_partials(Stream& stream, const float* partials, int64_t groups, int64_t columns, int64_t row_stride, float* y,
-                     bool accumulate) {
+void reduce_partials(Stream& stream, const float* partials, int64_t groups, int64_t columns, int64_t row_stride,
+                     float* y, bool accumulate) {
   unsigned grid = static_cast<unsigned>(div_up(columns, 32));
-  reduce_partials_kernel<<<grid, dim3(32, 32), 0, native(stream)>>>(partials, groups, columns, row_stride, y, accumulate);
+  reduce_partials_kernel<<<grid, dim3(32, 32), 0, native(stream)>>>(partials, groups, columns, row_stride, y, nullptr,
+                                                                    accumulate);
+  SINTER_CUDA_LAUNCHED();
+}
+
+void reduce_two_partials(Stream& stream, const float* partials, int64_t groups, int64_t columns, float* first,
+                         float* second) {
+  dim3 grid(static_cast<unsigned>(div_up(columns, 32)), second ? 2 : 1);
+  reduce_partials_kernel<<<grid, dim3(32, 32), 0, native(stream)>>>(partials, groups, columns, 2 * columns, first,
+                                                                    second, true);
   SINTER_CUDA_LAUNCHED();
 }
 
@@ -110,7 +126,8 @@ void column_sum(Stream& stream, const ColumnSumArgs& args) {
     constexpr int kN = kWidth<T>;
     bool vector = columns % kN == 0 && is_aligned(args.x.raw());
     int64_t blocks_x = div_up(columns, 32 * (vector ? kN : 1));
-    int64_t groups = std::min<int64_t>(div_up(rows, kWarps), std::max<int64_t>(1, 8 * num_multiprocessors(stream) / blocks_x));
+    int64_t groups =
+        std::min<int64_t>(div_up(rows, kWarps), std::max<int64_t>(1, 8 * num_multiprocessors(stream) / blocks_x));
     groups = std::max<int64_t>(groups, 1);
     auto* partials = static_cast<float*>(scratch(stream, Scratch::partials, sizeof(float) * groups * columns));
     dim3 grid(static_cast<unsigned>(blocks_x), static_cast<unsigned>(groups));

@@ -6,8 +6,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void rope_table_kernel(const int32_t* positions, const int32_t* sequence_of, const float* inv_freq, bool is_shared,
-                                  float scale, float* cos_sin, int64_t tokens, int half_dim) {
+__global__ void rope_table_kernel(const int32_t* positions, const int32_t* sequence_of, const float* inv_freq,
+                                  bool is_shared, float scale, float* cos_sin, int64_t tokens, int half_dim) {
   int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= tokens * half_dim) return;
   int64_t t = i / half_dim, f = i % half_dim;

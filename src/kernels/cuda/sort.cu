@@ -6,7 +6,8 @@
 namespace sinter::kernels::cuda {
 namespace {
 
-__global__ void prepare_keys(const int32_t* keys, int64_t count, uint32_t key_count, uint32_t* out, int32_t* positions) {
+__global__ void prepare_keys(const int32_t* keys, int64_t count, uint32_t key_count, uint32_t* out,
+                             int32_t* positions) {
   int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= count) return;
   uint32_t key = static_cast<uint32_t>(keys[i]);  // negative keys become large

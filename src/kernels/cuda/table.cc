@@ -8,6 +8,7 @@
 
 #include "core/cuda/check.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/profile.h"
 
 namespace sinter::kernels {
 namespace cuda {
@@ -116,7 +117,8 @@ const KernelTable* cuda_table() {
       .sum_squares = cuda::sum_squares,
       .clip_control = cuda::clip_control,
   };
-  return &kTable;
+  static const KernelTable* table = cuda::traced_table(&kTable);
+  return table;
 }
 
 }  // namespace sinter::kernels

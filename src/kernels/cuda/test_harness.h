@@ -52,8 +52,8 @@ class Case {
 };
 
 struct TestOptions {
-  bool small = false;   // smallest shapes only, for compute-sanitizer
-  std::string only;     // run cases whose op contains this
+  bool small = false;  // smallest shapes only, for compute-sanitizer
+  std::string only;    // run cases whose op contains this
 };
 TestOptions& test_options();
 bool wants(const std::string& op);

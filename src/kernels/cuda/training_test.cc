@@ -12,7 +12,8 @@ void test_cross_entropy(DType t, int64_t rows, int64_t vocab, bool gradient) {
   std::vector<int32_t> ids;
   for (int64_t r = 0; r < rows; ++r) ids.push_back(r % 5 == 4 ? -1 : static_cast<int32_t>((r * 7919) % vocab));
   ids[0] = static_cast<int32_t>(vocab - 1);
-  int logits = c.random({rows, vocab}, t, 3.0f), targets = c.integers({rows}, ids), losses = c.output({rows}, DType::f32);
+  int logits = c.random({rows, vocab}, t, 3.0f), targets = c.integers({rows}, ids),
+      losses = c.output({rows}, DType::f32);
   int scale = c.floats({1}, {0.7f});
   c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
     table.cross_entropy(s, {at(logits), at(targets), at(losses), at(scale), gradient});
@@ -23,8 +24,9 @@ void test_cross_entropy(DType t, int64_t rows, int64_t vocab, bool gradient) {
 
 void test_adamw(DType grad, DType state, int64_t n, DType copy_format, bool has_copy, bool skip) {
   if (!wants("adamw")) return;
-  Case c("adamw", grad, fmt::format("{} state {} copy {}{}", n, base::dtype_name(state),
-                                    has_copy ? base::dtype_name(copy_format) : "none", skip ? " skip" : ""));
+  Case c("adamw", grad,
+         fmt::format("{} state {} copy {}{}", n, base::dtype_name(state),
+                     has_copy ? base::dtype_name(copy_format) : "none", skip ? " skip" : ""));
   int master = c.random({n}, DType::f32), g = c.random({n}, grad), m = c.random({n}, state, 0.1f);
   int v = c.uniform({n}, state, 0.001f, 0.1f), copy = has_copy ? c.random({n}, copy_format) : -1;
   int control = c.floats({2}, {0.5f, skip ? 0.0f : 1.0f});
@@ -34,7 +36,8 @@ void test_adamw(DType grad, DType state, int64_t n, DType copy_format, bool has_
     a.lr = 0.01f, a.weight_decay = 0.1f, a.step = 3, a.key = {5, 6};
     table.adamw(s, a);
   });
-  // A stochastic rounding may fall to the other side when the f32 sums differ in the last bit: rare, one bf16 step each.
+  // A stochastic rounding may fall to the other side when the f32 sums differ in the last bit: rare, one bf16 step
+  // each.
   double limit = state == DType::bf16 ? 1e-3 : 1e-5;
   c.expect_close(master, "master", 1e-5);
   c.expect_close(m, "m", limit);
@@ -64,7 +67,9 @@ void test_norm_and_clip() {
       if (!wants("sum_squares") || (test_options().small && n > 2000)) continue;
       Case c("sum_squares", t, std::to_string(n));
       int x = c.random({n}, t), total = c.floats({1}, {1.0f});
-      c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) { table.sum_squares(s, {at(x), at(total)}); });
+      c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+        table.sum_squares(s, {at(x), at(total)});
+      });
       c.expect_close(total, "total", 1e-5);
     }
   }
@@ -72,7 +77,8 @@ void test_norm_and_clip() {
   for (float max_norm : {0.0f, 1.0f, 100.0f}) {
     for (float squared : {4.0f, INFINITY}) {
       Case c("clip_control", DType::f32, fmt::format("max {} squared {}", max_norm, squared));
-      int norm_squared = c.floats({1}, {squared}), control = c.output({2}, DType::f32), norm = c.output({1}, DType::f32);
+      int norm_squared = c.floats({1}, {squared}), control = c.output({2}, DType::f32),
+          norm = c.output({1}, DType::f32);
       c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
         table.clip_control(s, {at(norm_squared), max_norm, 0.25f, at(control), at(norm)});
       });

@@ -1,0 +1,177 @@
+#include "kernels/cuda/profile.h"
+
+#include <cuda_runtime_api.h>
+#include <nvtx3/nvToolsExt.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "core/cuda/check.h"
+
+namespace sinter::kernels::cuda {
+namespace {
+
+// One kernel call: where it began and ended on the device.
+struct Span {
+  const char* name;
+  std::string detail;
+  cudaEvent_t begin, end;
+};
+
+struct Trace {
+  std::string path;
+  int64_t step = 3, current = 1;
+  std::vector<Span> spans;
+  bool is_done = false;
+  const KernelTable* table = nullptr;
+
+  bool is_recording() const { return !is_done && current == step; }
+
+  cudaEvent_t mark(const Stream& stream) {
+    cudaEvent_t event = nullptr;
+    SINTER_CUDA_CHECK(cudaEventCreate(&event));
+    SINTER_CUDA_CHECK(cudaEventRecord(event, static_cast<cudaStream_t>(stream.native)));
+    return event;
+  }
+
+  // Times in microseconds from the first call on. Each event pair is a complete event ("X") of the trace format.
+  void write() {
+    is_done = true;
+    if (spans.empty()) return;
+    SINTER_CUDA_CHECK(cudaEventSynchronize(spans.back().end));
+    std::string text = "{\"traceEvents\":[";
+    for (size_t i = 0; i < spans.size(); ++i) {
+      float begin = 0, length = 0;
+      SINTER_CUDA_CHECK(cudaEventElapsedTime(&begin, spans[0].begin, spans[i].begin));
+      SINTER_CUDA_CHECK(cudaEventElapsedTime(&length, spans[i].begin, spans[i].end));
+      text += fmt::format(
+          "{}\n{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":0,\"tid\":0,\"ts\":{:.2f},\"dur\":{:.2f},"
+          "\"args\":{{\"shape\":\"{}\"}}}}",
+          i ? "," : "", spans[i].name, begin * 1e3, length * 1e3, spans[i].detail);
+      SINTER_CUDA_CHECK(cudaEventDestroy(spans[i].begin));
+      SINTER_CUDA_CHECK(cudaEventDestroy(spans[i].end));
+    }
+    text += "\n]}\n";
+    base::write_file_atomic(path, text);
+    base::log_info("wrote the timeline of step {} ({} kernel calls) to {}", step, spans.size(), path);
+    spans.clear();
+  }
+};
+
+Trace& trace() {
+  static Trace* trace = new Trace;
+  return *trace;
+}
+
+// What a call worked on, for the trace: the shape of its main tensors.
+template <class Args>
+std::string detail_of(const Args&) {
+  return "";
+}
+std::string detail_of(const MatmulArgs& args) {
+  return fmt::format("c {} a {}{}", args.c.shape().to_string(), args.a.shape().to_string(),
+                     args.accumulate ? " add" : "");
+}
+std::string detail_of(const NormForwardArgs& args) { return args.x.shape().to_string(); }
+std::string detail_of(const NormBackwardArgs& args) { return args.s.shape().to_string(); }
+std::string detail_of(const ActivationForwardArgs& args) { return args.x.shape().to_string(); }
+std::string detail_of(const ActivationBackwardArgs& args) { return args.x.shape().to_string(); }
+std::string detail_of(const CrossEntropyArgs& args) { return args.logits.shape().to_string(); }
+std::string detail_of(const AdamwArgs& args) { return args.master.shape().to_string(); }
+
+// Runs one call between two events and inside an NVTX range.
+template <class Args, class Call>
+void run_traced(const char* name, Stream& stream, const Args& args, Call&& call) {
+  nvtxRangePushA(name);
+  Trace& t = trace();
+  bool records = t.is_recording();
+  Span span{name, records ? detail_of(args) : std::string(), records ? t.mark(stream) : nullptr, nullptr};
+  call();
+  if (records) {
+    span.end = t.mark(stream);
+    t.spans.push_back(std::move(span));
+  }
+  nvtxRangePop();
+}
+
+template <auto kMember>
+inline const char* name_of = "";
+
+template <auto kMember, class Args>
+void traced(Stream& stream, const Args& args) {
+  run_traced(name_of<kMember>, stream, args, [&] { (trace().table->*kMember)(stream, args); });
+}
+void traced_fill(Stream& stream, const Tensor& y, float value) {
+  run_traced("fill", stream, y, [&] { trace().table->fill(stream, y, value); });
+}
+void traced_clip_control(Stream& stream, const ClipControlArgs& args) {
+  Trace& t = trace();
+  run_traced("clip_control", stream, args, [&] { t.table->clip_control(stream, args); });
+  if (!t.is_done && ++t.current > t.step) t.write();
+}
+
+template <auto kMember, class Args>
+void set(KernelTable& table, void (*KernelTable::*)(Stream&, const Args&), const char* name) {
+  name_of<kMember> = name;
+  table.*kMember = &traced<kMember, Args>;
+}
+
+}  // namespace
+
+void trace_call(const char* name, Stream& stream, const std::function<void()>& call) {
+  if (trace().table) {
+    run_traced(name, stream, name, call);
+  } else {
+    call();
+  }
+}
+
+const KernelTable* traced_table(const KernelTable* table) {
+  const char* path = std::getenv("SINTER_TRACE");
+  if (!path || !*path) return table;
+  trace().path = path;
+  trace().table = table;
+  if (const char* step = std::getenv("SINTER_TRACE_STEP")) trace().step = std::max(1, std::atoi(step));
+  static KernelTable made = [&] {
+    KernelTable t = *table;
+    t.fill = traced_fill;
+    t.clip_control = traced_clip_control;
+#define SINTER_TRACE_KERNEL(name) set<&KernelTable::name>(t, &KernelTable::name, #name)
+    SINTER_TRACE_KERNEL(axpby);
+    SINTER_TRACE_KERNEL(matmul);
+    SINTER_TRACE_KERNEL(column_sum);
+    SINTER_TRACE_KERNEL(embedding_forward);
+    SINTER_TRACE_KERNEL(embedding_backward);
+    SINTER_TRACE_KERNEL(norm_forward);
+    SINTER_TRACE_KERNEL(norm_backward);
+    SINTER_TRACE_KERNEL(head_norm_forward);
+    SINTER_TRACE_KERNEL(head_norm_backward);
+    SINTER_TRACE_KERNEL(rope_table);
+    SINTER_TRACE_KERNEL(rope);
+    SINTER_TRACE_KERNEL(kv_write);
+    SINTER_TRACE_KERNEL(attention_forward);
+    SINTER_TRACE_KERNEL(attention_backward);
+    SINTER_TRACE_KERNEL(activation_forward);
+    SINTER_TRACE_KERNEL(activation_backward);
+    SINTER_TRACE_KERNEL(dropout);
+    SINTER_TRACE_KERNEL(cross_entropy);
+    SINTER_TRACE_KERNEL(router_forward);
+    SINTER_TRACE_KERNEL(router_backward);
+    SINTER_TRACE_KERNEL(balance_loss);
+    SINTER_TRACE_KERNEL(expert_sort);
+    SINTER_TRACE_KERNEL(expert_gather);
+    SINTER_TRACE_KERNEL(expert_combine);
+    SINTER_TRACE_KERNEL(expert_combine_backward);
+    SINTER_TRACE_KERNEL(adamw);
+    SINTER_TRACE_KERNEL(sgd);
+    SINTER_TRACE_KERNEL(sum_squares);
+#undef SINTER_TRACE_KERNEL
+    return t;
+  }();
+  return &made;
+}
+
+}  // namespace sinter::kernels::cuda

@@ -1,0 +1,31 @@
+// A matrix product with what goes before or after it in a training step. A backend that has a kernel for the whole
+// takes it; elsewhere the parts run one after the other by the kernels of the table, with the same results to rounding.
+#pragma once
+#include "kernels/table.h"
+
+namespace sinter::kernels {
+
+struct FusedMatmulArgs {
+  MatmulArgs product;  // without groups
+  // (M) f32 or empty, with transpose_a: the sums of a's columns, which is the gradient of a bias when c is that of its
+  // weight. ADDS when accumulate_sums.
+  Tensor a_sums;
+  bool accumulate_sums = false;
+  // A plain (not gated) activation, without accumulation; c is in the format of a.
+  //   pre_activation given:   pre_activation = product (+ bias), c = act(pre_activation).
+  //   activation_input given: c = product * act'(activation_input), the activation's gradient.
+  spec::Activation activation = spec::Activation::gelu_tanh;
+  Tensor pre_activation;    // (M, N) in the format of c, or empty
+  Tensor activation_input;  // (M, N) in the format of c, or empty
+};
+
+// `table` is the stream's device's.
+void fused_matmul(const KernelTable& table, Stream& stream, const FusedMatmulArgs& args);
+
+// The parts by the table's kernels.
+void matmul_in_parts(const KernelTable& table, Stream& stream, const FusedMatmulArgs& args);
+
+// Implemented in kernels/cuda/matmul.cc, or as absent in kernels/cuda_absent.cc. False: nothing was done.
+bool cuda_fused_matmul(Stream& stream, const FusedMatmulArgs& args);
+
+}  // namespace sinter::kernels

@@ -1,0 +1,46 @@
+#include "ops/mlp.h"
+
+#include "kernels/fused.h"
+#include "ops/linear.h"
+
+namespace sinter::ops {
+
+Variable plain_mlp(const Context& context, const Variable& x, const MlpWeights& weights, spec::Activation kind) {
+  const int64_t R = x.value.rows(), F = weights.up.weight.data.size(-2);
+  const int64_t C = weights.down.weight.data.size(-2);
+  Tensor pre = context.make({R, F}, x.value.dtype());
+  Tensor act = context.make({R, F}, x.value.dtype());
+  const kernels::MatmulArgs up{.a = x.value,
+                               .b = weights.up.weight,
+                               .c = act,
+                               .transpose_b = true,
+                               .bias = weights.up_bias ? weights.up_bias->weight.data : Tensor()};
+  kernels::fused_matmul(context.kernels, context.stream, {.product = up, .activation = kind, .pre_activation = pre});
+  Tensor y = context.make({R, C}, x.value.dtype());
+  linear_forward(context, act, weights.down, weights.down_bias, {}, y);
+  Variable result = context.make_variable(std::move(y));
+  if (!context.is_recording()) return result;
+  if (context.may_drop()) act = Tensor();  // backward applies the activation again
+  Variable input{{}, x.slot, nullptr};
+  const Shape dx_shape = x.value.shape();
+  context.tape->record([context, saved = x.save(), input, slot = result.slot, weights, kind, pre, act, dx_shape] {
+    Tensor dy = take_gradient({{}, slot, nullptr}, "mlp");
+    Tensor kept = act;
+    if (!kept) {
+      kept = context.make(pre.shape(), pre.dtype());
+      context.kernels.activation_forward(context.stream, {.kind = kind, .gated = false, .x = pre, .y = kept});
+    }
+    linear_backward(context, dy, kept, weights.down, weights.down_bias, {}, {});
+    kept = Tensor();
+    Tensor dpre = context.make(pre.shape(), pre.dtype());
+    kernels::fused_matmul(
+        context.kernels, context.stream,
+        {.product = {.a = dy, .b = weights.down.weight, .c = dpre}, .activation = kind, .activation_input = pre});
+    Tensor dx = input.slot ? context.make(dx_shape, dy.dtype()) : Tensor();
+    linear_backward(context, dpre, saved.get(), weights.up, weights.up_bias, {}, dx);
+    if (dx) accumulate(context, input, std::move(dx));
+  });
+  return result;
+}
+
+}  // namespace sinter::ops
