@@ -1,7 +1,6 @@
 // SiLU, GELU, tanh-GELU and ReLU, gated or not, with their gradients.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/formats.h"
-
 #include "kernels/cpu/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/activation.cc"
@@ -86,22 +85,24 @@ void backward_rows(const ActivationBackwardArgs& args) {
 template <class F>
 void with_kind(spec::Activation kind, F&& f) {
   switch (kind) {
-    case spec::Activation::silu: return f(Silu{});
-    case spec::Activation::gelu: return f(Gelu{});
-    case spec::Activation::gelu_tanh: return f(GeluTanh{});
-    case spec::Activation::relu: return f(Relu{});
+    case spec::Activation::silu:
+      return f(Silu{});
+    case spec::Activation::gelu:
+      return f(Gelu{});
+    case spec::Activation::gelu_tanh:
+      return f(GeluTanh{});
+    case spec::Activation::relu:
+      return f(Relu{});
   }
 }
 
 void activation_forward_any(const ActivationForwardArgs& args) {
-  with_format(args.x.dtype(), "activation_forward", [&]<class T>(T) {
-    with_kind(args.kind, [&]<class Kind>(Kind) { forward_rows<Kind, T>(args); });
-  });
+  with_format(args.x.dtype(), "activation_forward",
+              [&]<class T>(T) { with_kind(args.kind, [&]<class Kind>(Kind) { forward_rows<Kind, T>(args); }); });
 }
 void activation_backward_any(const ActivationBackwardArgs& args) {
-  with_format(args.x.dtype(), "activation_backward", [&]<class T>(T) {
-    with_kind(args.kind, [&]<class Kind>(Kind) { backward_rows<Kind, T>(args); });
-  });
+  with_format(args.x.dtype(), "activation_backward",
+              [&]<class T>(T) { with_kind(args.kind, [&]<class Kind>(Kind) { backward_rows<Kind, T>(args); }); });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -113,7 +114,9 @@ namespace sinter::kernels::cpu {
 
 HWY_EXPORT(activation_forward_any);
 HWY_EXPORT(activation_backward_any);
-void activation_forward(Stream&, const ActivationForwardArgs& args) { HWY_DYNAMIC_DISPATCH(activation_forward_any)(args); }
+void activation_forward(Stream&, const ActivationForwardArgs& args) {
+  HWY_DYNAMIC_DISPATCH(activation_forward_any)(args);
+}
 void activation_backward(Stream&, const ActivationBackwardArgs& args) {
   HWY_DYNAMIC_DISPATCH(activation_backward_any)(args);
 }

@@ -16,10 +16,11 @@ HWY_BEFORE_NAMESPACE();
 namespace sinter::kernels::cpu {
 namespace HWY_NAMESPACE {
 
-// ---- c (rows, columns) = a (rows, depth) b (depth, columns) (+ c), f32; columns a multiple of 16 ------------------------
+// ---- c (rows, columns) = a (rows, depth) b (depth, columns) (+ c), f32; columns a multiple of 16
+// ------------------------
 #if HWY_TARGET == HWY_SCALAR
-inline void multiply_floats(int64_t rows, int64_t columns, int64_t depth, const float* a, int64_t a_stride, const float* b,
-                            int64_t b_stride, float* c, int64_t c_stride, bool accumulate) {
+inline void multiply_floats(int64_t rows, int64_t columns, int64_t depth, const float* a, int64_t a_stride,
+                            const float* b, int64_t b_stride, float* c, int64_t c_stride, bool accumulate) {
   for (int64_t r = 0; r < rows; ++r) {
     float* out = c + r * c_stride;
     if (!accumulate) std::fill(out, out + columns, 0.0f);
@@ -33,8 +34,8 @@ inline void multiply_floats(int64_t rows, int64_t columns, int64_t depth, const 
 #else
 // kRows x kVectors sums in registers; each is one chain over the depth.
 template <int kRows, int kVectors>
-HWY_INLINE void multiply_block(int64_t depth, const float* a, int64_t a_stride, const float* b, int64_t b_stride, float* c,
-                               int64_t c_stride, bool accumulate) {
+HWY_INLINE void multiply_block(int64_t depth, const float* a, int64_t a_stride, const float* b, int64_t b_stride,
+                               float* c, int64_t c_stride, bool accumulate) {
   Floats sums[kRows][kVectors];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -69,17 +70,23 @@ void multiply_columns(int64_t rows, int64_t depth, const float* a, int64_t a_str
   a += r * a_stride;
   c += r * c_stride;
   switch (rows - r) {
-    case 5: return multiply_block<5, kVectors>(depth, a, a_stride, b, b_stride, c, c_stride, accumulate);
-    case 4: return multiply_block<4, kVectors>(depth, a, a_stride, b, b_stride, c, c_stride, accumulate);
-    case 3: return multiply_block<3, kVectors>(depth, a, a_stride, b, b_stride, c, c_stride, accumulate);
-    case 2: return multiply_block<2, kVectors>(depth, a, a_stride, b, b_stride, c, c_stride, accumulate);
-    case 1: return multiply_block<1, kVectors>(depth, a, a_stride, b, b_stride, c, c_stride, accumulate);
-    default: return;
+    case 5:
+      return multiply_block<5, kVectors>(depth, a, a_stride, b, b_stride, c, c_stride, accumulate);
+    case 4:
+      return multiply_block<4, kVectors>(depth, a, a_stride, b, b_stride, c, c_stride, accumulate);
+    case 3:
+      return multiply_block<3, kVectors>(depth, a, a_stride, b, b_stride, c, c_stride, accumulate);
+    case 2:
+      return multiply_block<2, kVectors>(depth, a, a_stride, b, b_stride, c, c_stride, accumulate);
+    case 1:
+      return multiply_block<1, kVectors>(depth, a, a_stride, b, b_stride, c, c_stride, accumulate);
+    default:
+      return;
   }
 }
 
-inline void multiply_floats(int64_t rows, int64_t columns, int64_t depth, const float* a, int64_t a_stride, const float* b,
-                            int64_t b_stride, float* c, int64_t c_stride, bool accumulate) {
+inline void multiply_floats(int64_t rows, int64_t columns, int64_t depth, const float* a, int64_t a_stride,
+                            const float* b, int64_t b_stride, float* c, int64_t c_stride, bool accumulate) {
   constexpr int kMost = kLanes >= 16 ? 4 : 2;  // vectors of sums: what 32 or 16 registers hold with 6 rows
   int64_t vectors = columns / static_cast<int64_t>(kLanes);
   for (; vectors >= kMost; vectors -= kMost) {
@@ -110,8 +117,10 @@ inline void transpose_units(const uint32_t* in, int64_t rows, int64_t columns, u
       const uint32_t* p = in + r * columns + c;
       auto a0 = hn::LoadU(d32, p), a1 = hn::LoadU(d32, p + columns);
       auto a2 = hn::LoadU(d32, p + 2 * columns), a3 = hn::LoadU(d32, p + 3 * columns);
-      auto b0 = hn::BitCast(d64, hn::InterleaveLower(d32, a0, a1)), b1 = hn::BitCast(d64, hn::InterleaveLower(d32, a2, a3));
-      auto b2 = hn::BitCast(d64, hn::InterleaveUpper(d32, a0, a1)), b3 = hn::BitCast(d64, hn::InterleaveUpper(d32, a2, a3));
+      auto b0 = hn::BitCast(d64, hn::InterleaveLower(d32, a0, a1)),
+           b1 = hn::BitCast(d64, hn::InterleaveLower(d32, a2, a3));
+      auto b2 = hn::BitCast(d64, hn::InterleaveUpper(d32, a0, a1)),
+           b3 = hn::BitCast(d64, hn::InterleaveUpper(d32, a2, a3));
       uint32_t* q = out + c * rows + r;
       hn::StoreU(hn::BitCast(d32, hn::InterleaveLower(d64, b0, b1)), d32, q);
       hn::StoreU(hn::BitCast(d32, hn::InterleaveUpper(d64, b0, b1)), d32, q + rows);
@@ -141,8 +150,9 @@ struct FloatTiles {
     store(low, out);
     store(high, out + kLanes);
   }
-  static void multiply(const PairKernel*, int64_t rows, int64_t columns, int64_t depth, const float* a, int64_t a_stride,
-                       const float* b, int64_t b_stride, float* c, int64_t c_stride, bool accumulate) {
+  static void multiply(const PairKernel*, int64_t rows, int64_t columns, int64_t depth, const float* a,
+                       int64_t a_stride, const float* b, int64_t b_stride, float* c, int64_t c_stride,
+                       bool accumulate) {
     multiply_floats(rows, columns, depth, a, a_stride, b, b_stride, c, c_stride, accumulate);
   }
 };
@@ -182,7 +192,8 @@ struct PairTiles {
     hn::StoreU(hn::ConcatOdd(d16, b, a), d16, reinterpret_cast<uint16_t*>(out));
   }
   static void multiply(const PairKernel* kernel, int64_t rows, int64_t columns, int64_t units, const uint32_t* a,
-                       int64_t a_stride, const uint32_t* b, int64_t b_stride, float* c, int64_t c_stride, bool accumulate) {
+                       int64_t a_stride, const uint32_t* b, int64_t b_stride, float* c, int64_t c_stride,
+                       bool accumulate) {
     kernel->multiply(rows, columns, units, a, a_stride, b, b_stride, c, c_stride, accumulate);
   }
 };

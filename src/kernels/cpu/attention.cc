@@ -17,9 +17,12 @@ std::vector<SequenceRows> sequences_of(const RaggedBatch& batch, bool is_paged) 
 
 const PairKernel* pair_kernel() {
   switch (matmul_isa()) {
-    case MatmulIsa::amx: return amx_pairs();
-    case MatmulIsa::avx512_bf16: return avx512_bf16_pairs();
-    default: return nullptr;
+    case MatmulIsa::amx:
+      return amx_pairs();
+    case MatmulIsa::avx512_bf16:
+      return avx512_bf16_pairs();
+    default:
+      return nullptr;
   }
 }
 

@@ -21,8 +21,8 @@ inline constexpr int64_t kTaskRows = 256;
 // follow each other along the inner size.
 struct PairKernel {
   const char* name;
-  // c (rows, columns) = a (rows, units) b (units, columns) (+ c when accumulate). columns and units are multiples of 16;
-  // a and c have room for rows rounded up to 16, and c's extra rows may be overwritten.
+  // c (rows, columns) = a (rows, units) b (units, columns) (+ c when accumulate). columns and units are multiples of
+  // 16; a and c have room for rows rounded up to 16, and c's extra rows may be overwritten.
   void (*multiply)(int64_t rows, int64_t columns, int64_t units, const uint32_t* a, int64_t a_stride, const uint32_t* b,
                    int64_t b_stride, float* c, int64_t c_stride, bool accumulate);
   // Around a thread's run of multiply() calls: tile registers are configured and given back.

@@ -119,7 +119,8 @@ void multiply(int64_t rows, int64_t columns, int64_t units, const uint32_t* a, i
       if (!is_wide) {
         multiply_16x16(units, a_rows, a_stride, b + n, b_stride, c_rows, c_stride, accumulate);
         if (rows - r > 16) {
-          multiply_16x16(units, a_rows + 16 * a_stride, a_stride, b + n, b_stride, c_rows + 16 * c_stride, c_stride, accumulate);
+          multiply_16x16(units, a_rows + 16 * a_stride, a_stride, b + n, b_stride, c_rows + 16 * c_stride, c_stride,
+                         accumulate);
         }
       } else if (rows - r > 16) {
         multiply_32x32(units, a_rows, a_stride, b + n, b_stride, c_rows, c_stride, accumulate);

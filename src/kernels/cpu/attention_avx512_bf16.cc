@@ -29,7 +29,8 @@ void multiply_block(int64_t units, const uint32_t* a, int64_t a_stride, const ui
     for (int r = 0; r < kRows; ++r) {
       __m512bh x = reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(a[r * a_stride + k])));
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sums[r][v] = _mm512_dpbf16_ps(sums[r][v], x, reinterpret_cast<__m512bh>(bs[v]));
+      for (int v = 0; v < kVectors; ++v)
+        sums[r][v] = _mm512_dpbf16_ps(sums[r][v], x, reinterpret_cast<__m512bh>(bs[v]));
     }
   }
 #pragma GCC unroll 8

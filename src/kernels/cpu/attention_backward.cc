@@ -1,8 +1,9 @@
 // Attention backward. A task is one sequence and key/value head: it owns the rows of dk and dv it writes and the dq of
 // its query heads, so that no two threads add to the same number and the order of every sum is fixed.
 //
-// Queries come in blocks of kTileKeys too. Tiles are kept as (keys, queries): scores and probabilities come out transposed, which is what the products for dv and
-// dk need as first factor, and a query's lse and delta are lanes of a vector.
+// Queries come in blocks of kTileKeys too. Tiles are kept as (keys, queries): scores and probabilities come out
+// transposed, which is what the products for dv and dk need as first factor, and a query's lse and delta are lanes of a
+// vector.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -10,7 +11,6 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/formats.h"
-
 #include "kernels/cpu/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_backward.cc"
@@ -33,7 +33,8 @@ void delta_rows(const AttentionBackwardArgs& args) {
       const T* out = args.out.data<T>() + static_cast<size_t>(t * heads + h) * dim;
       const T* dout = args.dout.data<T>() + static_cast<size_t>(t * heads + h) * dim;
       Floats sum = zero();
-      for_vectors(dim, [&](size_t i, size_t n) HWY_ATTR { sum = hn::MulAdd(load_n(out + i, n), load_n(dout + i, n), sum); });
+      for_vectors(dim,
+                  [&](size_t i, size_t n) HWY_ATTR { sum = hn::MulAdd(load_n(out + i, n), load_n(dout + i, n), sum); });
       args.delta.data<float>()[h * tokens + t] = sum_lanes(sum);
     }
   });
@@ -80,15 +81,28 @@ class Backward {
       void** at;
       int64_t size;
     };
-    void *queries_t, *douts_t, *queries, *douts, *dqueries, *dkeys, *dvalues, *lse, *delta, *buffer, *stack, *keys, *keys_t,
-        *values, *scores, *dscores, *factors, *dfactors, *dstack, *kept;
-    Part parts[] = {{&queries_t, rows * units_}, {&douts_t, rows * units_},    {&queries, rows * units_},
-                    {&douts, rows * units_},     {&dqueries, rows * padded_dim_}, {&dkeys, rows * padded_dim_},
-                    {&dvalues, rows * padded_dim_}, {&lse, rows},              {&delta, rows},
-                    {&buffer, kTileKeys * padded_dim_}, {&stack, kTileKeys * units_}, {&keys, kTileKeys * units_},
-                    {&keys_t, kTileKeys * units_}, {&values, kTileKeys * units_}, {&scores, kSquare},
-                    {&dscores, kSquare},         {&factors, kSquare},          {&dfactors, kSquare},
-                    {&dstack, kSquare},          {&kept, 2 * kSquare}};
+    void *queries_t, *douts_t, *queries, *douts, *dqueries, *dkeys, *dvalues, *lse, *delta, *buffer, *stack, *keys,
+        *keys_t, *values, *scores, *dscores, *factors, *dfactors, *dstack, *kept;
+    Part parts[] = {{&queries_t, rows * units_},
+                    {&douts_t, rows * units_},
+                    {&queries, rows * units_},
+                    {&douts, rows * units_},
+                    {&dqueries, rows * padded_dim_},
+                    {&dkeys, rows * padded_dim_},
+                    {&dvalues, rows * padded_dim_},
+                    {&lse, rows},
+                    {&delta, rows},
+                    {&buffer, kTileKeys * padded_dim_},
+                    {&stack, kTileKeys * units_},
+                    {&keys, kTileKeys * units_},
+                    {&keys_t, kTileKeys * units_},
+                    {&values, kTileKeys * units_},
+                    {&scores, kSquare},
+                    {&dscores, kSquare},
+                    {&factors, kSquare},
+                    {&dfactors, kSquare},
+                    {&dstack, kSquare},
+                    {&kept, 2 * kSquare}};
     int64_t total = 0;
     for (const Part& part : parts) total += round_up(part.size, 16);
     uint32_t* next = attention_scratch(total);
@@ -98,12 +112,14 @@ class Backward {
     }
     queries_t_ = static_cast<Unit*>(queries_t), douts_t_ = static_cast<Unit*>(douts_t);
     queries_ = static_cast<Unit*>(queries), douts_ = static_cast<Unit*>(douts);
-    dqueries_ = static_cast<float*>(dqueries), dkeys_ = static_cast<float*>(dkeys), dvalues_ = static_cast<float*>(dvalues);
+    dqueries_ = static_cast<float*>(dqueries), dkeys_ = static_cast<float*>(dkeys),
+    dvalues_ = static_cast<float*>(dvalues);
     lse_ = static_cast<float*>(lse), delta_ = static_cast<float*>(delta);
     buffer_ = static_cast<Unit*>(buffer), stack_ = static_cast<Unit*>(stack), keys_ = static_cast<Unit*>(keys);
     keys_t_ = static_cast<Unit*>(keys_t), values_ = static_cast<Unit*>(values);
     scores_ = static_cast<float*>(scores), dscores_ = static_cast<float*>(dscores);
-    factors_ = static_cast<Unit*>(factors), dfactors_ = static_cast<Unit*>(dfactors), dstack_ = static_cast<Unit*>(dstack);
+    factors_ = static_cast<Unit*>(factors), dfactors_ = static_cast<Unit*>(dfactors),
+    dstack_ = static_cast<Unit*>(dstack);
     kept_ = static_cast<float*>(kept);
   }
 
@@ -128,7 +144,8 @@ class Backward {
   // Copies a block in both layouts: transposed (units, rows) and stacked (rows / kPerUnit, padded dim).
   void load_both(const Tensor& source, int64_t block, int64_t column, Unit* transposed, Unit* stacked) {
     load_block(source, block, column, buffer_);
-    transpose_units(reinterpret_cast<const uint32_t*>(buffer_), kTileKeys, units_, reinterpret_cast<uint32_t*>(transposed));
+    transpose_units(reinterpret_cast<const uint32_t*>(buffer_), kTileKeys, units_,
+                    reinterpret_cast<uint32_t*>(transposed));
     const Unit* stack = Tiles::stack(buffer_, padded_dim_, stacked);
     if (stack != stacked) std::copy(stack, stack + kTileKeys * units_, stacked);
   }
@@ -141,7 +158,8 @@ class Backward {
     for (int64_t r = 0; r < kTileKeys; ++r) {
       int64_t i = block * kTileKeys + r;
       // Rows beyond the sequence get probability 0.
-      lse_[i] = r < rows ? args_.lse.template data<float>()[first + r] * kLog2E : std::numeric_limits<float>::infinity();
+      lse_[i] =
+          r < rows ? args_.lse.template data<float>()[first + r] * kLog2E : std::numeric_limits<float>::infinity();
       delta_[i] = r < rows ? args_.delta.template data<float>()[first + r] : 0.0f;
     }
   }
@@ -150,14 +168,17 @@ class Backward {
     load_block(args_.qkv, tile, (shape_.num_heads + task_.kv_head) * dim_, keys_);
     load_block(args_.qkv, tile, (shape_.num_heads + shape_.num_kv_heads + task_.kv_head) * dim_, values_);
     const Unit* stack = Tiles::stack(keys_, padded_dim_, stack_);
-    transpose_units(reinterpret_cast<const uint32_t*>(stack), kFactorUnits, padded_dim_, reinterpret_cast<uint32_t*>(keys_t_));
+    transpose_units(reinterpret_cast<const uint32_t*>(stack), kFactorUnits, padded_dim_,
+                    reinterpret_cast<uint32_t*>(keys_t_));
   }
 
   // Adds to dv, dk and dq what one tile of keys and one block of queries have to do with each other.
   void visit(int64_t tile, int64_t block) {
     int64_t at = block * kTileKeys * units_;
-    Tiles::multiply(kernel_, kTileKeys, kTileKeys, units_, keys_, units_, queries_t_ + at, kTileKeys, scores_, kTileKeys, false);
-    Tiles::multiply(kernel_, kTileKeys, kTileKeys, units_, values_, units_, douts_t_ + at, kTileKeys, dscores_, kTileKeys, false);
+    Tiles::multiply(kernel_, kTileKeys, kTileKeys, units_, keys_, units_, queries_t_ + at, kTileKeys, scores_,
+                    kTileKeys, false);
+    Tiles::multiply(kernel_, kTileKeys, kTileKeys, units_, values_, units_, douts_t_ + at, kTileKeys, dscores_,
+                    kTileKeys, false);
     int64_t last_query = std::min(count_, (block + 1) * kTileKeys) - 1;
     bool is_edge = tile == block || (shape_.window > 0 && last_query - tile * kTileKeys >= shape_.window);
     if (shape_.dropout > 0) load_dropout(tile, block);
@@ -183,7 +204,8 @@ class Backward {
       dropout_factors(shape_, *args_.batch, head_, task_.sequence.first_row + block * kTileKeys + r, tile * kTileKeys,
                       by_query + r * kTileKeys);
     }
-    transpose_units(reinterpret_cast<const uint32_t*>(by_query), kTileKeys, kTileKeys, reinterpret_cast<uint32_t*>(kept_));
+    transpose_units(reinterpret_cast<const uint32_t*>(by_query), kTileKeys, kTileKeys,
+                    reinterpret_cast<uint32_t*>(kept_));
   }
 
   struct Gradient {
@@ -200,7 +222,8 @@ class Backward {
       // how far each query stands behind the key: seen when 0 <= distance < window
       auto distance = hn::Add(hn::Iota(kInts, 0), hn::Set(kInts, static_cast<int32_t>(query - key)));
       auto sees = hn::Gt(distance, hn::Set(kInts, -1));
-      if (shape_.window > 0) sees = hn::And(sees, hn::Lt(distance, hn::Set(kInts, static_cast<int32_t>(shape_.window))));
+      if (shape_.window > 0)
+        sees = hn::And(sees, hn::Lt(distance, hn::Set(kInts, static_cast<int32_t>(shape_.window))));
       p = hn::IfThenElseZero(hn::RebindMask(kFloats, sees), p);
     }
     Floats dp = load(dscores_ + at), dropped = p;
@@ -237,8 +260,8 @@ class Backward {
 
   void write_dqueries(int64_t block) {
     float* rows = reinterpret_cast<float*>(buffer_);
-    transpose_units(reinterpret_cast<const uint32_t*>(dqueries_ + block * kTileKeys * padded_dim_), padded_dim_, kTileKeys,
-                    reinterpret_cast<uint32_t*>(rows));
+    transpose_units(reinterpret_cast<const uint32_t*>(dqueries_ + block * kTileKeys * padded_dim_), padded_dim_,
+                    kTileKeys, reinterpret_cast<uint32_t*>(rows));
     for (int64_t r = 0; r < rows_in(block); ++r) {
       store_row(rows + r * padded_dim_, task_.sequence.first_row + block * kTileKeys + r, head_);
     }
@@ -261,11 +284,11 @@ class Backward {
   float *lse_, *delta_;         // (blocks, rows); lse in log2
   // Of the current tile and block:
   Unit *buffer_, *stack_, *dstack_;
-  Unit *keys_, *values_;        // (keys, units)
-  Unit* keys_t_;                // (padded dim, keys / kPerUnit)
-  float *scores_, *dscores_;    // (keys, queries)
-  Unit *factors_, *dfactors_;   // (keys, queries / kPerUnit): probabilities, gradients of scores
-  float* kept_;                 // (keys, queries): dropout
+  Unit *keys_, *values_;       // (keys, units)
+  Unit* keys_t_;               // (padded dim, keys / kPerUnit)
+  float *scores_, *dscores_;   // (keys, queries)
+  Unit *factors_, *dfactors_;  // (keys, queries / kPerUnit): probabilities, gradients of scores
+  float* kept_;                // (keys, queries): dropout
 };
 
 void attention_delta(const AttentionBackwardArgs& args) {
@@ -276,7 +299,8 @@ void attention_backward_task(const AttentionBackwardArgs& args, const BackwardTa
 #if HWY_TARGET <= HWY_AVX3
   if (kernel) return Backward<PairTiles, bf16>(args, task, kernel).run();
 #endif
-  with_format(args.qkv.dtype(), "attention_backward", [&]<class T>(T) { Backward<FloatTiles, T>(args, task, nullptr).run(); });
+  with_format(args.qkv.dtype(), "attention_backward",
+              [&]<class T>(T) { Backward<FloatTiles, T>(args, task, nullptr).run(); });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -293,7 +317,8 @@ void attention_backward(Stream&, const AttentionBackwardArgs& args) {
   HWY_DYNAMIC_DISPATCH(attention_delta)(args);
   int64_t tokens = args.qkv.size(0), used = args.batch->offsets.data<int32_t>()[args.batch->num_sequences];
   size_t row_bytes = static_cast<size_t>(args.dqkv.size(-1)) * base::dtype_bytes(args.dqkv.dtype());
-  std::memset(args.dqkv.data<char>() + static_cast<size_t>(used) * row_bytes, 0, static_cast<size_t>(tokens - used) * row_bytes);
+  std::memset(args.dqkv.data<char>() + static_cast<size_t>(used) * row_bytes, 0,
+              static_cast<size_t>(tokens - used) * row_bytes);
 
   const PairKernel* kernel = args.qkv.dtype() == base::DType::bf16 ? pair_kernel() : nullptr;
   std::vector<BackwardTask> tasks;

@@ -7,7 +7,6 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/formats.h"
-
 #include "kernels/cpu/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_forward.cc"
@@ -31,7 +30,8 @@ struct KeyRows {
     const AttentionShape& shape = args.shape;
     if (args.layer_keys) {
       int64_t block_size = args.layer_keys.size(1);
-      int64_t block = args.block_tables.template data<int32_t>()[sequence.index * args.block_tables.size(1) + j / block_size];
+      int64_t block =
+          args.block_tables.template data<int32_t>()[sequence.index * args.block_tables.size(1) + j / block_size];
       int64_t offset = ((block * block_size + j % block_size) * shape.num_kv_heads + kv_head) * shape.head_dim;
       *key = args.layer_keys.template data<T>() + offset;
       *value = args.layer_values.template data<T>() + offset;
@@ -121,7 +121,8 @@ class Forward {
     if (shape_.window > 0) {
       end = std::min(end, round_up(tile + kTileKeys - 1 + shape_.window - first_position_, 16));
     }
-    for (int64_t first = 0; begin < end && first < rows_; first += task_.count) visit_rows(tile, first + begin, first + end);
+    for (int64_t first = 0; begin < end && first < rows_; first += task_.count)
+      visit_rows(tile, first + begin, first + end);
   }
 
   void visit_rows(int64_t tile, int64_t begin, int64_t end) {
@@ -131,8 +132,8 @@ class Forward {
     update_largest(tile, begin, end);
     scale_out(begin, end);
     for (int64_t r = begin; r < end; ++r) exponentiate_row(r, tile);
-    Tiles::multiply(kernel_, end - begin, padded_dim_, kFactorUnits, factors_ + begin * kFactorUnits, kFactorUnits, values_,
-                    padded_dim_, out_ + begin * padded_dim_, padded_dim_, true);
+    Tiles::multiply(kernel_, end - begin, padded_dim_, kFactorUnits, factors_ + begin * kFactorUnits, kFactorUnits,
+                    values_, padded_dim_, out_ + begin * padded_dim_, padded_dim_, true);
   }
 
   int64_t head_of(int64_t r) const { return kv_head_ * group_ + r / task_.count; }
@@ -147,8 +148,8 @@ class Forward {
   }
 
   // Copies the keys and values [tile, tile + count) of all heads of the task, in the order they lie in memory, into a
-  // (kTileKeys, units) tile each; zeros beyond. Asks for the next tile on the way: where rows lie far apart the hardware
-  // does not guess them.
+  // (kTileKeys, units) tile each; zeros beyond. Asks for the next tile on the way: where rows lie far apart the
+  // hardware does not guess them.
   void load_rows(int64_t tile, int64_t count) {
     KeyRows<T> source{args_, task_.sequence, task_.kv_head};
     const T *key = nullptr, *value = nullptr;
@@ -173,7 +174,8 @@ class Forward {
 
   // Keys of head k of the task transposed to (units, kTileKeys), values as second factor.
   void arrange_keys(int64_t k) {
-    transpose_units(reinterpret_cast<const uint32_t*>(key_rows(k)), kTileKeys, units_, reinterpret_cast<uint32_t*>(keys_));
+    transpose_units(reinterpret_cast<const uint32_t*>(key_rows(k)), kTileKeys, units_,
+                    reinterpret_cast<uint32_t*>(keys_));
     values_ = Tiles::stack(value_rows(k), padded_dim_, stack_buffer_);
   }
   Unit* key_rows(int64_t k) const { return rows_buffer_ + 2 * k * kTileKeys * units_; }
@@ -208,7 +210,8 @@ class Forward {
       if (decay_[r] == 1.0f) continue;
       Floats decay = set(decay_[r]);
       float* row = out_ + r * padded_dim_;
-      for (size_t i = 0; i < static_cast<size_t>(padded_dim_); i += kLanes) store(hn::Mul(load(row + i), decay), row + i);
+      for (size_t i = 0; i < static_cast<size_t>(padded_dim_); i += kLanes)
+        store(hn::Mul(load(row + i), decay), row + i);
     }
   }
 
@@ -240,9 +243,8 @@ class Forward {
       Floats inverse = set(1.0f / sum);
       const float* row = out_ + r * padded_dim_;
       T* out = args_.out.template data<T>() + (token_of(r) * shape_.num_heads + head_of(r)) * dim_;
-      for_vectors(static_cast<size_t>(dim_), [&](size_t i, size_t n) HWY_ATTR {
-        store_n(hn::Mul(load(row + i), inverse), out + i, n);
-      });
+      for_vectors(static_cast<size_t>(dim_),
+                  [&](size_t i, size_t n) HWY_ATTR { store_n(hn::Mul(load(row + i), inverse), out + i, n); });
       if (args_.lse) {
         int64_t tokens = args_.qkv.size(0);
         args_.lse.template data<float>()[head_of(r) * tokens + token_of(r)] = (largest_[r] + std::log2(sum)) * kLn2;
@@ -256,24 +258,25 @@ class Forward {
   const PairKernel* kernel_;
   int64_t group_, rows_, padded_rows_, dim_, padded_dim_, units_, first_position_, state_units_, kv_head_ = 0;
   uint32_t* states_;
-  Unit* queries_;        // (rows, units)
-  Unit* rows_buffer_;    // (heads of the task, 2, kTileKeys, units): keys, then values, as they come
-  Unit* keys_;           // (units, kTileKeys)
+  Unit* queries_;      // (rows, units)
+  Unit* rows_buffer_;  // (heads of the task, 2, kTileKeys, units): keys, then values, as they come
+  Unit* keys_;         // (units, kTileKeys)
   Unit* stack_buffer_;
-  const Unit* values_;   // (kTileKeys / kPerUnit, padded dim)
-  float* out_;           // (rows, padded dim)
-  float* scores_;        // (rows, kTileKeys)
-  Unit* factors_;        // (rows, kTileKeys / kPerUnit)
-  float* largest_;       // (rows) largest score so far, times scale, in log2
-  float* decay_;         // (rows) what earlier sums are multiplied by
-  float* sums_;          // (rows, kLanes)
+  const Unit* values_;  // (kTileKeys / kPerUnit, padded dim)
+  float* out_;          // (rows, padded dim)
+  float* scores_;       // (rows, kTileKeys)
+  Unit* factors_;       // (rows, kTileKeys / kPerUnit)
+  float* largest_;      // (rows) largest score so far, times scale, in log2
+  float* decay_;        // (rows) what earlier sums are multiplied by
+  float* sums_;         // (rows, kLanes)
 };
 
 void attention_forward_task(const AttentionForwardArgs& args, const ForwardTask& task, const PairKernel* kernel) {
 #if HWY_TARGET <= HWY_AVX3
   if (kernel) return Forward<PairTiles, bf16>(args, task, kernel).run();
 #endif
-  with_format(args.qkv.dtype(), "attention_forward", [&]<class T>(T) { Forward<FloatTiles, T>(args, task, nullptr).run(); });
+  with_format(args.qkv.dtype(), "attention_forward",
+              [&]<class T>(T) { Forward<FloatTiles, T>(args, task, nullptr).run(); });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -321,8 +324,10 @@ std::vector<ForwardTask> cut_forward(const AttentionForwardArgs& args) {
 void clear_padding(const AttentionForwardArgs& args) {
   int64_t tokens = args.qkv.size(0), used = args.batch->offsets.data<int32_t>()[args.batch->num_sequences];
   if (used >= tokens) return;
-  size_t row_bytes = static_cast<size_t>(args.shape.num_heads * args.shape.head_dim) * base::dtype_bytes(args.out.dtype());
-  std::memset(args.out.data<char>() + static_cast<size_t>(used) * row_bytes, 0, static_cast<size_t>(tokens - used) * row_bytes);
+  size_t row_bytes =
+      static_cast<size_t>(args.shape.num_heads * args.shape.head_dim) * base::dtype_bytes(args.out.dtype());
+  std::memset(args.out.data<char>() + static_cast<size_t>(used) * row_bytes, 0,
+              static_cast<size_t>(tokens - used) * row_bytes);
   for (int64_t h = 0; args.lse && h < args.shape.num_heads; ++h) {
     std::fill(args.lse.data<float>() + h * tokens + used, args.lse.data<float>() + (h + 1) * tokens, 0.0f);
   }

@@ -28,15 +28,21 @@ RaggedBatch make_batch(const std::vector<int64_t>& queries, int64_t padding, con
 int64_t width_of(const AttentionShape& shape) { return (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim; }
 
 AttentionShape make_shape(int64_t heads, int64_t kv_heads, int64_t dim, int64_t window = 0, float dropout = 0) {
-  return {.num_heads = heads, .num_kv_heads = kv_heads, .head_dim = dim, .window = window,
-          .scale = 1.0f / std::sqrt(static_cast<float>(dim)), .dropout = dropout, .key = {21, 22}};
+  return {.num_heads = heads,
+          .num_kv_heads = kv_heads,
+          .head_dim = dim,
+          .window = window,
+          .scale = 1.0f / std::sqrt(static_cast<float>(dim)),
+          .dropout = dropout,
+          .key = {21, 22}};
 }
 
 struct ForwardResult {
   Tensor out, lse;
 };
 
-ForwardResult forward(const KernelTable& table, const AttentionShape& shape, const RaggedBatch& batch, const Tensor& qkv) {
+ForwardResult forward(const KernelTable& table, const AttentionShape& shape, const RaggedBatch& batch,
+                      const Tensor& qkv) {
   ForwardResult r{empty_tensor({batch.num_tokens, shape.num_heads * shape.head_dim}, qkv.dtype()),
                   empty_tensor({shape.num_heads, batch.num_tokens}, DType::f32)};
   table.attention_forward(stream(), {.shape = shape, .batch = &batch, .qkv = qkv, .out = r.out, .lse = r.lse});
@@ -51,12 +57,18 @@ struct Case {
 
 std::vector<Case> cases() {
   return {
-      {make_shape(2, 2, 64), {1, 3, 63, 64, 65}, 0},   {make_shape(4, 2, 48), {100, 7}, 3},
-      {make_shape(3, 1, 80), {17, 130}, 1},             {make_shape(2, 1, 96), {70}, 0},
-      {make_shape(4, 1, 128), {33, 66}, 2},             {make_shape(1, 1, 256), {70}, 0},
-      {make_shape(2, 2, 20), {65, 2}, 0},               {make_shape(3, 1, 7), {40}, 1},
-      {make_shape(2, 1, 64, 1), {70}, 0},               {make_shape(4, 2, 32, 50), {180, 20}, 0},
-      {make_shape(2, 2, 16, 64), {129}, 0},             {make_shape(2, 1, 64, 0, 0.2f), {100, 31}, 2},
+      {make_shape(2, 2, 64), {1, 3, 63, 64, 65}, 0},
+      {make_shape(4, 2, 48), {100, 7}, 3},
+      {make_shape(3, 1, 80), {17, 130}, 1},
+      {make_shape(2, 1, 96), {70}, 0},
+      {make_shape(4, 1, 128), {33, 66}, 2},
+      {make_shape(1, 1, 256), {70}, 0},
+      {make_shape(2, 2, 20), {65, 2}, 0},
+      {make_shape(3, 1, 7), {40}, 1},
+      {make_shape(2, 1, 64, 1), {70}, 0},
+      {make_shape(4, 2, 32, 50), {180, 20}, 0},
+      {make_shape(2, 2, 16, 64), {129}, 0},
+      {make_shape(2, 1, 64, 0, 0.2f), {100, 31}, 2},
       {make_shape(2, 2, 40, 30, 0.5f), {130}, 0},
   };
 }
@@ -86,7 +98,8 @@ TEST(CpuAttention, ARowDoesNotDependOnTheBatch) {
       for (int64_t length : {1, 64, 77, 150}) {  // the middle sequence, cut short
         RaggedBatch alone = make_batch({length}, 0);
         Tensor out = forward(*cpu_table(), shape, alone, qkv.slice(45, length)).out;
-        EXPECT_TRUE(bit_equal(out, together.slice(45, length))) << base::dtype_name(format.dtype) << ", " << length << " rows";
+        EXPECT_TRUE(bit_equal(out, together.slice(45, length)))
+            << base::dtype_name(format.dtype) << ", " << length << " rows";
       }
     }
   }
@@ -105,20 +118,28 @@ PagedKeys make_paged(const AttentionShape& shape, const std::vector<int64_t>& co
     blocks += (c + block_size - 1) / block_size;
   }
   PagedKeys paged{Tensor(allocator(), {blocks, block_size, shape.num_kv_heads, shape.head_dim}, packed.dtype()),
-                  Tensor(allocator(), {blocks, block_size, shape.num_kv_heads, shape.head_dim}, packed.dtype()), {}};
+                  Tensor(allocator(), {blocks, block_size, shape.num_kv_heads, shape.head_dim}, packed.dtype()),
+                  {}};
   std::memset(paged.keys.raw(), 0xff, paged.keys.bytes());
   std::memset(paged.values.raw(), 0xff, paged.values.bytes());
   std::vector<int32_t> tables(contexts.size() * static_cast<size_t>(max_blocks), 0), slots;
   int64_t next = blocks - 1;
   for (size_t s = 0; s < contexts.size(); ++s) {
     for (int64_t j = 0; j < contexts[s]; ++j) {
-      if (j % block_size == 0) tables[s * static_cast<size_t>(max_blocks) + static_cast<size_t>(j / block_size)] = static_cast<int32_t>(next--);
+      if (j % block_size == 0)
+        tables[s * static_cast<size_t>(max_blocks) + static_cast<size_t>(j / block_size)] =
+            static_cast<int32_t>(next--);
       int64_t block = tables[s * static_cast<size_t>(max_blocks) + static_cast<size_t>(j / block_size)];
       slots.push_back(static_cast<int32_t>(block * block_size + j % block_size));
     }
   }
-  cpu_table()->kv_write(stream(), {.num_heads = shape.num_heads, .num_kv_heads = shape.num_kv_heads, .head_dim = shape.head_dim,
-                                   .qkv = packed, .slots = int_tensor(slots), .keys = paged.keys, .values = paged.values});
+  cpu_table()->kv_write(stream(), {.num_heads = shape.num_heads,
+                                   .num_kv_heads = shape.num_kv_heads,
+                                   .head_dim = shape.head_dim,
+                                   .qkv = packed,
+                                   .slots = int_tensor(slots),
+                                   .keys = paged.keys,
+                                   .values = paged.values});
   paged.block_tables = int_tensor(tables, {static_cast<int64_t>(contexts.size()), max_blocks});
   return paged;
 }
@@ -147,8 +168,13 @@ TEST(CpuAttention, PagedDecodeEqualsPrefillBitForBit) {
             std::memcpy(to.raw(), from.raw(), to.bytes());
           }
           Tensor out = empty_tensor({batch.num_tokens, shape.num_heads * shape.head_dim}, format.dtype);
-          AttentionForwardArgs args{.shape = shape, .batch = &batch, .qkv = rows, .layer_keys = paged.keys,
-                                    .layer_values = paged.values, .block_tables = paged.block_tables, .out = out};
+          AttentionForwardArgs args{.shape = shape,
+                                    .batch = &batch,
+                                    .qkv = rows,
+                                    .layer_keys = paged.keys,
+                                    .layer_values = paged.values,
+                                    .block_tables = paged.block_tables,
+                                    .out = out};
           cpu_table()->attention_forward(stream(), args);
           for (size_t i = 0; i < source.size(); ++i) {
             ASSERT_TRUE(bit_equal(out.slice(static_cast<int64_t>(i), 1), expected.slice(source[i], 1)))
@@ -173,7 +199,12 @@ TEST(CpuAttention, BackwardMatchesReference) {
       Tensor dout = random_tensor(r.out.shape(), format.dtype, 2);
       check_against_reference(
           [&](const KernelTable& table) {
-            AttentionBackwardArgs args{.shape = c.shape, .batch = &batch, .qkv = qkv, .out = r.out, .lse = r.lse, .dout = dout,
+            AttentionBackwardArgs args{.shape = c.shape,
+                                       .batch = &batch,
+                                       .qkv = qkv,
+                                       .out = r.out,
+                                       .lse = r.lse,
+                                       .dout = dout,
                                        .delta = empty_tensor(r.lse.shape(), DType::f32),
                                        .dqkv = empty_tensor(qkv.shape(), format.dtype)};
             table.attention_backward(stream(), args);
@@ -191,7 +222,8 @@ TEST(CpuAttention, ANotANumberIsNotHidden) {
     AttentionShape shape = make_shape(1, 1, 16);
     RaggedBatch batch = make_batch({70}, 0);
     Tensor qkv = random_tensor({70, 48}, format.dtype, 1);
-    std::memset(qkv.slice(3, 1).data<char>() + 16 * base::dtype_bytes(format.dtype), 0xff, base::dtype_bytes(format.dtype));
+    std::memset(qkv.slice(3, 1).data<char>() + 16 * base::dtype_bytes(format.dtype), 0xff,
+                base::dtype_bytes(format.dtype));
     Tensor out = forward(*cpu_table(), shape, batch, qkv).out;
     EXPECT_TRUE(std::isnan(core::to_host_floats(out.slice(69, 1))[0])) << base::dtype_name(format.dtype);
   }

@@ -4,7 +4,6 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/formats.h"
-
 #include "kernels/cpu/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/cross_entropy.cc"
@@ -60,8 +59,8 @@ void cross_entropy_rows(const CrossEntropyArgs& args) {
       if (args.write_gradient) std::fill(x, x + vocab, T{});
       return;
     }
-    SINTER_CHECK(target < static_cast<int64_t>(vocab), "[cross_entropy] target {} in row {}; the vocabulary has {} tokens",
-                 target, r, vocab);
+    SINTER_CHECK(target < static_cast<int64_t>(vocab),
+                 "[cross_entropy] target {} in row {}; the vocabulary has {} tokens", target, r, vocab);
     float log_sum = log_sum_exp(x, vocab), hit = static_cast<float>(x[target]);
     args.losses.data<float>()[r] = log_sum - hit;
     if (!args.write_gradient) return;

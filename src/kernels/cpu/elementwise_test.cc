@@ -26,14 +26,15 @@ TEST(CpuRope, MatchesReferenceAndTurnsBack) {
       }
       Tensor turned = clone(x);
       cpu_table()->rope(stream(), {.num_rotated = 3, .head_dim = dim, .x = turned, .cos_sin = cos_sin});
-      cpu_table()->rope(stream(), {.num_rotated = 3, .head_dim = dim, .x = turned, .cos_sin = cos_sin, .inverse = true});
+      cpu_table()->rope(stream(),
+                        {.num_rotated = 3, .head_dim = dim, .x = turned, .cos_sin = cos_sin, .inverse = true});
       expect_close(turned, x, 2 * format.tolerance, "rope and back");
     }
   }
 }
 
-constexpr spec::Activation kActivations[] = {spec::Activation::silu, spec::Activation::gelu, spec::Activation::gelu_tanh,
-                                             spec::Activation::relu};
+constexpr spec::Activation kActivations[] = {spec::Activation::silu, spec::Activation::gelu,
+                                             spec::Activation::gelu_tanh, spec::Activation::relu};
 
 TEST(CpuActivation, ForwardAndBackwardMatchReference) {
   for (const Format& format : kFormats) {
@@ -41,7 +42,8 @@ TEST(CpuActivation, ForwardAndBackwardMatchReference) {
       for (bool gated : {false, true}) {
         for (int64_t width : kOddSizes) {
           int64_t rows = 5, in = gated ? 2 * width : width;
-          Tensor x = random_tensor({rows, in}, format.dtype, 1, 3.0f), dy = random_tensor({rows, width}, format.dtype, 2);
+          Tensor x = random_tensor({rows, in}, format.dtype, 1, 3.0f),
+                 dy = random_tensor({rows, width}, format.dtype, 2);
           check_against_reference(
               [&](const KernelTable& table) {
                 Tensor y = empty_tensor({rows, width}, format.dtype), dx = clone(x);
@@ -49,7 +51,8 @@ TEST(CpuActivation, ForwardAndBackwardMatchReference) {
                 table.activation_backward(stream(), {.kind = kind, .gated = gated, .dy = dy, .x = dx, .dx = dx});
                 return std::vector<Tensor>{y, dx};
               },
-              format.tolerance, "activation " + std::to_string(static_cast<int>(kind)) + " of " + std::to_string(width));
+              format.tolerance,
+              "activation " + std::to_string(static_cast<int>(kind)) + " of " + std::to_string(width));
         }
       }
     }
@@ -60,7 +63,8 @@ TEST(CpuActivation, ForwardAndBackwardMatchReference) {
 TEST(CpuActivation, IsAccurateOverTheWholeRange) {
   std::vector<float> values;
   for (float x = -20; x <= 20; x += 0.00371f) values.push_back(x);
-  for (float x : {-1e30f, -200.0f, -100.0f, -88.5f, -0.0f, 0.0f, 1e-30f, 88.5f, 100.0f, 200.0f, 1e30f}) values.push_back(x);
+  for (float x : {-1e30f, -200.0f, -100.0f, -88.5f, -0.0f, 0.0f, 1e-30f, 88.5f, 100.0f, 200.0f, 1e30f})
+    values.push_back(x);
   Shape shape{1, static_cast<int64_t>(values.size())};
   Tensor x = core::make_tensor(allocator(), shape, values), ones = empty_tensor(shape, DType::f32);
   cpu_table()->fill(stream(), ones, 1.0f);
@@ -78,8 +82,8 @@ TEST(CpuActivation, IsAccurateOverTheWholeRange) {
       // Below these the rounding of the argument shows; a slope is a sum that passes through 0.
       double least = i < values.size() ? 0.05 : 0.2;
       double limit = 6e-7 * std::max(least, std::abs(static_cast<double>(expected[i])));
-      ASSERT_NEAR(actual[i], expected[i], limit) << "kind " << static_cast<int>(kind) << " at "
-                                                  << values[i % values.size()];
+      ASSERT_NEAR(actual[i], expected[i], limit)
+          << "kind " << static_cast<int>(kind) << " at " << values[i % values.size()];
     }
   }
 }
@@ -111,8 +115,10 @@ TEST(CpuCrossEntropy, MatchesReference) {
       for (bool write_gradient : {false, true}) {
         check_against_reference(
             [&](const KernelTable& table) {
-              CrossEntropyArgs args{.logits = clone(logits), .targets = int_tensor(targets),
-                                    .losses = empty_tensor({9}, DType::f32), .scale = scale,
+              CrossEntropyArgs args{.logits = clone(logits),
+                                    .targets = int_tensor(targets),
+                                    .losses = empty_tensor({9}, DType::f32),
+                                    .scale = scale,
                                     .write_gradient = write_gradient};
               table.cross_entropy(stream(), args);
               return std::vector<Tensor>{args.losses, args.logits};
@@ -124,7 +130,8 @@ TEST(CpuCrossEntropy, MatchesReference) {
 }
 
 TEST(CpuCrossEntropy, TargetOutsideTheVocabularyIsAnError) {
-  CrossEntropyArgs args{.logits = random_tensor({1, 4}, DType::f32, 1), .targets = int_tensor({4}),
+  CrossEntropyArgs args{.logits = random_tensor({1, 4}, DType::f32, 1),
+                        .targets = int_tensor({4}),
                         .losses = empty_tensor({1}, DType::f32)};
   EXPECT_THROW(cpu_table()->cross_entropy(stream(), args), base::Error);
   EXPECT_THROW(reference_table()->cross_entropy(stream(), args), base::Error);
@@ -145,9 +152,13 @@ TEST(CpuEmbedding, ForwardAndBackwardMatchReference) {
         Tensor dy = random_tensor({kTokens, channels}, format.dtype, 3);
         check_against_reference(
             [&](const KernelTable& kernels) {
-              EmbeddingForwardArgs forward{.tokens = int_tensor(tokens), .positions = int_tensor(positions), .table = table,
+              EmbeddingForwardArgs forward{.tokens = int_tensor(tokens),
+                                           .positions = int_tensor(positions),
+                                           .table = table,
                                            .y = empty_tensor({kTokens, channels}, format.dtype)};
-              EmbeddingBackwardArgs backward{.tokens = forward.tokens, .positions = forward.positions, .dy = dy,
+              EmbeddingBackwardArgs backward{.tokens = forward.tokens,
+                                             .positions = forward.positions,
+                                             .dy = dy,
                                              .dtable = random_tensor({kVocab, channels}, DType::f32, 4)};
               if (has_positions) {
                 forward.position_table = position_table;
@@ -164,7 +175,8 @@ TEST(CpuEmbedding, ForwardAndBackwardMatchReference) {
     }
   }
   EmbeddingForwardArgs bad{.tokens = int_tensor({static_cast<int32_t>(kVocab)}),
-                           .table = random_tensor({kVocab, 4}, DType::f32, 1), .y = empty_tensor({1, 4}, DType::f32)};
+                           .table = random_tensor({kVocab, 4}, DType::f32, 1),
+                           .y = empty_tensor({1, 4}, DType::f32)};
   EXPECT_THROW(cpu_table()->embedding_forward(stream(), bad), base::Error);
 }
 
@@ -172,24 +184,33 @@ TEST(CpuEmbedding, ForwardAndBackwardMatchReference) {
 TEST(CpuRows, ARowDoesNotDependOnTheOthers) {
   constexpr int64_t kRows = 20, kWidth = 96, kFirst = 5, kCount = 4;
   for (const Format& format : kFormats) {
-    Tensor x = random_tensor({kRows, kWidth}, format.dtype, 1, 2.0f), cos_sin = random_tensor({kRows, 32}, DType::f32, 2);
+    Tensor x = random_tensor({kRows, kWidth}, format.dtype, 1, 2.0f),
+           cos_sin = random_tensor({kRows, 32}, DType::f32, 2);
     std::vector<int32_t> targets(kRows, 7);
     auto run = [&](int64_t first, int64_t count) {
-      Tensor y = empty_tensor({count, kWidth / 2}, format.dtype), rotated = clone(x.slice(first, count)), logits = clone(rotated);
+      Tensor y = empty_tensor({count, kWidth / 2}, format.dtype), rotated = clone(x.slice(first, count)),
+             logits = clone(rotated);
       Tensor losses = empty_tensor({count}, DType::f32), probs = empty_tensor({count, kWidth}, DType::f32);
       Tensor experts = empty_tensor({count, 4}, DType::i32), weights = empty_tensor({count, 4}, DType::f32);
       const KernelTable& table = *cpu_table();
       table.activation_forward(stream(), {.x = rotated, .y = y});
       table.rope(stream(), {.num_rotated = 2, .head_dim = 32, .x = rotated, .cos_sin = cos_sin.slice(first, count)});
-      table.cross_entropy(stream(), {.logits = logits, .targets = int_tensor(targets).slice(first, count), .losses = losses,
-                                     .scale = random_tensor({1}, DType::f32, 3), .write_gradient = true});
-      table.router_forward(stream(), {.experts_per_token = 4, .logits = x.slice(first, count), .probs = probs,
-                                      .experts = experts, .weights = weights});
+      table.cross_entropy(stream(), {.logits = logits,
+                                     .targets = int_tensor(targets).slice(first, count),
+                                     .losses = losses,
+                                     .scale = random_tensor({1}, DType::f32, 3),
+                                     .write_gradient = true});
+      table.router_forward(stream(), {.experts_per_token = 4,
+                                      .logits = x.slice(first, count),
+                                      .probs = probs,
+                                      .experts = experts,
+                                      .weights = weights});
       return std::vector<Tensor>{y, rotated, logits, losses, probs, experts, weights};
     };
     std::vector<Tensor> all = run(0, kRows), alone = run(kFirst, kCount);
     for (size_t i = 0; i < all.size(); ++i) {
-      EXPECT_TRUE(bit_equal(all[i].slice(kFirst, kCount), alone[i])) << base::dtype_name(format.dtype) << ", output " << i;
+      EXPECT_TRUE(bit_equal(all[i].slice(kFirst, kCount), alone[i]))
+          << base::dtype_name(format.dtype) << ", output " << i;
     }
   }
 }
@@ -254,8 +275,12 @@ TEST(CpuMemory, CacheWritesGoToTheirSlots) {
     Tensor qkv = random_tensor({kTokens, (kHeads + 2 * kKvHeads) * kDim}, format.dtype, 1);
     check_against_reference(
         [&](const KernelTable& table) {
-          KvWriteArgs args{.num_heads = kHeads, .num_kv_heads = kKvHeads, .head_dim = kDim, .qkv = qkv,
-                           .slots = int_tensor({7, -1, 0, 11, 3}), .keys = zero_tensor({3, 4, kKvHeads, kDim}, format.dtype),
+          KvWriteArgs args{.num_heads = kHeads,
+                           .num_kv_heads = kKvHeads,
+                           .head_dim = kDim,
+                           .qkv = qkv,
+                           .slots = int_tensor({7, -1, 0, 11, 3}),
+                           .keys = zero_tensor({3, 4, kKvHeads, kDim}, format.dtype),
                            .values = zero_tensor({3, 4, kKvHeads, kDim}, format.dtype)};
           table.kv_write(stream(), args);
           return std::vector<Tensor>{args.keys, args.values};
@@ -273,16 +298,23 @@ TEST(CpuOptimizer, AdamwMatchesReference) {
             Tensor control = core::make_tensor(allocator(), {2}, std::vector<float>{0.7f, go});
             check_against_reference(
                 [&](const KernelTable& table) {
-                  AdamwArgs args{.master = random_tensor({count}, DType::f32, 1), .grad = random_tensor({count}, grad_format, 2),
-                                 .m = random_tensor({count}, state_format, 3), .v = random_tensor({count}, state_format, 4),
-                                 .copy = zero_tensor({count}, copy_format), .control = control, .lr = 0.01f,
-                                 .weight_decay = 0.1f, .step = 7, .key = {5, 6}};
+                  AdamwArgs args{.master = random_tensor({count}, DType::f32, 1),
+                                 .grad = random_tensor({count}, grad_format, 2),
+                                 .m = random_tensor({count}, state_format, 3),
+                                 .v = random_tensor({count}, state_format, 4),
+                                 .copy = zero_tensor({count}, copy_format),
+                                 .control = control,
+                                 .lr = 0.01f,
+                                 .weight_decay = 0.1f,
+                                 .step = 7,
+                                 .key = {5, 6}};
                   table.axpby(stream(), {.x = args.v, .y = args.v, .alpha = 0.0f});  // v >= 0
                   table.adamw(stream(), args);
                   return std::vector<Tensor>{args.master, args.m, args.v, args.copy};
                 },
                 // a sum that falls on the other side of a rounding step may turn a bf16 state by one unit
-                state_format == DType::bf16 || copy_format != DType::f32 ? 1.2e-2 : 1e-5, "adamw of " + std::to_string(count));
+                state_format == DType::bf16 || copy_format != DType::f32 ? 1.2e-2 : 1e-5,
+                "adamw of " + std::to_string(count));
           }
         }
       }
@@ -293,10 +325,15 @@ TEST(CpuOptimizer, AdamwMatchesReference) {
 TEST(CpuOptimizer, StochasticRoundingIsFairOnAverage) {
   constexpr int64_t kCount = 40000;
   for (const KernelTable* table : {cpu_table(), reference_table()}) {
-    Tensor m = empty_tensor({kCount}, DType::bf16), v = zero_tensor({kCount}, DType::bf16), grad = zero_tensor({kCount}, DType::f32);
+    Tensor m = empty_tensor({kCount}, DType::bf16), v = zero_tensor({kCount}, DType::bf16),
+           grad = zero_tensor({kCount}, DType::f32);
     table->fill(stream(), m, 1.0f);
-    AdamwArgs args{.master = zero_tensor({kCount}, DType::f32), .grad = grad, .m = m, .v = v,
-                   .control = core::make_tensor(allocator(), {2}, std::vector<float>{1.0f, 1.0f}), .beta1 = 0.999f,
+    AdamwArgs args{.master = zero_tensor({kCount}, DType::f32),
+                   .grad = grad,
+                   .m = m,
+                   .v = v,
+                   .control = core::make_tensor(allocator(), {2}, std::vector<float>{1.0f, 1.0f}),
+                   .beta1 = 0.999f,
                    .key = {5, 6}};
     table->adamw(stream(), args);  // 0.999 lies a quarter of the way from 0.99609375 to 1.0's lower neighbour
     std::vector<float> values = core::to_host_floats(m);
@@ -312,8 +349,12 @@ TEST(CpuOptimizer, SgdMatchesReference) {
     for (bool has_velocity : {false, true}) {
       check_against_reference(
           [&](const KernelTable& table) {
-            SgdArgs args{.master = random_tensor({3001}, DType::f32, 1), .grad = random_tensor({3001}, grad_format, 2),
-                         .copy = empty_tensor({3001}, DType::bf16), .control = control, .lr = 0.1f, .momentum = 0.9f,
+            SgdArgs args{.master = random_tensor({3001}, DType::f32, 1),
+                         .grad = random_tensor({3001}, grad_format, 2),
+                         .copy = empty_tensor({3001}, DType::bf16),
+                         .control = control,
+                         .lr = 0.1f,
+                         .momentum = 0.9f,
                          .weight_decay = 0.01f};
             if (has_velocity) args.velocity = random_tensor({3001}, DType::f32, 3);
             table.sgd(stream(), args);

@@ -5,7 +5,6 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/formats.h"
-
 #include "kernels/cpu/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/embedding.cc"
@@ -27,10 +26,10 @@ void embedding_rows(const EmbeddingForwardArgs& args) {
       std::memcpy(y, row, channels * sizeof(T));
       return;
     }
-    const T* position = args.position_table.data<T>() + static_cast<size_t>(args.positions.data<int32_t>()[t]) * channels;
-    for_vectors(channels, [&](size_t i, size_t n) HWY_ATTR {
-      store_n(hn::Add(load_n(row + i, n), load_n(position + i, n)), y + i, n);
-    });
+    const T* position =
+        args.position_table.data<T>() + static_cast<size_t>(args.positions.data<int32_t>()[t]) * channels;
+    for_vectors(channels, [&](size_t i, size_t n)
+                              HWY_ATTR { store_n(hn::Add(load_n(row + i, n), load_n(position + i, n)), y + i, n); });
   });
 }
 
@@ -44,9 +43,8 @@ void embedding_gradient_rows(const Tensor& dy, const Tensor& indices, const std:
     float* out = dtable.data<float>() + static_cast<size_t>(indices.data<int32_t>()[order[runs[run]]]) * channels;
     for (int32_t at = runs[run]; at < runs[run + 1]; ++at) {
       const T* row = dy.data<T>() + static_cast<size_t>(order[at]) * channels;
-      for_vectors(channels, [&](size_t i, size_t n) HWY_ATTR {
-        store_n(hn::Add(load_n(out + i, n), load_n(row + i, n)), out + i, n);
-      });
+      for_vectors(channels, [&](size_t i, size_t n)
+                                HWY_ATTR { store_n(hn::Add(load_n(out + i, n), load_n(row + i, n)), out + i, n); });
     }
   });
 }
@@ -75,8 +73,9 @@ namespace {
 void check_rows(const Tensor& indices, const Tensor& table, const char* what) {
   for (int64_t t = 0; t < indices.num_elements(); ++t) {
     int64_t row = indices.data<int32_t>()[t];
-    SINTER_CHECK(row >= 0 && row < table.size(0), "[embedding] {} {} at place {} of the batch; the table has rows 0 to {}",
-                 what, row, t, table.size(0) - 1);
+    SINTER_CHECK(row >= 0 && row < table.size(0),
+                 "[embedding] {} {} at place {} of the batch; the table has rows 0 to {}", what, row, t,
+                 table.size(0) - 1);
   }
 }
 

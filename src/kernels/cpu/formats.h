@@ -13,10 +13,14 @@ namespace sinter::kernels::cpu {
 template <class F>
 auto with_format(base::DType dtype, const char* kernel, F&& f) {
   switch (dtype) {
-    case base::DType::f32: return f(float{});
-    case base::DType::bf16: return f(base::bf16{});
-    case base::DType::f16: return f(base::f16{});
-    default: base::fail("[{}] number format {}; expected f32, bf16 or f16", kernel, base::dtype_name(dtype));
+    case base::DType::f32:
+      return f(float{});
+    case base::DType::bf16:
+      return f(base::bf16{});
+    case base::DType::f16:
+      return f(base::f16{});
+    default:
+      base::fail("[{}] number format {}; expected f32, bf16 or f16", kernel, base::dtype_name(dtype));
   }
 }
 

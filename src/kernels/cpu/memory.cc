@@ -7,9 +7,8 @@
 #include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/formats.h"
-#include "kernels/reference/reference.h"
-
 #include "kernels/cpu/highway_targets.h"
+#include "kernels/reference/reference.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/memory.cc"
 #include "hwy/foreach_target.h"
@@ -81,9 +80,8 @@ void column_sum_any(const Tensor& x, const RowParts& cut, float* parts) {
       std::fill(sum, sum + columns, 0.0f);
       for (int64_t r = cut.begin(part); r < cut.end(part); ++r) {
         const T* row = x.data<T>() + static_cast<size_t>(r) * columns;
-        for_vectors(columns, [&](size_t i, size_t n) HWY_ATTR {
-          store_n(hn::Add(load_n(sum + i, n), load_n(row + i, n)), sum + i, n);
-        });
+        for_vectors(columns, [&](size_t i, size_t n)
+                                 HWY_ATTR { store_n(hn::Add(load_n(sum + i, n), load_n(row + i, n)), sum + i, n); });
       }
     });
   });

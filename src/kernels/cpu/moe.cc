@@ -6,7 +6,6 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/formats.h"
-
 #include "kernels/cpu/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/moe.cc"
@@ -187,7 +186,8 @@ void expert_gather(Stream&, const ExpertGatherArgs& args) {
   size_t row_bytes = static_cast<size_t>(args.x.size(-1)) * base::dtype_bytes(args.x.dtype());
   for_each_row(rows, args.x.size(-1), [&](int64_t row) {
     size_t t = static_cast<size_t>(args.slot_of_row.data<int32_t>()[row] / chosen);
-    std::memcpy(args.y.data<char>() + static_cast<size_t>(row) * row_bytes, args.x.data<char>() + t * row_bytes, row_bytes);
+    std::memcpy(args.y.data<char>() + static_cast<size_t>(row) * row_bytes, args.x.data<char>() + t * row_bytes,
+                row_bytes);
   });
 }
 

@@ -17,9 +17,15 @@ Routing route(const KernelTable& table, const Tensor& logits, int64_t chosen, bo
             .group_offsets = empty_tensor({experts + 1}, DType::i32),
             .row_of_slot = empty_tensor({tokens * chosen}, DType::i32),
             .slot_of_row = empty_tensor({tokens * chosen}, DType::i32)};
-  table.router_forward(stream(), {.experts_per_token = chosen, .norm_topk_prob = norm, .logits = logits, .probs = r.probs,
-                                  .experts = r.experts, .weights = r.weights});
-  table.expert_sort(stream(), {.experts = r.experts, .group_offsets = r.group_offsets, .row_of_slot = r.row_of_slot,
+  table.router_forward(stream(), {.experts_per_token = chosen,
+                                  .norm_topk_prob = norm,
+                                  .logits = logits,
+                                  .probs = r.probs,
+                                  .experts = r.experts,
+                                  .weights = r.weights});
+  table.expert_sort(stream(), {.experts = r.experts,
+                               .group_offsets = r.group_offsets,
+                               .row_of_slot = r.row_of_slot,
                                .slot_of_row = r.slot_of_row});
   return r;
 }
@@ -35,13 +41,17 @@ TEST(CpuMoe, RoutingMatchesReference) {
               Routing r = route(table, logits, chosen, norm);
               Tensor loss = random_tensor({1}, DType::f32, 2), dlogits = empty_tensor({33, experts}, format.dtype);
               table.balance_loss(stream(), {.probs = r.probs, .group_offsets = r.group_offsets, .loss = loss});
-              RouterBackwardArgs args{.norm_topk_prob = norm, .dweights = random_tensor({33, chosen}, DType::f32, 3),
-                                      .probs = r.probs, .experts = r.experts, .weights = r.weights,
-                                      .group_offsets = r.group_offsets, .dlogits = dlogits};
+              RouterBackwardArgs args{.norm_topk_prob = norm,
+                                      .dweights = random_tensor({33, chosen}, DType::f32, 3),
+                                      .probs = r.probs,
+                                      .experts = r.experts,
+                                      .weights = r.weights,
+                                      .group_offsets = r.group_offsets,
+                                      .dlogits = dlogits};
               args.balance_scale = random_tensor({1}, DType::f32, 4);
               table.router_backward(stream(), args);
-              return std::vector<Tensor>{r.probs, r.experts, r.weights, r.group_offsets, r.row_of_slot, r.slot_of_row,
-                                         loss, dlogits};
+              return std::vector<Tensor>{r.probs,       r.experts,     r.weights, r.group_offsets,
+                                         r.row_of_slot, r.slot_of_row, loss,      dlogits};
             },
             format.tolerance, "routing among " + std::to_string(experts));
       }
@@ -63,7 +73,8 @@ TEST(CpuMoe, RowsGoToTheirExpertsAndBack) {
     Tensor logits = random_tensor({kTokens, 10}, DType::f32, 1);
     Routing r = route(*reference_table(), logits, kChosen, true);
     for (int64_t channels : kOddSizes) {
-      Tensor x = random_tensor({kTokens, channels}, format.dtype, 2), dy = random_tensor({kTokens, channels}, format.dtype, 3);
+      Tensor x = random_tensor({kTokens, channels}, format.dtype, 2),
+             dy = random_tensor({kTokens, channels}, format.dtype, 3);
       check_against_reference(
           [&](const KernelTable& table) {
             Tensor rows = empty_tensor({kTokens * kChosen, channels}, format.dtype);
@@ -71,9 +82,14 @@ TEST(CpuMoe, RowsGoToTheirExpertsAndBack) {
             table.expert_gather(stream(), {.x = x, .slot_of_row = r.slot_of_row, .y = rows});
             table.expert_combine(stream(), {.x = rows, .row_of_slot = r.row_of_slot, .weights = r.weights, .y = y});
             table.expert_combine(stream(), {.x = rows, .row_of_slot = r.row_of_slot, .y = plain});
-            Tensor dx = empty_tensor(rows.shape(), format.dtype), dweights = empty_tensor({kTokens, kChosen}, DType::f32);
-            table.expert_combine_backward(stream(), {.dy = dy, .x = rows, .row_of_slot = r.row_of_slot, .weights = r.weights,
-                                                     .dx = dx, .dweights = dweights});
+            Tensor dx = empty_tensor(rows.shape(), format.dtype),
+                   dweights = empty_tensor({kTokens, kChosen}, DType::f32);
+            table.expert_combine_backward(stream(), {.dy = dy,
+                                                     .x = rows,
+                                                     .row_of_slot = r.row_of_slot,
+                                                     .weights = r.weights,
+                                                     .dx = dx,
+                                                     .dweights = dweights});
             return std::vector<Tensor>{rows, y, plain, dx, dweights};
           },
           format.tolerance, "experts of width " + std::to_string(channels));

@@ -4,7 +4,6 @@
 #include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/formats.h"
-
 #include "kernels/cpu/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/norm.cc"
@@ -58,9 +57,8 @@ void norm_forward_rows(const NormForwardArgs& args) {
     if (args.residual) {
       const T* residual = args.residual.data<T>() + first;
       T* sum = args.sum.data<T>() + first;
-      for_vectors(channels, [&](size_t i, size_t n) HWY_ATTR {
-        store_n(hn::Add(load_n(s + i, n), load_n(residual + i, n)), sum + i, n);
-      });
+      for_vectors(channels, [&](size_t i, size_t n)
+                                HWY_ATTR { store_n(hn::Add(load_n(s + i, n), load_n(residual + i, n)), sum + i, n); });
       s = sum;
     }
     float mean = is_layer ? sum_row(s, channels) / static_cast<float>(channels) : 0.0f;
@@ -75,8 +73,8 @@ void norm_forward_rows(const NormForwardArgs& args) {
 // Adds this row's dy * n to dweight and dy to dbias (when given), and writes ds = rstd * (g - mean(g) - n mean(g n))
 // (+ dsum), where n is the normalised row and g = dy * weight; rms has no mean(g).
 template <class T>
-void norm_backward_row(const T* dy, const T* dsum, const T* s, const float* weight, float mean, float rstd, bool is_layer,
-                       T* ds, float* dweight, float* dbias, size_t channels) {
+void norm_backward_row(const T* dy, const T* dsum, const T* s, const float* weight, float mean, float rstd,
+                       bool is_layer, T* ds, float* dweight, float* dbias, size_t channels) {
   Floats m = set(mean), r = set(rstd), g_sum = zero(), gn_sum = zero();
   for_vectors(channels, [&](size_t i, size_t n) HWY_ATTR {
     Floats d = load_n(dy + i, n);  // 0 beyond n, so the sums need no mask
@@ -119,8 +117,9 @@ void norm_backward_rows(const NormBackwardArgs& args, float* parts) {
     for (int64_t r = cut.begin(part); r < cut.end(part); ++r) {
       size_t first = static_cast<size_t>(r) * channels;
       norm_backward_row(args.dy.data<T>() + first, args.dsum ? args.dsum.data<T>() + first : nullptr,
-                        args.s.data<T>() + first, args.weight.data<float>(), is_layer ? args.mean.data<float>()[r] : 0.0f,
-                        args.rstd.data<float>()[r], is_layer, args.ds.data<T>() + first, dweight, dbias, channels);
+                        args.s.data<T>() + first, args.weight.data<float>(),
+                        is_layer ? args.mean.data<float>()[r] : 0.0f, args.rstd.data<float>()[r], is_layer,
+                        args.ds.data<T>() + first, dweight, dbias, channels);
     }
   });
   add_parts(parts, cut.count, stride, args.dweight.data<float>(), channels);

@@ -75,7 +75,9 @@ TEST(CpuNorm, ARowDoesNotDependOnTheOthers) {
   for (const Format& format : kFormats) {
     Tensor x = random_tensor({37, 130}, format.dtype, 1), weight = random_tensor({130}, DType::f32, 2);
     auto run = [&](const Tensor& rows) {
-      NormForwardArgs args{.x = rows, .weight = weight, .y = empty_tensor(rows.shape(), format.dtype),
+      NormForwardArgs args{.x = rows,
+                           .weight = weight,
+                           .y = empty_tensor(rows.shape(), format.dtype),
                            .rstd = empty_tensor({rows.size(0)}, DType::f32)};
       cpu_table()->norm_forward(stream(), args);
       return args.y;
@@ -89,21 +91,33 @@ TEST(CpuHeadNorm, ForwardAndBackwardMatchReference) {
   for (const Format& format : kFormats) {
     for (int64_t dim : {8, 20, 64, 128}) {
       int64_t width = (kHeads + 2 * kKvHeads) * dim;
-      Tensor qkv = random_tensor({kTokens, width}, format.dtype, 1), dout = random_tensor({kTokens, width}, format.dtype, 2);
+      Tensor qkv = random_tensor({kTokens, width}, format.dtype, 1),
+             dout = random_tensor({kTokens, width}, format.dtype, 2);
       Tensor q_weight = random_tensor({dim}, DType::f32, 3), k_weight = random_tensor({dim}, DType::f32, 4);
       Tensor rstd = empty_tensor({kTokens, kHeads + kKvHeads}, DType::f32);
       auto forward = [&](const KernelTable& table) {
-        HeadNormForwardArgs args{.num_heads = kHeads, .num_kv_heads = kKvHeads, .head_dim = dim, .qkv = qkv,
-                                 .q_weight = q_weight, .k_weight = k_weight,
-                                 .out = empty_tensor(qkv.shape(), format.dtype), .rstd = rstd};
+        HeadNormForwardArgs args{.num_heads = kHeads,
+                                 .num_kv_heads = kKvHeads,
+                                 .head_dim = dim,
+                                 .qkv = qkv,
+                                 .q_weight = q_weight,
+                                 .k_weight = k_weight,
+                                 .out = empty_tensor(qkv.shape(), format.dtype),
+                                 .rstd = rstd};
         table.head_norm_forward(stream(), args);
         return std::vector<Tensor>{args.out, clone(rstd)};
       };
       check_against_reference(forward, format.tolerance, "head norm of " + std::to_string(dim));
       check_against_reference(
           [&](const KernelTable& table) {
-            HeadNormBackwardArgs args{.num_heads = kHeads, .num_kv_heads = kKvHeads, .head_dim = dim, .dout = dout,
-                                      .qkv = qkv, .q_weight = q_weight, .k_weight = k_weight, .rstd = rstd,
+            HeadNormBackwardArgs args{.num_heads = kHeads,
+                                      .num_kv_heads = kKvHeads,
+                                      .head_dim = dim,
+                                      .dout = dout,
+                                      .qkv = qkv,
+                                      .q_weight = q_weight,
+                                      .k_weight = k_weight,
+                                      .rstd = rstd,
                                       .dqkv = empty_tensor(qkv.shape(), format.dtype),
                                       .dq_weight = random_tensor({dim}, DType::f32, 5),
                                       .dk_weight = random_tensor({dim}, DType::f32, 6)};

@@ -3,7 +3,6 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/formats.h"
-
 #include "kernels/cpu/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/optimizer.cc"
@@ -16,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace sinter::kernels::cpu {
 namespace HWY_NAMESPACE {
 
-constexpr size_t kChunk = 1024;      // elements in a buffer
+constexpr size_t kChunk = 1024;        // elements in a buffer
 constexpr int64_t kPiece = 16 * 1024;  // elements handed to a thread at a time
 
 // A chunk of a tensor as floats: the tensor's own memory when it is f32, else a converted copy.
@@ -65,9 +64,10 @@ void round_stochastic(float* values, const uint32_t* bits, int shift, size_t cou
 }
 
 // factors: of the gradient, 1 / (1 - beta1^step), 1 / sqrt(1 - beta2^step)
-HWY_INLINE void adamw_chunk(const AdamwArgs& args, const float* factors, float* p, const float* grad, float* m, float* v,
-                            size_t count) {
-  Floats beta1 = set(args.beta1), beta2 = set(args.beta2), rest1 = set(1.0f - args.beta1), rest2 = set(1.0f - args.beta2);
+HWY_INLINE void adamw_chunk(const AdamwArgs& args, const float* factors, float* p, const float* grad, float* m,
+                            float* v, size_t count) {
+  Floats beta1 = set(args.beta1), beta2 = set(args.beta2), rest1 = set(1.0f - args.beta1),
+         rest2 = set(1.0f - args.beta2);
   Floats scale = set(factors[0]), c1 = set(factors[1]), c2 = set(factors[2]);
   Floats lr = set(args.lr), eps = set(args.eps), decay = set(args.weight_decay);
   for_vectors(count, [&](size_t i, size_t n) HWY_ATTR {

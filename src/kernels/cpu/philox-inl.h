@@ -31,7 +31,8 @@ HWY_INLINE void multiply_wide(Uints a, uint32_t factor, Uints& high, Uints& low)
 HWY_INLINE void philox_vector(const base::CounterRng& rng, uint64_t first, uint32_t* out) {
   Uints c0 = hn::Add(hn::Set(kUints, static_cast<uint32_t>(first)), hn::Iota(kUints, 0));
   Uints c1 = hn::Set(kUints, static_cast<uint32_t>(first >> 32));
-  Uints c2 = hn::Set(kUints, static_cast<uint32_t>(rng.stream)), c3 = hn::Set(kUints, static_cast<uint32_t>(rng.stream >> 32));
+  Uints c2 = hn::Set(kUints, static_cast<uint32_t>(rng.stream)),
+        c3 = hn::Set(kUints, static_cast<uint32_t>(rng.stream >> 32));
   uint32_t k0 = static_cast<uint32_t>(rng.seed), k1 = static_cast<uint32_t>(rng.seed >> 32);
   for (int round = 0; round < 10; ++round) {
     Uints high0, low0, high1, low1;
@@ -46,7 +47,8 @@ HWY_INLINE void philox_vector(const base::CounterRng& rng, uint64_t first, uint3
 }
 #endif
 
-// out[i] = rng.bits(first + i) for i < count. `out` needs room for count + 8 + 4 kLanes words; returns where element 0 lies.
+// out[i] = rng.bits(first + i) for i < count. `out` needs room for count + 8 + 4 kLanes words; returns where element 0
+// lies.
 inline const uint32_t* random_bits(const base::CounterRng& rng, uint64_t first, size_t count, uint32_t* out) {
   uint64_t block = first >> 2, last = (first + count + 3) >> 2;
   uint32_t* p = out;

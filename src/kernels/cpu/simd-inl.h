@@ -71,7 +71,8 @@ HWY_INLINE void store(Floats v, f16* p) {
   }
 }
 
-// ---- `n` elements, n <= kLanes; the lanes beyond read as 0 and are not written ----------------------------------------
+// ---- `n` elements, n <= kLanes; the lanes beyond read as 0 and are not written
+// ----------------------------------------
 template <class T>
 HWY_INLINE Floats load_n(const T* p, size_t n) {
   if (kIsScalar || n == kLanes) return load(p);

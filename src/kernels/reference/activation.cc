@@ -26,7 +26,8 @@ ValueAndSlope activate(spec::Activation kind, double x) {
       double slope = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * kRoot * (1.0 + 3.0 * kCubic * x * x);
       return {0.5 * x * (1.0 + t), slope};
     }
-    case spec::Activation::relu: break;
+    case spec::Activation::relu:
+      break;
   }
   return {x > 0 ? x : 0.0, x > 0 ? 1.0 : 0.0};
 }

@@ -7,8 +7,9 @@ namespace {
 // The row of a table that `indices[t]` names.
 int64_t row_of(const Tensor& indices, int64_t t, const Tensor& table, const char* what) {
   int64_t row = indices.data<int32_t>()[t];
-  SINTER_CHECK(row >= 0 && row < table.size(0), "[embedding] {} {} at place {} of the batch; the table has rows 0 to {}", what,
-               row, t, table.size(0) - 1);
+  SINTER_CHECK(row >= 0 && row < table.size(0),
+               "[embedding] {} {} at place {} of the batch; the table has rows 0 to {}", what, row, t,
+               table.size(0) - 1);
   return row;
 }
 

@@ -20,18 +20,29 @@ class FloatView {
 
   double operator[](int64_t i) const {
     switch (dtype_) {
-      case base::DType::f32: return static_cast<const float*>(data_)[i];
-      case base::DType::bf16: return static_cast<float>(static_cast<const base::bf16*>(data_)[i]);
-      case base::DType::f16: return static_cast<float>(static_cast<const base::f16*>(data_)[i]);
-      default: return static_cast<const double*>(data_)[i];
+      case base::DType::f32:
+        return static_cast<const float*>(data_)[i];
+      case base::DType::bf16:
+        return static_cast<float>(static_cast<const base::bf16*>(data_)[i]);
+      case base::DType::f16:
+        return static_cast<float>(static_cast<const base::f16*>(data_)[i]);
+      default:
+        return static_cast<const double*>(data_)[i];
     }
   }
   void set(int64_t i, double value) const {
     switch (dtype_) {
-      case base::DType::f32: static_cast<float*>(data_)[i] = static_cast<float>(value); return;
-      case base::DType::bf16: static_cast<base::bf16*>(data_)[i] = base::bf16(static_cast<float>(value)); return;
-      case base::DType::f16: static_cast<base::f16*>(data_)[i] = base::f16(static_cast<float>(value)); return;
-      default: static_cast<double*>(data_)[i] = value;
+      case base::DType::f32:
+        static_cast<float*>(data_)[i] = static_cast<float>(value);
+        return;
+      case base::DType::bf16:
+        static_cast<base::bf16*>(data_)[i] = base::bf16(static_cast<float>(value));
+        return;
+      case base::DType::f16:
+        static_cast<base::f16*>(data_)[i] = base::f16(static_cast<float>(value));
+        return;
+      default:
+        static_cast<double*>(data_)[i] = value;
     }
   }
   void add(int64_t i, double value) const { set(i, (*this)[i] + value); }

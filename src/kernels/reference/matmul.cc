@@ -63,8 +63,8 @@ void matmul(Stream&, const MatmulArgs& args) {
     } else {  // c[rows] = a[rows] b[e]
       int64_t k = args.a.size(-1);
       Product product{read_block(a, first * k, rows, k, false),
-                      read_block(b, e * n * k, args.transpose_b ? n : k, args.transpose_b ? k : n, args.transpose_b), rows,
-                      n, k};
+                      read_block(b, e * n * k, args.transpose_b ? n : k, args.transpose_b ? k : n, args.transpose_b),
+                      rows, n, k};
       product.write(c, first * n, bias, args.alpha, args.accumulate);
     }
   }
