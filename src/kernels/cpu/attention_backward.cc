@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/cpu.h"
@@ -76,51 +77,31 @@ class Backward {
   static constexpr int64_t kSquare = kTileKeys * kTileKeys;
 
   void take_scratch() {
-    int64_t rows = blocks_ * kTileKeys;
-    struct Part {
-      void** at;
-      int64_t size;
-    };
-    void *queries_t, *douts_t, *queries, *douts, *dqueries, *dkeys, *dvalues, *lse, *delta, *buffer, *stack, *keys,
-        *keys_t, *values, *scores, *dscores, *factors, *dfactors, *dstack, *kept;
-    Part parts[] = {{&queries_t, rows * units_},
-                    {&douts_t, rows * units_},
-                    {&queries, rows * units_},
-                    {&douts, rows * units_},
-                    {&dqueries, rows * padded_dim_},
-                    {&dkeys, rows * padded_dim_},
-                    {&dvalues, rows * padded_dim_},
-                    {&lse, rows},
-                    {&delta, rows},
-                    {&buffer, kTileKeys * padded_dim_},
-                    {&stack, kTileKeys * units_},
-                    {&keys, kTileKeys * units_},
-                    {&keys_t, kTileKeys * units_},
-                    {&values, kTileKeys * units_},
-                    {&scores, kSquare},
-                    {&dscores, kSquare},
-                    {&factors, kSquare},
-                    {&dfactors, kSquare},
-                    {&dstack, kSquare},
-                    {&kept, 2 * kSquare}};
-    int64_t total = 0;
-    for (const Part& part : parts) total += round_up(part.size, 16);
-    uint32_t* next = attention_scratch(total);
-    for (const Part& part : parts) {
-      *part.at = next;
-      next += round_up(part.size, 16);
-    }
-    queries_t_ = static_cast<Unit*>(queries_t), douts_t_ = static_cast<Unit*>(douts_t);
-    queries_ = static_cast<Unit*>(queries), douts_ = static_cast<Unit*>(douts);
-    dqueries_ = static_cast<float*>(dqueries), dkeys_ = static_cast<float*>(dkeys),
-    dvalues_ = static_cast<float*>(dvalues);
-    lse_ = static_cast<float*>(lse), delta_ = static_cast<float*>(delta);
-    buffer_ = static_cast<Unit*>(buffer), stack_ = static_cast<Unit*>(stack), keys_ = static_cast<Unit*>(keys);
-    keys_t_ = static_cast<Unit*>(keys_t), values_ = static_cast<Unit*>(values);
-    scores_ = static_cast<float*>(scores), dscores_ = static_cast<float*>(dscores);
-    factors_ = static_cast<Unit*>(factors), dfactors_ = static_cast<Unit*>(dfactors),
-    dstack_ = static_cast<Unit*>(dstack);
-    kept_ = static_cast<float*>(kept);
+    int64_t rows = blocks_ * kTileKeys, tile = kTileKeys * units_;
+    uint32_t* next = attention_scratch(4 * rows * units_ + 3 * rows * padded_dim_ + 2 * rows + kTileKeys * padded_dim_ +
+                                       4 * tile + 7 * kSquare);
+    auto units = [&](int64_t count) { return reinterpret_cast<Unit*>(std::exchange(next, next + count)); };
+    auto floats = [&](int64_t count) { return reinterpret_cast<float*>(std::exchange(next, next + count)); };
+    queries_t_ = units(rows * units_);
+    douts_t_ = units(rows * units_);
+    queries_ = units(rows * units_);
+    douts_ = units(rows * units_);
+    dqueries_ = floats(rows * padded_dim_);
+    dkeys_ = floats(rows * padded_dim_);
+    dvalues_ = floats(rows * padded_dim_);
+    lse_ = floats(rows);
+    delta_ = floats(rows);
+    buffer_ = units(kTileKeys * padded_dim_);  // units of a tile, or floats of one
+    stack_ = units(tile);
+    keys_ = units(tile);
+    keys_t_ = units(tile);
+    values_ = units(tile);
+    scores_ = floats(kSquare);
+    dscores_ = floats(kSquare);
+    factors_ = units(kSquare);
+    dfactors_ = units(kSquare);
+    dstack_ = units(kSquare);
+    kept_ = floats(2 * kSquare);  // by key, and as drawn
   }
 
   int64_t rows_in(int64_t block) const { return std::min(kTileKeys, count_ - block * kTileKeys); }
