@@ -92,6 +92,8 @@ void run_search(SearchOptions& o) {
   r.model = plan::resolve_model(o.model).spec;
   r.cluster = make_cluster(o.cluster);
   r.format = plan::parse_format(o.format);
+  if (r.format == plan::Format::fp32 || r.format == plan::Format::tf32) r.base.compute = base::DType::f32;
+  if (r.format == plan::Format::fp16) r.base.compute = base::DType::f16;
   r.base.main_gradients = base::parse_dtype(o.gradients);
   r.base.offload.optimizer = o.offload_optimizer;
   if (!o.recompute.empty()) r.recompute = {spec::parse_recompute(o.recompute)};
