@@ -38,12 +38,14 @@ Muon::Muon(const spec::OptimizerRecipe& recipe, models::ParameterStore& store)
       largest_side = std::max(largest_side, std::min(part.rows, info.shape[-1]));
     }
   }
-  auto scratch = [&](int64_t count) { return Tensor(device.allocator(), {count}, DType::f32); };
+  // The iterations forgive rounding, so they run in the compute format.
+  const DType dtype = store.options().compute;
+  auto scratch = [&](int64_t count) { return Tensor(device.allocator(), {count}, dtype); };
   direction_ = scratch(largest);
   next_ = scratch(largest);
   gram_ = scratch(largest_side * largest_side);
   square_ = scratch(largest_side * largest_side);
-  norm_ = scratch(1);
+  norm_ = Tensor(device.allocator(), {1}, DType::f32);
 }
 
 size_t Muon::bytes() const {
@@ -76,8 +78,8 @@ void Muon::update_matrix(const Tensor& master, const Tensor& grad, const Tensor&
   const int64_t rows = master.size(0), columns = master.size(1);
   Tensor d = matrix_in(direction_, rows, columns);
   kernels_.axpby(stream_, {.x = grad, .y = momentum, .alpha = (1 - mu) * grad_scale, .beta = mu});
-  kernels_.axpby(stream_, {.x = grad, .y = d, .alpha = (1 - mu) * grad_scale, .beta = 0});
-  kernels_.axpby(stream_, {.x = momentum, .y = d, .alpha = mu, .beta = 1});
+  kernels_.axpby(stream_, {.x = momentum, .y = d, .alpha = mu, .beta = 0});
+  kernels_.axpby(stream_, {.x = grad, .y = d, .alpha = (1 - mu) * grad_scale, .beta = 1});
   orthogonalize(d);
   const float size = std::sqrt(std::max(1.0f, static_cast<float>(rows) / static_cast<float>(columns)));
   const float keep = 1 - lr * static_cast<float>(recipe_.weight_decay);

@@ -38,7 +38,7 @@ class Muon {
   core::Stream& stream_;
   const kernels::KernelTable& kernels_;
   std::vector<State> states_;
-  core::Tensor direction_, next_;  // of the largest matrix
+  core::Tensor direction_, next_;  // of the largest matrix; these four in the compute format
   core::Tensor gram_, square_;     // of the largest smaller side, squared
   core::Tensor norm_;              // (1)
 };

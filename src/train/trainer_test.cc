@@ -174,6 +174,7 @@ TEST_F(TrainerTest, FamiliesExpertsExtraHeadsAndDropoutTrainAndResume) {
       {"model.family=gpt2", "model.kv_heads=0", "model.dropout=0.1"},
       {"model.family=qwen3_moe", "model.experts=4", "train.recompute=full"},
       {"model.mtp_heads=1", "train.recompute=selective"},
+      {"train.precision=bf16", "optimizer.kind=muon", "optimizer.muon_lr=0.01"},
       {"train.precision=bf16", "train.ramp_from_tokens=192", "train.ramp_steps=3", "train.batch_tokens=768"}};
   for (size_t v = 0; v < variants.size(); ++v) {
     std::vector<std::string> overrides = variants[v];
