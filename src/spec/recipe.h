@@ -79,7 +79,7 @@ struct TrainRecipe {
 enum class OptimizerKind { sgd, adam, adamw, muon };
 
 struct OptimizerRecipe {
-  OptimizerKind kind = OptimizerKind::adamw;  // adam adds decay to the gradient's place: none here; muon = Muon + AdamW
+  OptimizerKind kind = OptimizerKind::adamw;  // adam: without weight decay; muon: with AdamW for the rest
   double lr = 3e-4;
   double beta1 = 0.9;
   double beta2 = 0.95;
