@@ -22,10 +22,10 @@ using core::Tensor;
 
 constexpr int64_t kSequences = 4;
 
-core::HostBatch random_batch(int64_t length, int64_t vocab) {
+core::HostBatch random_batch(int64_t sequences, int64_t length, int64_t vocab) {
   core::HostBatch batch;
   base::CounterRng rng{1, 2};
-  for (int64_t s = 0; s < kSequences; ++s) {
+  for (int64_t s = 0; s < sequences; ++s) {
     std::vector<int32_t> tokens;
     for (int64_t t = 0; t < length; ++t) {
       uint64_t draw = rng.bits(static_cast<uint64_t>(s * length + t));
@@ -40,9 +40,9 @@ core::HostBatch random_batch(int64_t length, int64_t vocab) {
 // Weights, optimizer state and planned activations of a run, as a trainer holds them.
 class StepRunner {
  public:
-  StepRunner(const spec::ModelSpec& spec, DType compute, int64_t length)
+  StepRunner(const spec::ModelSpec& spec, DType compute, int64_t sequences, int64_t length)
       : device_(core::runtime({})),
-        host_(random_batch(length, spec.vocab_size)),
+        host_(random_batch(sequences, length, spec.vocab_size)),
         store_(spec, {.compute = compute, .trains = true}),
         model_(spec, store_),
         arena_(device_.allocator(), plan(spec, compute)) {
@@ -115,54 +115,63 @@ class StepRunner {
   int64_t num_steps_ = 0;
 };
 
-// Percent of `seconds` spent in kernels whose name begins so.
-double percent_in(const std::vector<KernelTime>& times, std::initializer_list<const char*> beginnings, double seconds) {
+// Seconds spent in kernels whose name begins so.
+double seconds_in(const std::vector<KernelTime>& times, std::initializer_list<const char*> beginnings) {
   double sum = 0;
   for (const KernelTime& time : times) {
     for (const char* beginning : beginnings) {
       if (time.name.rfind(beginning, 0) == 0) sum += time.seconds;
     }
   }
-  return 100 * sum / seconds;
+  return sum;
 }
 
 std::vector<Cell> measure(const spec::ModelSpec& spec, DType dtype, int64_t length, const Ceilings& ceilings,
                           const Options& options) {
-  StepRunner runner(spec, dtype, length);
+  StepSample s = sample_train_step(spec, dtype, kSequences, length, 8 * options.case_seconds);
+  double parameters = static_cast<double>(spec::count_parameters(spec).total);
+  double flops_per_token = 6 * parameters + 6 * static_cast<double>(spec.num_layers * length * spec.hidden);
+  double rate = flops_per_token * s.tokens / s.seconds;
+  auto percent = [&](double seconds) { return 100 * seconds / s.seconds; };
+  return {std::string(base::dtype_name(dtype)),
+          static_cast<double>(kSequences),
+          static_cast<double>(length),
+          1e3 * s.seconds,
+          s.tokens / s.seconds,
+          rate / 1e9,
+          100 * rate / (dtype == DType::f32 ? ceilings.fp32_flops : ceilings.bf16_flops),
+          percent(s.matmul),
+          percent(s.attention),
+          percent(s.loss),
+          percent(s.optimizer),
+          percent(s.other())};
+}
+
+}  // namespace
+
+StepSample sample_train_step(const spec::ModelSpec& spec, DType dtype, int64_t sequences, int64_t length,
+                             double seconds) {
+  StepRunner runner(spec, dtype, sequences, length);
   runner.step();
-  double best = 1e300, begin = now_seconds();
-  std::vector<KernelTime> times;
-  for (int i = 0; i < 2 || now_seconds() - begin < 8 * options.case_seconds; ++i) {
+  StepSample best;
+  best.tokens = static_cast<double>(runner.num_tokens());
+  best.seconds = 1e300;
+  double begin = now_seconds();
+  for (int i = 0; i < 2 || now_seconds() - begin < seconds; ++i) {
     reset_kernel_times();
     double start = now_seconds();
     runner.step();
     double taken = now_seconds() - start;
-    if (taken >= best) continue;
-    best = taken;
-    times = kernel_times();
+    if (taken >= best.seconds) continue;
+    std::vector<KernelTime> times = kernel_times();
+    best.seconds = taken;
+    best.matmul = seconds_in(times, {"matmul"});
+    best.attention = seconds_in(times, {"attention"});
+    best.loss = seconds_in(times, {"cross_entropy"});
+    best.optimizer = seconds_in(times, {"adamw", "sum_squares"});
   }
-  double tokens = static_cast<double>(runner.num_tokens());
-  double parameters = static_cast<double>(spec::count_parameters(spec).total);
-  double flops_per_token = 6 * parameters + 6 * static_cast<double>(spec.num_layers * length * spec.hidden);
-  double rate = flops_per_token * tokens / best;
-  double matmul = percent_in(times, {"matmul"}, best), attention = percent_in(times, {"attention"}, best);
-  double loss = percent_in(times, {"cross_entropy"}, best),
-         optimizer = percent_in(times, {"adamw", "sum_squares"}, best);
-  return {std::string(base::dtype_name(dtype)),
-          static_cast<double>(kSequences),
-          static_cast<double>(length),
-          1e3 * best,
-          tokens / best,
-          rate / 1e9,
-          100 * rate / (dtype == DType::f32 ? ceilings.fp32_flops : ceilings.bf16_flops),
-          matmul,
-          attention,
-          loss,
-          optimizer,
-          100 - matmul - attention - loss - optimizer};
+  return best;
 }
-
-}  // namespace
 
 Report bench_train_step(const Options& options) {
   Ceilings ceilings = measure_ceilings();

@@ -1,9 +1,21 @@
 // One optimizer step of GPT-2 124M on random tokens, in fp32 and bf16: tokens/s, GFLOP/s over model FLOPs
 // (6 N + 6 L T C per token), the share of the machine's ceiling, and where the time goes.
 #pragma once
+#include "base/dtype.h"
 #include "bench/report.h"
+#include "spec/model_spec.h"
 
 namespace sinter::bench {
+
+// The best of the steps run, and where its time went (seconds).
+struct StepSample {
+  double tokens = 0, seconds = 0;
+  double matmul = 0, attention = 0, loss = 0, optimizer = 0;
+  double other() const { return seconds - matmul - attention - loss - optimizer; }
+};
+// Steps (one micro-batch, AdamW, clipping) of `sequences` x `length` random tokens for about `seconds` of time.
+StepSample sample_train_step(const spec::ModelSpec& spec, base::DType dtype, int64_t sequences, int64_t length,
+                             double seconds);
 
 Report bench_train_step(const Options&);
 

@@ -1,14 +1,18 @@
 // `sinter plan MODEL`: parameters, FLOPs, memory, time and cost; and its subcommands.
+#include "cli/plan.h"
+
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "cli/plan.h"
+#include "bench/measure_device.h"
 #include "cli/plan_report.h"
 #include "cli/plan_verbs.h"
 #include "cli/verbs.h"
@@ -28,21 +32,28 @@ struct PlanOptions {
   plan::LayoutWish wish;
   int64_t seq_len = 0, batch = 0;
   double pue = 1;
-  bool json = false, explain = false;
+  std::string measured_name = "this-machine";
+  bool json = false, explain = false, measure = false;
 };
 
 void print_parameters(const spec::ModelSpec& spec, json& out, bool as_json, std::vector<ExplainedLine>& why) {
   spec::ParameterCounts counts = spec::count_parameters(spec);
-  out["parameters"] = {{"total", counts.total}, {"active", counts.active}, {"embedding", counts.embedding}, {"position", counts.position},
+  out["parameters"] = {{"total", counts.total},
+                       {"active", counts.active},
+                       {"embedding", counts.embedding},
+                       {"position", counts.position},
                        {"head", counts.head}};
   for (const plan::FormulaCount& f : plan::parameter_formulas(spec)) {
     out["parameter_formulas"].push_back({{"name", f.name}, {"formula", f.formula}, {"value", f.value}});
-    why.push_back({"parameters by formula: " + f.name, f.formula, "", base::format_grouped(static_cast<int64_t>(f.value))});
+    why.push_back(
+        {"parameters by formula: " + f.name, f.formula, "", base::format_grouped(static_cast<int64_t>(f.value))});
   }
   if (as_json) return;
   base::Table table({"parameters", "count", "share"});
   auto row = [&](const char* name, int64_t n) {
-    if (n > 0) table.add_row({name, base::format_grouped(n), fmt::format("{:.1f} %", 100.0 * static_cast<double>(n) / static_cast<double>(counts.total))});
+    if (n > 0)
+      table.add_row({name, base::format_grouped(n),
+                     fmt::format("{:.1f} %", 100.0 * static_cast<double>(n) / static_cast<double>(counts.total))});
   };
   row("total", counts.total);
   if (counts.active != counts.total) row("active per token", counts.active);
@@ -53,19 +64,27 @@ void print_parameters(const spec::ModelSpec& spec, json& out, bool as_json, std:
   fmt::print("{}\n", table.to_string());
 }
 
-void print_flops(const spec::ModelSpec& spec, double seq_len, json& out, bool as_json, std::vector<ExplainedLine>& why) {
+void print_flops(const spec::ModelSpec& spec, double seq_len, json& out, bool as_json,
+                 std::vector<ExplainedLine>& why) {
   plan::FlopBasis basis = plan::make_flop_basis(spec);
   base::Table table({"convention", "GFLOP per token", "attention", "counts", "formula"});
   for (const plan::FlopConvention& c : plan::flop_conventions()) {
     plan::FlopsPerToken f = plan::train_flops_per_token(basis, seq_len, c);
-    out["flops_per_token"][std::string(c.name)] = {{"total", f.total()}, {"attention", f.attention}, {"forward", plan::forward_flops_per_token(basis, seq_len, c).total()}};
-    table.add_row({std::string(c.name), fmt::format("{:.3f}", f.total() / 1e9), fmt::format("{:.1f} %", 100 * f.attention / f.total()),
-                   c.counts_hardware ? "hardware" : "model", "C = " + std::string(c.formula)});
+    out["flops_per_token"][std::string(c.name)] = {
+        {"total", f.total()},
+        {"attention", f.attention},
+        {"forward", plan::forward_flops_per_token(basis, seq_len, c).total()}};
+    table.add_row({std::string(c.name), fmt::format("{:.3f}", f.total() / 1e9),
+                   fmt::format("{:.1f} %", 100 * f.attention / f.total()), c.counts_hardware ? "hardware" : "model",
+                   "C = " + std::string(c.formula)});
     why.push_back({fmt::format("training FLOPs per token ({})", c.name), std::string(c.formula),
-                   fmt::format("{:.6g} + {:g} x {:g} x {:g}", f.parameters, c.attention_factor, basis.attention_width, plan::attended_keys(basis, seq_len)),
+                   fmt::format("{:.6g} + {:g} x {:g} x {:g}", f.parameters, c.attention_factor, basis.attention_width,
+                               plan::attended_keys(basis, seq_len)),
                    fmt::format("{:.6g}", f.total())});
   }
-  if (!as_json) fmt::print("Training FLOPs per token at {} tokens of context (forward: one third)\n{}\n", seq_len, table.to_string());
+  if (!as_json)
+    fmt::print("Training FLOPs per token at {} tokens of context (forward: one third)\n{}\n", seq_len,
+               table.to_string());
 }
 
 plan::TrainingRequest make_request(const PlanOptions& o, const spec::ModelSpec& spec, int64_t seq_len) {
@@ -76,8 +95,13 @@ plan::TrainingRequest make_request(const PlanOptions& o, const spec::ModelSpec& 
   r.format = plan::parse_format(o.format);
   r.wish = o.wish;
   if (!o.recompute.empty()) r.wish.recompute = spec::parse_recompute(o.recompute);
-  for (auto [value, flag] : {std::pair{o.wish.tp, "--tp"}, {o.wish.pp, "--pp"}, {o.wish.cp, "--cp"}, {o.wish.ep, "--ep"},
-                             {o.wish.micro_batch, "--micro-batch"}, {o.wish.shard, "--shard"}, {o.batch, "--batch"}}) {
+  for (auto [value, flag] : {std::pair{o.wish.tp, "--tp"},
+                             {o.wish.pp, "--pp"},
+                             {o.wish.cp, "--cp"},
+                             {o.wish.ep, "--ep"},
+                             {o.wish.micro_batch, "--micro-batch"},
+                             {o.wish.shard, "--shard"},
+                             {o.batch, "--batch"}}) {
     if (value < 0) base::fail_usage("{} is {}; the least is 1", flag, value);
   }
   r.seq_len = seq_len;
@@ -96,8 +120,9 @@ void run_plan(const PlanOptions& o) {
   json out{{"model", model.name}, {"family", spec::family_name(m.family)}};
   std::vector<ExplainedLine> why;
   if (!o.json) {
-    fmt::print("{} ({}): {} layers, hidden {}, {} heads, {} KV heads, ffn {}, vocab {}\n\n", model.name, spec::family_name(m.family), m.num_layers,
-               m.hidden, m.num_heads, m.num_kv_heads, m.moe.num_experts > 0 ? m.moe.ffn : m.ffn, m.vocab_size);
+    fmt::print("{} ({}): {} layers, hidden {}, {} heads, {} KV heads, ffn {}, vocab {}\n\n", model.name,
+               spec::family_name(m.family), m.num_layers, m.hidden, m.num_heads, m.num_kv_heads,
+               m.moe.num_experts > 0 ? m.moe.ffn : m.ffn, m.vocab_size);
   }
   print_parameters(m, out, o.json, why);
   print_flops(m, static_cast<double>(seq_len), out, o.json, why);
@@ -119,16 +144,50 @@ void run_plan(const PlanOptions& o) {
   if (o.explain) print_explanation(why);
 }
 
+// Benchmarks this machine and adds it to the user's hardware file, where load_hardware finds it.
+void run_measure(const PlanOptions& o) {
+  const std::string path = o.cluster.hardware.empty() ? plan::user_hardware_path() : o.cluster.hardware;
+  std::string before;
+  plan::HardwareTable own;
+  if (std::filesystem::exists(path)) {
+    before = base::read_file(path);
+    own.add_toml(before, path);
+  }
+  if (!o.json) fmt::print("Measuring this machine; this takes up to a minute.\n");
+  bench::MeasuredDevice measured = bench::measure_device(o.measured_name, {});
+  const auto same = [&](const plan::Device& d) { return d.name == o.measured_name; };
+  std::string text = before;
+  if (std::any_of(own.devices.begin(), own.devices.end(), same)) {  // replace it: write the file's entries anew
+    std::erase_if(own.devices, same);
+    text.clear();
+    for (const plan::Device& d : own.devices) text += plan::device_toml(d) + "\n";
+    if (!own.networks.empty())
+      base::fail("'{}' has networks and a device '{}' already; remove that device, or choose another --name", path,
+                 o.measured_name);
+  }
+  if (!text.empty() && text.back() != '\n') text += '\n';
+  text += plan::device_toml(measured.device);
+  std::filesystem::create_directories(std::filesystem::absolute(path).parent_path());
+  base::write_file_atomic(path, text);
+  if (o.json)
+    return print_json(
+        {{"file", path}, {"device", plan::device_toml(measured.device)}, {"steps", measured.report.to_json()}});
+  fmt::print("\n{}\n{}\nSaved in {}. Use it: sinter plan gpt2 --gpus {}\n", measured.report.to_text(),
+             plan::device_toml(measured.device), path, o.measured_name);
+}
+
 }  // namespace
 
 void add_plan(CLI::App& app) {
   auto o = std::make_shared<PlanOptions>();
   CLI::App* plan = app.add_subcommand("plan", "parameters, FLOPs, memory, time, cost, layouts, scaling laws");
   plan->add_option("model", o->model, "a model's name (see `plan models`), a Hugging Face folder or a config.json");
-  plan->add_option("--seq-len", o->seq_len, "sequence length (default: 4096, or the model's own limit where that is smaller)");
+  plan->add_option("--seq-len", o->seq_len,
+                   "sequence length (default: 4096, or the model's own limit where that is smaller)");
   add_cluster_options(*plan, o->cluster, "");
   plan->add_option("--tokens", o->tokens, "training tokens, such as 15.6T (default: 20 per parameter)");
-  plan->add_option("--batch", o->batch, "sequences per optimizer step (default: 0.5M to 4M tokens by the model's size)");
+  plan->add_option("--batch", o->batch,
+                   "sequences per optimizer step (default: 0.5M to 4M tokens by the model's size)");
   plan->add_option("--micro-batch", o->wish.micro_batch, "sequences per forward pass (default: chosen)");
   plan->add_option("--tp", o->wish.tp, "tensor parallel width (default: chosen)");
   plan->add_option("--pp", o->wish.pp, "pipeline stages (default: chosen)");
@@ -142,6 +201,8 @@ void add_plan(CLI::App& app) {
   plan->add_option("--grid", o->grid, "kg CO2 per kWh, or world, us, eu, france")->capture_default_str();
   plan->add_option("--pue", o->pue, "power of the building over power of the devices")->capture_default_str();
   plan->add_option("--html", o->html, "write one page of charts to this file");
+  plan->add_flag("--measure", o->measure, "benchmark this machine and save it as a device in your hardware file");
+  plan->add_option("--name", o->measured_name, "name of the measured device")->capture_default_str();
   plan->add_flag("--json", o->json, "print JSON");
   plan->add_flag("--explain", o->explain, "print each formula with the numbers put in");
   add_plan_devices(*plan);
@@ -155,7 +216,10 @@ void add_plan(CLI::App& app) {
   add_plan_simulate(*plan);
   plan->callback([plan, o] {
     if (!plan->get_subcommands().empty()) return;
-    if (o->model.empty()) base::fail_usage("name a model, for example `sinter plan llama-3.1-8b --gpus 8xH100`, or a subcommand (see --help)");
+    if (o->measure) return run_measure(*o);
+    if (o->model.empty())
+      base::fail_usage(
+          "name a model, for example `sinter plan llama-3.1-8b --gpus 8xH100`, or a subcommand (see --help)");
     run_plan(*o);
   });
 }

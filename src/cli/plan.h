@@ -34,7 +34,7 @@ void print_json(const nlohmann::json& value);
 // "$77.0M"
 std::string format_money(double dollars);
 
-void add_plan_devices(CLI::App& plan);    // devices, models
+void add_plan_devices(CLI::App& plan);  // devices, models
 void add_plan_scaling(CLI::App& plan);
 void add_plan_fit(CLI::App& plan);
 void add_plan_batch(CLI::App& plan);

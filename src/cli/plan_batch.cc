@@ -19,7 +19,8 @@ namespace {
 using nlohmann::json;
 
 struct BatchOptions {
-  std::string model, tokens, schedule, first = "1M", largest = "128M", law = std::string(plan::kDefaultLaw), critical = "minimax-01";
+  std::string model, tokens, schedule, first = "1M", largest = "128M", law = std::string(plan::kDefaultLaw),
+                                       critical = "minimax-01";
   std::vector<double> losses;
   std::string batch;
   bool json = false, explain = false;
@@ -27,7 +28,8 @@ struct BatchOptions {
 
 json stages_json(const std::vector<plan::BatchStage>& stages) {
   json out = json::array();
-  for (const plan::BatchStage& s : stages) out.push_back({{"from_tokens", s.from_tokens}, {"batch_tokens", s.batch_tokens}});
+  for (const plan::BatchStage& s : stages)
+    out.push_back({{"from_tokens", s.from_tokens}, {"batch_tokens", s.batch_tokens}});
   return out;
 }
 
@@ -68,8 +70,10 @@ void run_batch(const BatchOptions& o) {
     for (const plan::CriticalBatchLaw& c : plan::critical_batch_laws()) {
       row[std::string(c.name)] = c.at(loss);
       cells.push_back(base::format_count(c.at(loss)));
-      why.push_back({fmt::format("critical batch at loss {:.3f} ({})", loss, c.name), "scale (L / reference)^-exponent tokens",
-                     fmt::format("{:g} ({:.3f} / {:g})^-{:g}", c.scale, loss, c.reference, c.exponent), base::format_count(c.at(loss))});
+      why.push_back({fmt::format("critical batch at loss {:.3f} ({})", loss, c.name),
+                     "scale (L / reference)^-exponent tokens",
+                     fmt::format("{:g} ({:.3f} / {:g})^-{:g}", c.scale, loss, c.reference, c.exponent),
+                     base::format_count(c.at(loss))});
     }
     out["critical_batch"].push_back(row);
     table.add_row(cells);
@@ -91,19 +95,23 @@ void run_batch(const BatchOptions& o) {
   if (!o.batch.empty() && !losses.empty()) {
     double batch = plan::parse_count(o.batch, "--batch"), crit = critical.at(losses.back());
     plan::BatchCost cost = plan::cost_of_batch(batch, crit);
-    out["batch"] = {{"tokens", batch}, {"critical", crit}, {"steps_ratio", cost.steps_ratio}, {"tokens_ratio", cost.tokens_ratio}};
-    batch_text = fmt::format("A batch of {} against a critical {}: {:.2f} x the fewest steps, {:.2f} x the fewest tokens.\n",
-                             base::format_count(batch), base::format_count(crit), cost.steps_ratio, cost.tokens_ratio);
+    out["batch"] = {
+        {"tokens", batch}, {"critical", crit}, {"steps_ratio", cost.steps_ratio}, {"tokens_ratio", cost.tokens_ratio}};
+    batch_text =
+        fmt::format("A batch of {} against a critical {}: {:.2f} x the fewest steps, {:.2f} x the fewest tokens.\n",
+                    base::format_count(batch), base::format_count(crit), cost.steps_ratio, cost.tokens_ratio);
     why.push_back({"cost of the batch", "steps: 1 + B_crit / B; tokens: 1 + B / B_crit",
                    fmt::format("1 + {:.4g} / {:.4g}; 1 + {:.4g} / {:.4g}", crit, batch, batch, crit),
                    fmt::format("{:.3f}; {:.3f}", cost.steps_ratio, cost.tokens_ratio)});
   }
   if (o.json) return print_json(out);
   if (!losses.empty()) fmt::print("Critical batch size in tokens, by the name of the law\n{}", table.to_string());
-  if (parameters > 0) fmt::print("Losses by the scaling law '{}'; N = {} active parameters.\n", law.name, base::format_count(parameters));
+  if (parameters > 0)
+    fmt::print("Losses by the scaling law '{}'; N = {} active parameters.\n", law.name, base::format_count(parameters));
   if (!batch_text.empty()) fmt::print("{}", batch_text);
   if (!stages.empty()) {
-    fmt::print("\nBatch schedule over {} tokens{}\n", base::format_count(total), o.schedule.empty() ? fmt::format(" ({})", critical.name) : "");
+    fmt::print("\nBatch schedule over {} tokens{}\n", base::format_count(total),
+               o.schedule.empty() ? fmt::format(" ({})", critical.name) : "");
     print_stages(stages, total);
   }
   if (o.explain) print_explanation(why);
@@ -121,7 +129,8 @@ void add_plan_batch(CLI::App& plan) {
   c->add_option("--batch", o->batch, "a batch in tokens to compare with the critical one");
   c->add_option("--first", o->first, "first batch of a made schedule, tokens")->capture_default_str();
   c->add_option("--largest", o->largest, "largest batch of a made schedule, tokens")->capture_default_str();
-  c->add_option("--law", o->law, "scaling law for the loss: epoch, hoffmann, hoffmann-unrounded, kaplan")->capture_default_str();
+  c->add_option("--law", o->law, "scaling law for the loss: epoch, hoffmann, hoffmann-unrounded, kaplan")
+      ->capture_default_str();
   c->add_option("--critical", o->critical, "critical batch law: minimax-01, kaplan")->capture_default_str();
   c->add_flag("--json", o->json, "print JSON");
   c->add_flag("--explain", o->explain, "print each formula with the numbers put in");

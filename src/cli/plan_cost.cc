@@ -28,40 +28,53 @@ struct CostOptions {
   bool json = false, explain = false;
 };
 
-void run_cost_command(const CostOptions& o) {
-  plan::Cluster cluster = make_cluster(o.cluster);
-  std::vector<ExplainedLine> why;
-  json out;
-  double hours = o.gpu_hours, flops = 0, parameters = 0;
-  if (hours <= 0) {
-    if (o.model.empty() && o.parameters.empty()) base::fail_usage("name a model, or give --parameters or --gpu-hours");
-    if (o.tokens.empty()) base::fail_usage("--tokens is missing; for example --tokens 15.6T");
-    double tokens = plan::parse_count(o.tokens, "--tokens"), per_token = 0;
-    const plan::FlopConvention& convention = plan::flop_convention(o.convention);
-    if (!o.model.empty()) {
-      spec::ModelSpec spec = plan::resolve_model(o.model).spec;
-      parameters = static_cast<double>(spec::count_parameters(spec).total);
-      per_token = plan::train_flops_per_token(plan::make_flop_basis(spec), static_cast<double>(o.seq_len), convention).total();
-    } else {
-      parameters = plan::parse_count(o.parameters, "--parameters");
-      per_token = 6 * parameters;
-    }
-    flops = per_token * tokens;
-    double rate = o.tflops > 0 ? o.tflops * 1e12 : cluster.device.compute_rate(plan::parse_format(o.format)) * o.mfu;
-    if (o.tflops <= 0 && !(o.mfu > 0 && o.mfu <= 1)) base::fail_usage("--mfu is {}; expected a share in (0, 1]", o.mfu);
-    hours = plan::gpu_hours_for(flops, rate);
-    why.push_back({fmt::format("training FLOPs ({})", o.model.empty() ? "6nd" : convention.name),
-                   o.model.empty() ? "6 N D" : fmt::format("({}) D", convention.formula),
-                   fmt::format("{:.6g} x {:.6g}", per_token, tokens), fmt::format("{:.4g}", flops)});
-    why.push_back({"GPU hours", "FLOPs / (rate x 3600)", fmt::format("{:.4g} / ({:.4g} x 3600)", flops, rate),
-                   base::format_grouped(std::llround(hours))});
-    out["flops"] = flops;
-    out["flops_per_token"] = per_token;
-    out["convention"] = o.model.empty() ? "6nd" : std::string(convention.name);
-    out["flops_per_second_per_device"] = rate;
+// What the run computes and how many device hours that takes.
+struct Work {
+  double flops = 0, parameters = 0, gpu_hours = 0;
+  std::string convention;
+};
+
+Work find_work(const CostOptions& o, const plan::Cluster& cluster, json& out, std::vector<ExplainedLine>& why) {
+  Work work;
+  work.gpu_hours = o.gpu_hours;
+  if (o.gpu_hours > 0) return work;
+  if (o.model.empty() && o.parameters.empty()) base::fail_usage("name a model, or give --parameters or --gpu-hours");
+  if (o.tokens.empty()) base::fail_usage("--tokens is missing; for example --tokens 15.6T");
+  if (o.tflops <= 0 && !(o.mfu > 0 && o.mfu <= 1)) base::fail_usage("--mfu is {}; expected a share in (0, 1]", o.mfu);
+  const double tokens = plan::parse_count(o.tokens, "--tokens");
+  const plan::FlopConvention& convention = plan::flop_convention(o.convention);
+  double per_token = 0;
+  std::string formula = "6 N D";
+  if (!o.model.empty()) {
+    spec::ModelSpec spec = plan::resolve_model(o.model).spec;
+    work.parameters = static_cast<double>(spec::count_parameters(spec).total);
+    per_token =
+        plan::train_flops_per_token(plan::make_flop_basis(spec), static_cast<double>(o.seq_len), convention).total();
+    work.convention = convention.name;
+    formula = fmt::format("({}) D", convention.formula);
+  } else {
+    work.parameters = plan::parse_count(o.parameters, "--parameters");
+    per_token = 6 * work.parameters;
+    work.convention = "6nd";
   }
+  work.flops = per_token * tokens;
+  const double rate =
+      o.tflops > 0 ? o.tflops * 1e12 : cluster.device.compute_rate(plan::parse_format(o.format)) * o.mfu;
+  work.gpu_hours = plan::gpu_hours_for(work.flops, rate);
+  why.push_back({fmt::format("training FLOPs ({})", work.convention), formula,
+                 fmt::format("{:.6g} x {:.6g}", per_token, tokens), fmt::format("{:.4g}", work.flops)});
+  why.push_back({"GPU hours", "FLOPs / (rate x 3600)", fmt::format("{:.4g} / ({:.4g} x 3600)", work.flops, rate),
+                 base::format_grouped(std::llround(work.gpu_hours))});
+  out["flops"] = work.flops;
+  out["flops_per_token"] = per_token;
+  out["convention"] = work.convention;
+  out["flops_per_second_per_device"] = rate;
+  return work;
+}
+
+plan::CostInput make_input(const CostOptions& o, const plan::Cluster& cluster, double gpu_hours) {
   plan::CostInput in;
-  in.gpu_hours = hours;
+  in.gpu_hours = gpu_hours;
   in.num_devices = static_cast<double>(cluster.num_devices);
   in.price_per_hour = cluster.price_per_hour;
   in.staff = o.staff;
@@ -70,47 +83,87 @@ void run_cost_command(const CostOptions& o) {
   in.power_watts = o.power > 0 ? o.power : cluster.device.power_watts;
   in.pue = o.pue;
   in.kg_co2_per_kwh = plan::parse_grid(o.grid);
-  plan::RunCost cost = plan::run_cost(in);
-  why.push_back({"days", "GPU hours / devices / 24", fmt::format("{:.6g} / {} / 24", hours, cluster.num_devices), fmt::format("{:.1f}", cost.days)});
+  return in;
+}
+
+void explain_cost(const plan::CostInput& in, const plan::RunCost& cost, std::vector<ExplainedLine>& why) {
+  why.push_back({"days", "GPU hours / devices / 24", fmt::format("{:.6g} / {:g} / 24", in.gpu_hours, in.num_devices),
+                 fmt::format("{:.1f}", cost.days)});
   why.push_back({"money", "GPU hours x price + people x salary x years",
-                 fmt::format("{:.6g} x {:g} + {:g} x {:g} x {:g}", hours, in.price_per_hour, in.staff, in.salary_per_year, in.staff_years),
+                 fmt::format("{:.6g} x {:g} + {:g} x {:g} x {:g}", in.gpu_hours, in.price_per_hour, in.staff,
+                             in.salary_per_year, in.staff_years),
                  format_money(cost.money)});
-  why.push_back({"energy", "GPU hours x power x PUE", fmt::format("{:.6g} x {:g} W x {:g}", hours, in.power_watts, in.pue),
+  why.push_back({"energy", "GPU hours x power x PUE",
+                 fmt::format("{:.6g} x {:g} W x {:g}", in.gpu_hours, in.power_watts, in.pue),
                  fmt::format("{:.4g} MWh", cost.energy_kwh / 1000)});
-  why.push_back({"carbon", "energy x intensity of the grid", fmt::format("{:.6g} kWh x {:g} kg/kWh", cost.energy_kwh, in.kg_co2_per_kwh),
+  why.push_back({"carbon", "energy x intensity of the grid",
+                 fmt::format("{:.6g} kWh x {:g} kg/kWh", cost.energy_kwh, in.kg_co2_per_kwh),
                  fmt::format("{:.2f} t CO2", cost.co2_tonnes)});
-  out.update(json{{"gpu_hours", cost.gpu_hours}, {"devices", cluster.num_devices}, {"device", cluster.device.name}, {"days", cost.days},
-                  {"price_per_hour", in.price_per_hour}, {"device_money", cost.device_money}, {"staff_money", cost.staff_money},
-                  {"money", cost.money}, {"energy_kwh", cost.energy_kwh}, {"co2_tonnes", cost.co2_tonnes},
-                  {"kg_co2_per_kwh", in.kg_co2_per_kwh}});
-  plan::Reliability reliability;
-  if (parameters > 0) {
-    reliability = plan::plan_reliability(in.num_devices, parameters * plan::kCheckpointBytesPerParameter,
-                                         cluster.storage.write_bandwidth, cluster.storage.read_bandwidth, cluster.mtbf_hours);
-    out["checkpoint"] = {{"bytes", parameters * plan::kCheckpointBytesPerParameter}, {"write_s", reliability.write_s},
-                         {"load_s", reliability.load_s}, {"interval_s", reliability.interval_s},
-                         {"cluster_mtbf_s", reliability.cluster_mtbf_s}, {"goodput", reliability.goodput}};
-  }
-  if (o.json) return print_json(out);
+}
+
+void print_cost(const plan::Cluster& cluster, const Work& work, const plan::CostInput& in, const plan::RunCost& cost,
+                const plan::Reliability& reliability) {
   base::Table table({"quantity", "value"});
-  if (flops > 0) table.add_row({fmt::format("training FLOPs ({})", std::string(out["convention"])), fmt::format("{:.3g}", flops)});
-  table.add_row({"GPU hours", hours < 1e6 ? base::format_grouped(std::llround(hours)) : fmt::format("{:.2f}M", hours / 1e6)});
-  table.add_row({fmt::format("days on {} x {}", cluster.num_devices, cluster.device.name), fmt::format("{:.1f}", cost.days)});
+  if (work.flops > 0) {
+    table.add_row({fmt::format("training FLOPs ({})", work.convention), fmt::format("{:.3g}", work.flops)});
+  }
+  table.add_row({"GPU hours", work.gpu_hours < 1e6 ? base::format_grouped(std::llround(work.gpu_hours))
+                                                   : fmt::format("{:.2f}M", work.gpu_hours / 1e6)});
+  table.add_row(
+      {fmt::format("days on {} x {}", cluster.num_devices, cluster.device.name), fmt::format("{:.1f}", cost.days)});
   table.add_row({fmt::format("devices at ${:.2f}/h", in.price_per_hour), format_money(cost.device_money)});
   if (cost.staff_money > 0) table.add_row({"staff", format_money(cost.staff_money)});
   table.add_row({"money", format_money(cost.money)});
-  table.add_row({fmt::format("energy at {:g} W, PUE {:g}", in.power_watts, in.pue), fmt::format("{:.4g} MWh", cost.energy_kwh / 1000)});
-  table.add_row({fmt::format("carbon at {:g} kg/kWh", in.kg_co2_per_kwh), fmt::format("{:.2f} t CO2", cost.co2_tonnes)});
+  table.add_row({fmt::format("energy at {:g} W, PUE {:g}", in.power_watts, in.pue),
+                 fmt::format("{:.4g} MWh", cost.energy_kwh / 1000)});
+  table.add_row(
+      {fmt::format("carbon at {:g} kg/kWh", in.kg_co2_per_kwh), fmt::format("{:.2f} t CO2", cost.co2_tonnes)});
   if (reliability.write_s > 0) {
-    table.add_row({"checkpoint", fmt::format("{}, written in {}", base::format_bytes(parameters * plan::kCheckpointBytesPerParameter),
+    table.add_row({"checkpoint", fmt::format("{}, written in {}",
+                                             base::format_bytes(work.parameters * plan::kCheckpointBytesPerParameter),
                                              base::format_duration(reliability.write_s))});
     table.add_row({"best checkpoint interval", base::format_duration(reliability.interval_s)});
   }
-  if (parameters > 0) {
+  if (work.parameters > 0) {
     table.add_row({"mean time between failures", base::format_duration(reliability.cluster_mtbf_s)});
     table.add_row({"share of time that makes progress", fmt::format("{:.1f} %", 100 * reliability.goodput)});
   }
   fmt::print("{}", table.to_string());
+}
+
+void run_cost_command(const CostOptions& o) {
+  plan::Cluster cluster = make_cluster(o.cluster);
+  std::vector<ExplainedLine> why;
+  json out;
+  Work work = find_work(o, cluster, out, why);
+  plan::CostInput in = make_input(o, cluster, work.gpu_hours);
+  plan::RunCost cost = plan::run_cost(in);
+  explain_cost(in, cost, why);
+  out.update(json{{"gpu_hours", cost.gpu_hours},
+                  {"devices", cluster.num_devices},
+                  {"device", cluster.device.name},
+                  {"days", cost.days},
+                  {"price_per_hour", in.price_per_hour},
+                  {"device_money", cost.device_money},
+                  {"staff_money", cost.staff_money},
+                  {"money", cost.money},
+                  {"energy_kwh", cost.energy_kwh},
+                  {"co2_tonnes", cost.co2_tonnes},
+                  {"kg_co2_per_kwh", in.kg_co2_per_kwh}});
+  plan::Reliability reliability;
+  if (work.parameters > 0) {
+    const double bytes = work.parameters * plan::kCheckpointBytesPerParameter;
+    reliability = plan::plan_reliability(in.num_devices, bytes, cluster.storage.write_bandwidth,
+                                         cluster.storage.read_bandwidth, cluster.mtbf_hours);
+    out["checkpoint"] = {{"bytes", bytes},
+                         {"write_s", reliability.write_s},
+                         {"load_s", reliability.load_s},
+                         {"interval_s", reliability.interval_s},
+                         {"cluster_mtbf_s", reliability.cluster_mtbf_s},
+                         {"goodput", reliability.goodput}};
+  }
+  if (o.json) return print_json(out);
+  print_cost(cluster, work, in, cost, reliability);
   if (o.explain) print_explanation(why);
 }
 
@@ -127,14 +180,17 @@ void add_plan_cost(CLI::App& plan) {
   c->add_option("--tflops", o->tflops, "TFLOP/s each device reaches (default: peak x --mfu)");
   c->add_option("--mfu", o->mfu, "share of the peak that is reached")->capture_default_str();
   c->add_option("--format", o->format, "number format of the products")->capture_default_str();
-  c->add_option("--convention", o->convention, "FLOP convention: 6nd, palm, megatron, ... (see --explain)")->capture_default_str();
-  c->add_option("--seq-len", o->seq_len, "sequence length, for conventions that count attention")->capture_default_str();
+  c->add_option("--convention", o->convention, "FLOP convention: 6nd, palm, megatron, ... (see --explain)")
+      ->capture_default_str();
+  c->add_option("--seq-len", o->seq_len, "sequence length, for conventions that count attention")
+      ->capture_default_str();
   c->add_option("--staff", o->staff, "people");
   c->add_option("--salary", o->salary, "USD per person and year");
   c->add_option("--years", o->staff_years, "years the people work on it")->capture_default_str();
   c->add_option("--power", o->power, "watts per device (default: the table's)");
   c->add_option("--pue", o->pue, "power of the building over power of the devices")->capture_default_str();
-  c->add_option("--grid", o->grid, "kg CO2 per kWh, or world, us, eu, france, llama-2, llama-3.1")->capture_default_str();
+  c->add_option("--grid", o->grid, "kg CO2 per kWh, or world, us, eu, france, llama-2, llama-3.1")
+      ->capture_default_str();
   c->add_flag("--json", o->json, "print JSON");
   c->add_flag("--explain", o->explain, "print each formula with the numbers put in");
   c->callback([o] { run_cost_command(*o); });

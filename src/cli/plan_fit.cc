@@ -26,10 +26,13 @@ struct FitOptions {
   bool json = false;
 };
 
-json interval_json(double value, const plan::Interval& interval) { return {{"value", value}, {"low", interval.low}, {"high", interval.high}}; }
+json interval_json(double value, const plan::Interval& interval) {
+  return {{"value", value}, {"low", interval.low}, {"high", interval.high}};
+}
 
 // Every budget's rows as marks, with its parabola where one fits, else with the parametric law.
-plan::Chart make_chart(const std::vector<plan::SweepRow>& rows, const plan::ParametricFit& fit, const plan::IsoFlopFit* isoflop) {
+plan::Chart make_chart(const std::vector<plan::SweepRow>& rows, const plan::ParametricFit& fit,
+                       const plan::IsoFlopFit* isoflop) {
   plan::Chart chart{"Loss against size", "parameters", "loss", true, false, {}};
   if (!isoflop) {
     plan::Series runs{"runs", {}, false}, law{"law at each run", {}, false};
@@ -79,15 +82,17 @@ void print_parametric(const plan::ParametricFit& fit) {
 }
 
 void print_isoflop(const plan::IsoFlopFit& fit) {
-  fmt::print("IsoFLOP: N* = {:.4g} C^{:.4f}, 95 % interval of the exponent [{:.4f}, {:.4f}]\n", fit.scale, fit.exponent, fit.exponent_interval.low,
-             fit.exponent_interval.high);
+  fmt::print("IsoFLOP: N* = {:.4g} C^{:.4f}, 95 % interval of the exponent [{:.4f}, {:.4f}]\n", fit.scale, fit.exponent,
+             fit.exponent_interval.low, fit.exponent_interval.high);
   base::Table table({"budget", "runs", "best parameters", "best tokens", "tokens/param", "loss"});
   for (const plan::IsoFlopCurve& c : fit.curves) {
-    table.add_row({fmt::format("{:.2e}", c.flops), std::to_string(c.rows.size()), base::format_count(c.best_parameters), base::format_count(c.best_tokens),
-                   fmt::format("{:.1f}", c.best_tokens / c.best_parameters), fmt::format("{:.4f}", c.best_loss)});
+    table.add_row({fmt::format("{:.2e}", c.flops), std::to_string(c.rows.size()), base::format_count(c.best_parameters),
+                   base::format_count(c.best_tokens), fmt::format("{:.1f}", c.best_tokens / c.best_parameters),
+                   fmt::format("{:.4f}", c.best_loss)});
   }
   fmt::print("{}", table.to_string());
-  for (double flops : fit.left_out) fmt::print("Left out: {:.2e} FLOPs (fewer than three sizes, or no minimum among them).\n", flops);
+  for (double flops : fit.left_out)
+    fmt::print("Left out: {:.2e} FLOPs (fewer than three sizes, or no minimum among them).\n", flops);
   fmt::print("\n");
 }
 
@@ -103,13 +108,21 @@ void run_fit(const FitOptions& o) {
     why_not = e.what();
   }
   json out{{"rows", rows.size()},
-           {"parametric", {{"E", interval_json(fit.law.E, fit.E)}, {"A", interval_json(fit.law.A, fit.A)}, {"B", interval_json(fit.law.B, fit.B)},
-                           {"alpha", interval_json(fit.law.alpha, fit.alpha)}, {"beta", interval_json(fit.law.beta, fit.beta)},
-                           {"exponent", interval_json(fit.exponent, fit.exponent_interval)}, {"rms_error", fit.rms_error}}}};
+           {"parametric",
+            {{"E", interval_json(fit.law.E, fit.E)},
+             {"A", interval_json(fit.law.A, fit.A)},
+             {"B", interval_json(fit.law.B, fit.B)},
+             {"alpha", interval_json(fit.law.alpha, fit.alpha)},
+             {"beta", interval_json(fit.law.beta, fit.beta)},
+             {"exponent", interval_json(fit.exponent, fit.exponent_interval)},
+             {"rms_error", fit.rms_error}}}};
   if (isoflop) {
-    out["isoflop"] = {{"scale", isoflop->scale}, {"exponent", interval_json(isoflop->exponent, isoflop->exponent_interval)}, {"left_out", isoflop->left_out}};
+    out["isoflop"] = {{"scale", isoflop->scale},
+                      {"exponent", interval_json(isoflop->exponent, isoflop->exponent_interval)},
+                      {"left_out", isoflop->left_out}};
     for (const plan::IsoFlopCurve& c : isoflop->curves) {
-      out["isoflop"]["minima"].push_back({{"flops", c.flops}, {"parameters", c.best_parameters}, {"tokens", c.best_tokens}, {"loss", c.best_loss}});
+      out["isoflop"]["minima"].push_back(
+          {{"flops", c.flops}, {"parameters", c.best_parameters}, {"tokens", c.best_tokens}, {"loss", c.best_loss}});
     }
   }
   plan::Chart chart = make_chart(rows, fit, isoflop.get());
@@ -119,12 +132,13 @@ void run_fit(const FitOptions& o) {
     double flops = plan::parse_count(o.flops, "--flops");
     plan::Optimum best = plan::compute_optimal(fit.law, flops);
     out["best"] = {{"flops", flops}, {"parameters", best.parameters}, {"tokens", best.tokens}, {"loss", best.loss}};
-    prediction = fmt::format("For {:.3g} FLOPs: {} parameters on {} tokens, loss {:.3f} by the parametric law", flops, base::format_count(best.parameters),
-                             base::format_count(best.tokens), best.loss);
+    prediction = fmt::format("For {:.3g} FLOPs: {} parameters on {} tokens, loss {:.3f} by the parametric law", flops,
+                             base::format_count(best.parameters), base::format_count(best.tokens), best.loss);
     if (isoflop) {
       plan::Optimum other = isoflop->at(flops);
       out["best"]["isoflop_parameters"] = other.parameters;
-      prediction += fmt::format("; {} parameters on {} tokens by IsoFLOP", base::format_count(other.parameters), base::format_count(other.tokens));
+      prediction += fmt::format("; {} parameters on {} tokens by IsoFLOP", base::format_count(other.parameters),
+                                base::format_count(other.tokens));
     }
   }
   if (o.json) return print_json(out);
@@ -144,7 +158,8 @@ void run_fit(const FitOptions& o) {
 
 void add_plan_fit(CLI::App& plan) {
   auto o = std::make_shared<FitOptions>();
-  CLI::App* c = plan.add_subcommand("fit", "scaling laws of your own sweep: parametric and IsoFLOP, with intervals and a plot");
+  CLI::App* c =
+      plan.add_subcommand("fit", "scaling laws of your own sweep: parametric and IsoFLOP, with intervals and a plot");
   c->add_option("sweep", o->sweep, "CSV with a header: loss and two of parameters, tokens, flops")->required();
   c->add_option("--flops", o->flops, "predict the best model for this budget");
   c->add_option("--svg", o->svg, "write the picture to this file");

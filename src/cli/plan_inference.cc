@@ -47,7 +47,8 @@ Setting make_setting(const InferenceOptions& o) {
   if (o.achieved != 0) s.typical.bandwidth = o.achieved * 1e9 / s.cluster.device.bandwidth;
   if (o.mfu != 0) s.typical.compute = o.mfu;
   auto share = [](double value, const char* flag) {
-    if (!(value > 0 && value <= 1)) base::fail_usage("{} gives a share of {:g}; expected more than 0 and at most 1", flag, value);
+    if (!(value > 0 && value <= 1))
+      base::fail_usage("{} gives a share of {:g}; expected more than 0 and at most 1", flag, value);
   };
   share(s.typical.bandwidth, o.achieved != 0 ? "--achieved" : "--mbu");
   share(s.typical.compute, "--mfu");
@@ -93,47 +94,64 @@ Choice evaluate(const InferenceOptions& o, const Setting& s, int tp) {
   c.typical = plan::decode_step(s.model, device, s.weights, tp, 1, s.context, s.typical);
   c.prefill_bound = plan::prefill(s.model, device, s.weights, tp, o.prompt, {});
   c.prefill_typical = plan::prefill(s.model, device, s.weights, tp, o.prompt, s.typical);
-  c.serving = plan::serving_rate(s.model, device, s.weights, tp, c.batch, o.prompt, o.output, s.typical, s.cluster.price_per_hour);
+  c.serving = plan::serving_rate(s.model, device, s.weights, tp, c.batch, o.prompt, o.output, s.typical,
+                                 s.cluster.price_per_hour);
   return c;
 }
 
 json choice_json(const Choice& c) {
-  json out{{"tp", c.tp}, {"fits", c.capacity.fits}, {"weights_per_device", c.capacity.weights_per_device},
-           {"kv_room_per_device", std::max(0.0, c.capacity.kv_room)}, {"max_sequences", c.capacity.max_sequences},
+  json out{{"tp", c.tp},
+           {"fits", c.capacity.fits},
+           {"weights_per_device", c.capacity.weights_per_device},
+           {"kv_room_per_device", std::max(0.0, c.capacity.kv_room)},
+           {"max_sequences", c.capacity.max_sequences},
            {"max_context", c.capacity.max_context}};
   if (c.serving.output_tokens_per_s == 0) return out;
   auto decode = [](const plan::Decode& d) {
-    return json{{"tokens_per_s", d.tokens_per_s}, {"step_s", d.step_s}, {"bound", d.bound}, {"mbu_theoretical", d.mbu_theoretical},
+    return json{{"tokens_per_s", d.tokens_per_s},
+                {"step_s", d.step_s},
+                {"bound", d.bound},
+                {"mbu_theoretical", d.mbu_theoretical},
                 {"mbu_measured", d.mbu_measured}};
   };
-  out.update(json{{"decode_bound", decode(c.bound)}, {"decode_expected", decode(c.typical)},
-                  {"prefill_bound_s", c.prefill_bound.seconds}, {"prefill_expected_s", c.prefill_typical.seconds},
-                  {"prefill_flops", c.prefill_bound.flops}, {"batch", c.batch}, {"output_tokens_per_s", c.serving.output_tokens_per_s},
-                  {"total_tokens_per_s", c.serving.total_tokens_per_s}, {"first_token_s", c.serving.first_token_s},
-                  {"per_token_s", c.serving.per_token_s}, {"dollars_per_million_output", c.serving.dollars_per_million_output}});
+  out.update(json{{"decode_bound", decode(c.bound)},
+                  {"decode_expected", decode(c.typical)},
+                  {"prefill_bound_s", c.prefill_bound.seconds},
+                  {"prefill_expected_s", c.prefill_typical.seconds},
+                  {"prefill_flops", c.prefill_bound.flops},
+                  {"batch", c.batch},
+                  {"output_tokens_per_s", c.serving.output_tokens_per_s},
+                  {"total_tokens_per_s", c.serving.total_tokens_per_s},
+                  {"first_token_s", c.serving.first_token_s},
+                  {"per_token_s", c.serving.per_token_s},
+                  {"dollars_per_million_output", c.serving.dollars_per_million_output}});
   return out;
 }
 
 void print_choices(const Setting& s, const InferenceOptions& o, const std::vector<Choice>& choices) {
-  base::Table table({"tp", "weights/dev", "KV room/dev", "sequences", "max context", "prefill", "tok/s alone (bound)", "tok/s alone", "batch",
-                     "tok/s", "tok/s/dev", "$/M out"});
+  base::Table table({"tp", "weights/dev", "KV room/dev", "sequences", "max context", "prefill", "tok/s alone (bound)",
+                     "tok/s alone", "batch", "tok/s", "tok/s/dev", "$/M out"});
   for (const Choice& c : choices) {
     if (c.serving.output_tokens_per_s == 0) {
-      table.add_row({std::to_string(c.tp), base::format_bytes(c.capacity.weights_per_device), "does not fit", "-", "-", "-", "-", "-", "-", "-", "-", "-"});
+      table.add_row({std::to_string(c.tp), base::format_bytes(c.capacity.weights_per_device), "does not fit", "-", "-",
+                     "-", "-", "-", "-", "-", "-", "-"});
       continue;
     }
-    table.add_row({std::to_string(c.tp), base::format_bytes(c.capacity.weights_per_device), base::format_bytes(c.capacity.kv_room),
-                   fmt::format("{:.0f}", c.capacity.max_sequences), fmt::format("{:.0f}", c.capacity.max_context),
-                   base::format_duration(c.prefill_typical.seconds), fmt::format("{:.1f}", c.bound.tokens_per_s),
-                   fmt::format("{:.1f}", c.typical.tokens_per_s), fmt::format("{:.0f}", c.batch), fmt::format("{:.0f}", c.serving.output_tokens_per_s),
-                   fmt::format("{:.0f}", c.serving.output_tokens_per_s / c.tp), fmt::format("{:.3f}", c.serving.dollars_per_million_output)});
+    table.add_row({std::to_string(c.tp), base::format_bytes(c.capacity.weights_per_device),
+                   base::format_bytes(c.capacity.kv_room), fmt::format("{:.0f}", c.capacity.max_sequences),
+                   fmt::format("{:.0f}", c.capacity.max_context), base::format_duration(c.prefill_typical.seconds),
+                   fmt::format("{:.1f}", c.bound.tokens_per_s), fmt::format("{:.1f}", c.typical.tokens_per_s),
+                   fmt::format("{:.0f}", c.batch), fmt::format("{:.0f}", c.serving.output_tokens_per_s),
+                   fmt::format("{:.0f}", c.serving.output_tokens_per_s / c.tp),
+                   fmt::format("{:.3f}", c.serving.dollars_per_million_output)});
   }
-  fmt::print("Tensor parallel width on {} ({:g} prompt + {:g} output tokens per request, cache for {:g})\n{}", s.cluster.device.name, o.prompt,
-             o.output, s.context, table.to_string());
+  fmt::print("Tensor parallel width on {} ({:g} prompt + {:g} output tokens per request, cache for {:g})\n{}",
+             s.cluster.device.name, o.prompt, o.output, s.context, table.to_string());
 }
 
 void print_formats(const InferenceOptions& o, const Setting& s, int tp, json& out) {
-  base::Table table({"weights", "bytes/weight", "stored", "fits", "critical batch", "tok/s alone (bound)", "tok/s alone", "MBU"});
+  base::Table table(
+      {"weights", "bytes/weight", "stored", "fits", "critical batch", "tok/s alone (bound)", "tok/s alone", "MBU"});
   out["formats"] = json::array();
   for (const char* name : {"fp32", "bf16", "fp8", "int8", "q4_k", "int4-g32", "int4-g128"}) {
     plan::WeightFormat w = plan::parse_weight_format(name);
@@ -143,11 +161,18 @@ void print_formats(const InferenceOptions& o, const Setting& s, int tp, json& ou
     plan::Decode bound = plan::decode_step(m, s.cluster.device, w, tp, 1, s.context, {}),
                  expected = plan::decode_step(m, s.cluster.device, w, tp, 1, s.context, typical);
     double critical = plan::critical_decode_batch(s.cluster.device, w);
-    table.add_row({name, fmt::format("{:.3f}", w.bytes_per_weight), base::format_bytes(m.stored_bytes), capacity.fits ? "yes" : "no",
-                   fmt::format("{:.0f}", critical), fmt::format("{:.1f}", bound.tokens_per_s),
-                   capacity.fits ? fmt::format("{:.1f}", expected.tokens_per_s) : "-", fmt::format("{:.0f} %", 100 * expected.mbu_theoretical)});
-    out["formats"].push_back({{"weights", name}, {"bytes_per_weight", w.bytes_per_weight}, {"stored_bytes", m.stored_bytes}, {"fits", capacity.fits},
-                              {"critical_batch", critical}, {"tokens_per_s_bound", bound.tokens_per_s}, {"tokens_per_s_expected", expected.tokens_per_s},
+    table.add_row({name, fmt::format("{:.3f}", w.bytes_per_weight), base::format_bytes(m.stored_bytes),
+                   capacity.fits ? "yes" : "no", fmt::format("{:.0f}", critical),
+                   fmt::format("{:.1f}", bound.tokens_per_s),
+                   capacity.fits ? fmt::format("{:.1f}", expected.tokens_per_s) : "-",
+                   fmt::format("{:.0f} %", 100 * expected.mbu_theoretical)});
+    out["formats"].push_back({{"weights", name},
+                              {"bytes_per_weight", w.bytes_per_weight},
+                              {"stored_bytes", m.stored_bytes},
+                              {"fits", capacity.fits},
+                              {"critical_batch", critical},
+                              {"tokens_per_s_bound", bound.tokens_per_s},
+                              {"tokens_per_s_expected", expected.tokens_per_s},
                               {"mbu", expected.mbu_theoretical}});
   }
   if (!o.json) fmt::print("\nWeight formats at tp {}, one sequence\n{}", tp, table.to_string());
@@ -157,26 +182,32 @@ std::vector<ExplainedLine> explain(const InferenceOptions& o, const Setting& s, 
   const plan::Device& d = s.cluster.device;
   const plan::InferenceModel& m = s.model;
   return {
-      {"weights stored", "matrices x bytes per weight + embeddings and norms x 2", fmt::format("{} at {:g} bytes", s.weights.name, s.weights.bytes_per_weight),
-       base::format_bytes(m.stored_bytes)},
+      {"weights stored", "matrices x bytes per weight + embeddings and norms x 2",
+       fmt::format("{} at {:g} bytes", s.weights.name, s.weights.bytes_per_weight), base::format_bytes(m.stored_bytes)},
       {"KV bytes per token", "2 x layers x KV heads x head dim x bytes",
-       fmt::format("2 x {} x {} x {} x {:g}", s.spec.num_layers, s.spec.num_kv_heads, s.spec.head_dim, m.kv_bytes_per_element),
+       fmt::format("2 x {} x {} x {} x {:g}", s.spec.num_layers, s.spec.num_kv_heads, s.spec.head_dim,
+                   m.kv_bytes_per_element),
        fmt::format("{:.0f} bytes", m.kv_bytes_per_token())},
       {"decode bound, one sequence", "tp x bandwidth / (weights read + KV of the context)",
-       fmt::format("{} x {:.4g} / ({:.5g} + {:.4g})", c.tp, d.bandwidth, c.bound.weight_bytes, c.bound.kv_bytes), fmt::format("{:.1f} tokens/s", c.bound.tokens_per_s)},
-      {"decode expected", "bound x share of bandwidth reached, plus 2 all-reduces per layer", fmt::format("{:.1f} x {:.3f}", c.bound.tokens_per_s, s.typical.bandwidth),
+       fmt::format("{} x {:.4g} / ({:.5g} + {:.4g})", c.tp, d.bandwidth, c.bound.weight_bytes, c.bound.kv_bytes),
+       fmt::format("{:.1f} tokens/s", c.bound.tokens_per_s)},
+      {"decode expected", "bound x share of bandwidth reached, plus 2 all-reduces per layer",
+       fmt::format("{:.1f} x {:.3f}", c.bound.tokens_per_s, s.typical.bandwidth),
        fmt::format("{:.1f} tokens/s", c.typical.tokens_per_s)},
-      {"prefill bound", "(2 N s + 2 L A s^2 + 2 V C) / (tp x peak)", fmt::format("{:.4g} / ({} x {:.4g})", c.prefill_bound.flops, c.tp, d.compute_rate(s.weights.compute)),
+      {"prefill bound", "(2 N s + 2 L A s^2 + 2 V C) / (tp x peak)",
+       fmt::format("{:.4g} / ({} x {:.4g})", c.prefill_bound.flops, c.tp, d.compute_rate(s.weights.compute)),
        base::format_duration(c.prefill_bound.seconds)},
       {"critical batch", "peak x bytes per weight / (2 x bandwidth)",
-       fmt::format("{:.4g} x {:g} / (2 x {:.4g})", d.compute_rate(s.weights.compute), s.weights.bytes_per_weight, d.bandwidth),
+       fmt::format("{:.4g} x {:g} / (2 x {:.4g})", d.compute_rate(s.weights.compute), s.weights.bytes_per_weight,
+                   d.bandwidth),
        fmt::format("{:.0f}", plan::critical_decode_batch(d, s.weights))},
       {"sequences at once", "(memory - weights/tp - reserve) / (KV per sequence / min(tp, KV heads))",
-       fmt::format("({:.4g} - {:.4g} - {:.3g}) / ({:.4g} / {:g})", d.memory_bytes, c.capacity.weights_per_device, c.capacity.reserve, m.kv_bytes(s.context),
-                   std::min<double>(c.tp, m.num_kv_heads)),
+       fmt::format("({:.4g} - {:.4g} - {:.3g}) / ({:.4g} / {:g})", d.memory_bytes, c.capacity.weights_per_device,
+                   c.capacity.reserve, m.kv_bytes(s.context), std::min<double>(c.tp, m.num_kv_heads)),
        fmt::format("{:.0f}", c.capacity.max_sequences)},
       {"output tokens/s", "batch x output / (output x step + batch x prefill)",
-       fmt::format("{:g} x {:g} / ({:g} x {:.4g} + {:g} x {:.4g})", c.batch, o.output, o.output, c.serving.per_token_s, c.batch, c.serving.first_token_s),
+       fmt::format("{:g} x {:g} / ({:g} x {:.4g} + {:g} x {:.4g})", c.batch, o.output, o.output, c.serving.per_token_s,
+                   c.batch, c.serving.first_token_s),
        fmt::format("{:.0f}", c.serving.output_tokens_per_s)},
       {"cost per million output tokens", "price x tp / 3600 / rate x 1e6",
        fmt::format("{:g} x {} / 3600 / {:.4g} x 1e6", s.cluster.price_per_hour, c.tp, c.serving.output_tokens_per_s),
@@ -188,9 +219,14 @@ void run_inference(const InferenceOptions& o) {
   std::vector<Choice> choices;
   for (int tp : tp_choices(o, s)) choices.push_back(evaluate(o, s, tp));
   const Choice *cheapest = nullptr, *first = nullptr;
-  json out{{"model", o.model}, {"device", s.cluster.device.name}, {"weights", s.weights.name}, {"stored_bytes", s.model.stored_bytes},
-           {"kv_bytes_per_token", s.model.kv_bytes_per_token()}, {"context", s.context},
-           {"critical_batch", plan::critical_decode_batch(s.cluster.device, s.weights)}, {"tp", json::array()}};
+  json out{{"model", o.model},
+           {"device", s.cluster.device.name},
+           {"weights", s.weights.name},
+           {"stored_bytes", s.model.stored_bytes},
+           {"kv_bytes_per_token", s.model.kv_bytes_per_token()},
+           {"context", s.context},
+           {"critical_batch", plan::critical_decode_batch(s.cluster.device, s.weights)},
+           {"tp", json::array()}};
   for (const Choice& c : choices) {
     out["tp"].push_back(choice_json(c));
     if (c.serving.output_tokens_per_s == 0) continue;
@@ -199,14 +235,18 @@ void run_inference(const InferenceOptions& o) {
   }
   if (cheapest) out["cheapest_tp"] = cheapest->tp;
   if (!o.json) {
-    fmt::print("{}: {} stored as {}, {} of KV cache per token; critical decode batch {:.0f}\n\n", o.model, base::format_bytes(s.model.stored_bytes),
-               s.weights.name, base::format_bytes(s.model.kv_bytes_per_token()), plan::critical_decode_batch(s.cluster.device, s.weights));
+    fmt::print("{}: {} stored as {}, {} of KV cache per token; critical decode batch {:.0f}\n\n", o.model,
+               base::format_bytes(s.model.stored_bytes), s.weights.name,
+               base::format_bytes(s.model.kv_bytes_per_token()),
+               plan::critical_decode_batch(s.cluster.device, s.weights));
     print_choices(s, o, choices);
     if (!cheapest) {
       fmt::print("No width fits: take a device with more memory, more devices, or fewer bits per weight (below).\n");
     } else {
-      fmt::print("Cheapest per token: tp {}. 'Bound' is the whole bandwidth; the other figures assume {:.0f} % of it and {:.0f} % of the peak.\n",
-                 cheapest->tp, 100 * s.typical.bandwidth, 100 * s.typical.compute);
+      fmt::print(
+          "Cheapest per token: tp {}. 'Bound' is the whole bandwidth; the other figures assume {:.0f} % of it and "
+          "{:.0f} % of the peak.\n",
+          cheapest->tp, 100 * s.typical.bandwidth, 100 * s.typical.compute);
     }
   }
   print_formats(o, s, o.tp != 0 ? o.tp : first ? first->tp : choices.back().tp, out);
@@ -218,10 +258,12 @@ void run_inference(const InferenceOptions& o) {
 
 void add_plan_inference(CLI::App& plan) {
   auto o = std::make_shared<InferenceOptions>();
-  CLI::App* c = plan.add_subcommand("inference", "prefill and decode bounds, sequences that fit, tp, quantization, cost per token");
+  CLI::App* c = plan.add_subcommand("inference",
+                                    "prefill and decode bounds, sequences that fit, tp, quantization, cost per token");
   c->add_option("model", o->model, "a model's name or folder")->required();
   add_cluster_options(*c, o->cluster, "H100");
-  c->add_option("--weights", o->weights, "weight format: bf16, fp8, int8, int4-g32, int4-g128, q8_0, q4_k, ...")->capture_default_str();
+  c->add_option("--weights", o->weights, "weight format: bf16, fp8, int8, int4-g32, int4-g128, q8_0, q4_k, ...")
+      ->capture_default_str();
   c->add_option("--kv", o->kv, "format of the KV cache")->capture_default_str();
   c->add_option("--tp", o->tp, "tensor parallel width (default: all that fit a node are compared)");
   c->add_option("--prompt", o->prompt, "prompt tokens per request")->capture_default_str();

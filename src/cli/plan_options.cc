@@ -12,10 +12,13 @@ namespace sinter::cli {
 
 void add_cluster_options(CLI::App& command, ClusterOptions& o, const std::string& default_gpus) {
   o.gpus = default_gpus;
-  command.add_option("--gpus", o.gpus, "devices: 64xA100-80GB, 4x8xH100 (nodes x devices), H200, or a cluster file *.toml")
+  command
+      .add_option("--gpus", o.gpus, "devices: 64xA100-80GB, 4x8xH100 (nodes x devices), H200, or a cluster file *.toml")
       ->capture_default_str();
-  command.add_option("--nodes", o.nodes, "nodes the devices stand in (default: as many as the device's usual node needs)");
-  command.add_option("--network", o.network, "adapters between nodes: ndr-400, hdr-200, ethernet-100, ... (see `plan devices`)");
+  command.add_option("--nodes", o.nodes,
+                     "nodes the devices stand in (default: as many as the device's usual node needs)");
+  command.add_option("--network", o.network,
+                     "adapters between nodes: ndr-400, hdr-200, ethernet-100, ... (see `plan devices`)");
   command.add_option("--rails", o.rails, "adapters per node");
   command.add_option("--read", o.read_gb_s, "storage read rate of the whole cluster, GB/s");
   command.add_option("--write", o.write_gb_s, "storage write rate of the whole cluster, GB/s");
@@ -36,7 +39,8 @@ plan::Cluster make_cluster(const ClusterOptions& o) {
       for (int64_t n = 1; n <= cluster.num_devices; ++n) {
         if (cluster.num_devices % n == 0 && std::abs(n - o.nodes) < std::abs(nearest - o.nodes)) nearest = n;
       }
-      base::fail_usage("--nodes {} does not divide {} devices; the nearest that does is {}", o.nodes, cluster.num_devices, nearest);
+      base::fail_usage("--nodes {} does not divide {} devices; the nearest that does is {}", o.nodes,
+                       cluster.num_devices, nearest);
     }
     int per_node = static_cast<int>(cluster.num_devices / o.nodes);
     cluster.rails = std::max(1, cluster.rails * per_node / cluster.per_node);

@@ -13,6 +13,7 @@ void print_training_plan(const plan::TrainingRequest& request, const plan::Train
 nlohmann::json training_plan_json(const plan::TrainingRequest& request, const plan::TrainingPlan& plan);
 std::vector<ExplainedLine> explain_training_plan(const plan::TrainingRequest& request, const plan::TrainingPlan& plan);
 // One self-contained page: memory by part against sequence length, layouts, time by cause, timeline.
-std::string training_plan_html(const std::string& model, const plan::TrainingRequest& request, const plan::TrainingPlan& plan);
+std::string training_plan_html(const std::string& model, const plan::TrainingRequest& request,
+                               const plan::TrainingPlan& plan);
 
 }  // namespace sinter::cli

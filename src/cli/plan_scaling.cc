@@ -39,11 +39,13 @@ Budget find_budget(const ScalingOptions& o, const plan::Cluster& cluster) {
   auto positive = [](double value, const char* flag) {
     if (!(value > 0)) base::fail_usage("{} is {}; expected more than 0", flag, value);
   };
-  const std::string at = fmt::format("at {:.0f} TFLOP/s ({:.0f} % of {}'s {} peak)", rate / 1e12, 100 * o.mfu, cluster.device.name, o.format);
+  const std::string at = fmt::format("at {:.0f} TFLOP/s ({:.0f} % of {}'s {} peak)", rate / 1e12, 100 * o.mfu,
+                                     cluster.device.name, o.format);
   if (!o.flops.empty()) return {plan::parse_count(o.flops, "--flops"), "given"};
   if (o.gpu_hours != 0) {
     positive(o.gpu_hours, "--gpu-hours");
-    return {o.gpu_hours * 3600 * rate, fmt::format("{} GPU hours {}", base::format_grouped(std::llround(o.gpu_hours)), at)};
+    return {o.gpu_hours * 3600 * rate,
+            fmt::format("{} GPU hours {}", base::format_grouped(std::llround(o.gpu_hours)), at)};
   }
   if (o.days != 0) {
     positive(o.days, "--days");
@@ -53,13 +55,17 @@ Budget find_budget(const ScalingOptions& o, const plan::Cluster& cluster) {
   if (o.money != 0) {
     positive(o.money, "--money");
     if (!(cluster.price_per_hour > 0)) base::fail_usage("--money needs a price: give --price, USD per device and hour");
-    return {o.money / cluster.price_per_hour * 3600 * rate, fmt::format("{} at ${:.2f} per hour {}", format_money(o.money), cluster.price_per_hour, at)};
+    return {o.money / cluster.price_per_hour * 3600 * rate,
+            fmt::format("{} at ${:.2f} per hour {}", format_money(o.money), cluster.price_per_hour, at)};
   }
   return {};
 }
 
 json optimum_json(const plan::Optimum& best) {
-  return {{"parameters", best.parameters}, {"tokens", best.tokens}, {"flops", best.flops}, {"loss", best.loss},
+  return {{"parameters", best.parameters},
+          {"tokens", best.tokens},
+          {"flops", best.flops},
+          {"loss", best.loss},
           {"tokens_per_parameter", best.tokens / best.parameters}};
 }
 
@@ -67,19 +73,24 @@ void explain_optimum(const plan::ScalingLaw& law, const plan::Optimum& best, std
   if (law.kind == plan::ScalingLaw::Kind::parametric) {
     double sum = law.alpha + law.beta, G = std::pow(law.alpha * law.A / (law.beta * law.B), 1 / sum);
     why.push_back({"G", "(alpha A / (beta B))^(1 / (alpha + beta))",
-                   fmt::format("({:g} x {:g} / ({:g} x {:g}))^(1 / {:.4f})", law.alpha, law.A, law.beta, law.B, sum), fmt::format("{:.6g}", G)});
+                   fmt::format("({:g} x {:g} / ({:g} x {:g}))^(1 / {:.4f})", law.alpha, law.A, law.beta, law.B, sum),
+                   fmt::format("{:.6g}", G)});
     why.push_back({"best parameters", "G (C / 6)^(beta / (alpha + beta))",
-                   fmt::format("{:.6g} ({:.4g} / 6)^{:.4f}", G, best.flops, law.beta / sum), fmt::format("{:.4g}", best.parameters)});
-  } else if (law.kind == plan::ScalingLaw::Kind::kaplan) {
-    why.push_back({"best parameters", "1.3e9 (C in petaflop-days)^0.73", fmt::format("1.3e9 ({:.4g} / 8.64e19)^0.73", best.flops),
+                   fmt::format("{:.6g} ({:.4g} / 6)^{:.4f}", G, best.flops, law.beta / sum),
                    fmt::format("{:.4g}", best.parameters)});
+  } else if (law.kind == plan::ScalingLaw::Kind::kaplan) {
+    why.push_back({"best parameters", "1.3e9 (C in petaflop-days)^0.73",
+                   fmt::format("1.3e9 ({:.4g} / 8.64e19)^0.73", best.flops), fmt::format("{:.4g}", best.parameters)});
   } else {
-    why.push_back({"best parameters", "sqrt(C / (6 x 20))", fmt::format("sqrt({:.4g} / 120)", best.flops), fmt::format("{:.4g}", best.parameters)});
+    why.push_back({"best parameters", "sqrt(C / (6 x 20))", fmt::format("sqrt({:.4g} / 120)", best.flops),
+                   fmt::format("{:.4g}", best.parameters)});
   }
-  why.push_back({"best tokens", "C / (6 N)", fmt::format("{:.4g} / (6 x {:.4g})", best.flops, best.parameters), fmt::format("{:.4g}", best.tokens)});
+  why.push_back({"best tokens", "C / (6 N)", fmt::format("{:.4g} / (6 x {:.4g})", best.flops, best.parameters),
+                 fmt::format("{:.4g}", best.tokens)});
   if (law.kind != plan::ScalingLaw::Kind::kaplan) {
     why.push_back({"predicted loss", "E + A / N^alpha + B / D^beta",
-                   fmt::format("{:g} + {:g} / {:.4g}^{:g} + {:g} / {:.4g}^{:g}", law.E, law.A, best.parameters, law.alpha, law.B, best.tokens, law.beta),
+                   fmt::format("{:g} + {:g} / {:.4g}^{:g} + {:g} / {:.4g}^{:g}", law.E, law.A, best.parameters,
+                               law.alpha, law.B, best.tokens, law.beta),
                    fmt::format("{:.4f}", best.loss)});
   }
 }
@@ -91,15 +102,17 @@ void show_budget(const ScalingOptions& o, const Budget& budget, json& out, std::
   for (const plan::ScalingLaw& law : plan::scaling_laws()) {
     plan::Optimum best = plan::compute_optimal(law, budget.flops);
     out["laws"][law.name] = optimum_json(best);
-    table.add_row({law.name + (law.name == o.law ? " *" : ""), base::format_count(best.parameters), base::format_count(best.tokens),
-                   fmt::format("{:.1f}", best.tokens / best.parameters), fmt::format("{:.3f}", best.loss), law.source});
+    table.add_row({law.name + (law.name == o.law ? " *" : ""), base::format_count(best.parameters),
+                   base::format_count(best.tokens), fmt::format("{:.1f}", best.tokens / best.parameters),
+                   fmt::format("{:.3f}", best.loss), law.source});
     if (law.name == o.law) {
       explain_optimum(law, best, why);
       out["best"] = optimum_json(best);
     }
   }
   if (!o.json) {
-    fmt::print("Compute-optimal training for {:.3g} FLOPs ({})\n{}* the law used below. C = 6 N D.\n", budget.flops, budget.words, table.to_string());
+    fmt::print("Compute-optimal training for {:.3g} FLOPs ({})\n{}* the law used below. C = 6 N D.\n", budget.flops,
+               budget.words, table.to_string());
   }
 }
 
@@ -109,31 +122,47 @@ void show_model(const ScalingOptions& o, const plan::ScalingLaw& law, json& out,
   double d = o.tokens.empty() ? 20 * n : plan::parse_count(o.tokens, "--tokens");
   plan::OverTraining over = plan::over_training(law, n, d);
   loss = over.loss;
-  out["model"] = {{"name", o.model}, {"parameters", n}, {"tokens", d}, {"loss", over.loss}, {"tokens_per_parameter", over.tokens_per_parameter},
-                  {"extra_compute", over.extra_compute}, {"smaller", over.smaller}, {"cheapest", optimum_json(over.cheapest)}};
+  out["model"] = {{"name", o.model},
+                  {"parameters", n},
+                  {"tokens", d},
+                  {"loss", over.loss},
+                  {"tokens_per_parameter", over.tokens_per_parameter},
+                  {"extra_compute", over.extra_compute},
+                  {"smaller", over.smaller},
+                  {"cheapest", optimum_json(over.cheapest)}};
   if (o.json) return;
-  fmt::print("\n{} on {} tokens ({:.0f} per parameter): predicted loss {:.3f}, {:.3g} FLOPs.\n", o.model, base::format_count(d),
-             over.tokens_per_parameter, over.loss, 6 * n * d);
-  fmt::print("The cheapest way to that loss is {} parameters on {} tokens, {:.3g} FLOPs: this run takes {:.2f} x the compute\n"
-             "and its model is {:.2f} x the size.\n",
-             base::format_count(over.cheapest.parameters), base::format_count(over.cheapest.tokens), over.cheapest.flops,
-             1 + over.extra_compute, n / over.cheapest.parameters);
+  fmt::print("\n{} on {} tokens ({:.0f} per parameter): predicted loss {:.3f}, {:.3g} FLOPs.\n", o.model,
+             base::format_count(d), over.tokens_per_parameter, over.loss, 6 * n * d);
+  fmt::print(
+      "The cheapest way to that loss is {} parameters on {} tokens, {:.3g} FLOPs: this run takes {:.2f} x the compute\n"
+      "and its model is {:.2f} x the size.\n",
+      base::format_count(over.cheapest.parameters), base::format_count(over.cheapest.tokens), over.cheapest.flops,
+      1 + over.extra_compute, n / over.cheapest.parameters);
 }
 
-void show_inference(const ScalingOptions& o, const plan::ScalingLaw& law, double loss, json& out, std::vector<ExplainedLine>& why) {
+void show_inference(const ScalingOptions& o, const plan::ScalingLaw& law, double loss, json& out,
+                    std::vector<ExplainedLine>& why) {
   double tokens = plan::parse_count(o.inference_tokens, "--inference-tokens");
   plan::LifetimeOptimum best = plan::optimal_with_inference(law, loss, tokens, o.inference_cost);
-  out["lifetime"] = {{"inference_tokens", tokens}, {"loss", loss}, {"best", optimum_json(best.model)}, {"inference_flops", best.inference_flops},
-                     {"total_flops", best.total_flops}, {"train_only", optimum_json(best.train_only)}, {"train_only_total_flops", best.train_only_total}};
+  out["lifetime"] = {{"inference_tokens", tokens},
+                     {"loss", loss},
+                     {"best", optimum_json(best.model)},
+                     {"inference_flops", best.inference_flops},
+                     {"total_flops", best.total_flops},
+                     {"train_only", optimum_json(best.train_only)},
+                     {"train_only_total_flops", best.train_only_total}};
   why.push_back({"lifetime compute", "6 N D + 2 N D_inference x cost, at fixed loss",
-                 fmt::format("6 x {:.4g} x {:.4g} + 2 x {:.4g} x {:.4g} x {:g}", best.model.parameters, best.model.tokens, best.model.parameters, tokens, o.inference_cost),
+                 fmt::format("6 x {:.4g} x {:.4g} + 2 x {:.4g} x {:.4g} x {:g}", best.model.parameters,
+                             best.model.tokens, best.model.parameters, tokens, o.inference_cost),
                  fmt::format("{:.4g}", best.total_flops)});
   if (o.json) return;
-  fmt::print("\nLoss {:.3f} and {} tokens of inference: least compute over the model's life\n", loss, base::format_count(tokens));
+  fmt::print("\nLoss {:.3f} and {} tokens of inference: least compute over the model's life\n", loss,
+             base::format_count(tokens));
   base::Table table({"choice", "parameters", "tokens", "tokens/param", "training FLOPs", "with inference"});
   auto row = [&](const char* name, const plan::Optimum& m, double total) {
-    table.add_row({name, base::format_count(m.parameters), base::format_count(m.tokens), fmt::format("{:.0f}", m.tokens / m.parameters),
-                   fmt::format("{:.3g}", m.flops), fmt::format("{:.3g}", total)});
+    table.add_row({name, base::format_count(m.parameters), base::format_count(m.tokens),
+                   fmt::format("{:.0f}", m.tokens / m.parameters), fmt::format("{:.3g}", m.flops),
+                   fmt::format("{:.3g}", total)});
   };
   row("cheapest to train", best.train_only, best.train_only_total);
   row("cheapest over its life", best.model, best.total_flops);
@@ -148,7 +177,8 @@ void run_scaling(const ScalingOptions& o) {
   double loss = o.loss;
   Budget budget = find_budget(o, cluster);
   if (budget.flops == 0 && o.model.empty() && o.loss == 0) {
-    base::fail_usage("nothing to scale: give a budget (--flops 1e24, --gpu-hours, --days with --gpus, --money), a model, or --loss");
+    base::fail_usage(
+        "nothing to scale: give a budget (--flops 1e24, --gpu-hours, --days with --gpus, --money), a model, or --loss");
   }
   if (budget.flops > 0) {
     show_budget(o, budget, out, why);
@@ -159,8 +189,8 @@ void run_scaling(const ScalingOptions& o) {
     plan::Optimum cheapest = plan::cheapest_for_loss(law, o.loss);
     out["cheapest_for_loss"] = optimum_json(cheapest);
     if (!o.json) {
-      fmt::print("Cheapest training to loss {:g}: {} parameters on {} tokens, {:.3g} FLOPs.\n", o.loss, base::format_count(cheapest.parameters),
-                 base::format_count(cheapest.tokens), cheapest.flops);
+      fmt::print("Cheapest training to loss {:g}: {} parameters on {} tokens, {:.3g} FLOPs.\n", o.loss,
+                 base::format_count(cheapest.parameters), base::format_count(cheapest.tokens), cheapest.flops);
     }
   }
   if (!o.inference_tokens.empty()) show_inference(o, law, loss, out, why);
@@ -172,7 +202,8 @@ void run_scaling(const ScalingOptions& o) {
 
 void add_plan_scaling(CLI::App& plan) {
   auto o = std::make_shared<ScalingOptions>();
-  CLI::App* c = plan.add_subcommand("scaling", "compute-optimal size and tokens for a budget, predicted loss, over-training");
+  CLI::App* c =
+      plan.add_subcommand("scaling", "compute-optimal size and tokens for a budget, predicted loss, over-training");
   c->add_option("model", o->model, "a model: its predicted loss and how over-trained it is");
   c->add_option("--tokens", o->tokens, "training tokens of the model (default: 20 per parameter)");
   c->add_option("--flops", o->flops, "budget in FLOPs, such as 1e24");
@@ -185,7 +216,8 @@ void add_plan_scaling(CLI::App& plan) {
   c->add_option("--format", o->format, "number format of the products")->capture_default_str();
   c->add_option("--law", o->law, "epoch, hoffmann, hoffmann-unrounded, kaplan, chinchilla-20")->capture_default_str();
   c->add_option("--inference-tokens", o->inference_tokens, "tokens the model will serve: least compute over its life");
-  c->add_option("--inference-cost", o->inference_cost, "price of an inference FLOP in training FLOPs")->capture_default_str();
+  c->add_option("--inference-cost", o->inference_cost, "price of an inference FLOP in training FLOPs")
+      ->capture_default_str();
   c->add_flag("--json", o->json, "print JSON");
   c->add_flag("--explain", o->explain, "print each formula with the numbers put in");
   c->callback([o] { run_scaling(*o); });

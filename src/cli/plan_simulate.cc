@@ -81,7 +81,7 @@ void run_simulate(SimulateOptions& o) {
   spec::check_parallel_spec(o.parallel, model.spec);
   plan::ModelShape shape = plan::make_model_shape(model.spec);
   const plan::Software& software = plan::find_software(o.software);
-  plan::Efficiency efficiency = plan::find_efficiency(cluster.device, software.name);
+  plan::Efficiency efficiency = plan::find_efficiency(cluster.device, software.name, plan::parse_format(o.format));
   plan::TimeModel time(shape, o.parallel, cluster, software, efficiency, plan::parse_format(o.format));
   plan::SimulationInput input = plan::simulation_input(time, o.parallel, software);
   for (const std::string& text : o.stragglers) input.stragglers.push_back(parse_straggler(text));

@@ -27,7 +27,8 @@ const CriticalBatchLaw& critical_batch_law(std::string_view name) {
     if (law.name == name) return law;
     names.emplace_back(law.name);
   }
-  base::fail_usage("unknown critical batch law '{}'{}; known: {}", name, base::did_you_mean(name, names), fmt::join(names, ", "));
+  base::fail_usage("unknown critical batch law '{}'{}; known: {}", name, base::did_you_mean(name, names),
+                   fmt::join(names, ", "));
 }
 
 BatchCost cost_of_batch(double batch_tokens, double critical_tokens) {
@@ -37,7 +38,8 @@ BatchCost cost_of_batch(double batch_tokens, double critical_tokens) {
 int64_t count_steps(const std::vector<BatchStage>& stages, double total_tokens) {
   if (stages.empty()) base::fail_usage("a batch schedule needs at least one stage, such as 4M@0");
   if (stages.front().from_tokens != 0) {
-    base::fail_usage("the batch schedule starts at {} tokens; its first stage must start at 0", stages.front().from_tokens);
+    base::fail_usage("the batch schedule starts at {} tokens; its first stage must start at 0",
+                     stages.front().from_tokens);
   }
   double steps = 0;
   for (size_t i = 0; i < stages.size(); ++i) {
@@ -45,8 +47,9 @@ int64_t count_steps(const std::vector<BatchStage>& stages, double total_tokens) 
     const double end = i + 1 < stages.size() ? stages[i + 1].from_tokens : total_tokens;
     if (!(stage.batch_tokens >= 1)) base::fail_usage("a batch of {} tokens; expected at least 1", stage.batch_tokens);
     if (!(end > stage.from_tokens)) {
-      base::fail_usage("stage {} of the batch schedule runs from {} to {} tokens; starts must rise and lie before the end",
-                       i + 1, base::format_count(stage.from_tokens), base::format_count(end));
+      base::fail_usage(
+          "stage {} of the batch schedule runs from {} to {} tokens; starts must rise and lie before the end", i + 1,
+          base::format_count(stage.from_tokens), base::format_count(end));
     }
     steps += (end - stage.from_tokens) / stage.batch_tokens;  // a step may straddle two stages
   }

@@ -16,7 +16,9 @@ size_t count(const std::string& text, const std::string& part) {
 }
 
 Chart sample() {
-  return {"losses", "parameters", "loss", true, false, {{"runs", {{1e7, 4.0}, {1e8, 3.0}, {1e9, 3.5}}}, {"fit", {{1e7, 4.1}, {1e9, 3.4}}, true}}};
+  return {"losses", "parameters",
+          "loss",   true,
+          false,    {{"runs", {{1e7, 4.0}, {1e8, 3.0}, {1e9, 3.5}}}, {"fit", {{1e7, 4.1}, {1e9, 3.4}}, true}}};
 }
 
 TEST(Chart, TextHoldsEveryMarkAndFitsItsWidth) {
@@ -55,7 +57,8 @@ TEST(Chart, PointsThatCannotBeDrawnAreLeftOut) {
 }
 
 TEST(Chart, StackedBarsHaveOneRectanglePerPositivePart) {
-  StackedBars bars{"memory", "GiB", {"weights", "activations"}, {{"4k", {10, 5}, "15"}, {"8k", {10, 0}, "10"}}, 80, "80 GiB"};
+  StackedBars bars{"memory", "GiB",   {"weights", "activations"}, {{"4k", {10, 5}, "15"}, {"8k", {10, 0}, "10"}},
+                   80,       "80 GiB"};
   std::string svg = stacked_bars_svg(bars);
   EXPECT_EQ(count(svg, "<title>weights: 10 GiB"), 2u);
   EXPECT_EQ(count(svg, "<title>activations"), 1u);

@@ -26,7 +26,8 @@ RunCost run_cost(const CostInput& in) {
   check_not_negative(in.power_watts, "power");
   check_not_negative(in.kg_co2_per_kwh, "carbon intensity");
   if (!(in.num_devices >= 1)) base::fail_usage("{} devices; the least is 1", in.num_devices);
-  if (!(in.pue >= 1)) base::fail_usage("PUE is {}; it is at least 1 (power of the building over power of the devices)", in.pue);
+  if (!(in.pue >= 1))
+    base::fail_usage("PUE is {}; it is at least 1 (power of the building over power of the devices)", in.pue);
   RunCost out;
   out.gpu_hours = in.gpu_hours;
   out.days = in.gpu_hours / in.num_devices / 24;

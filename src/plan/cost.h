@@ -9,12 +9,12 @@ namespace sinter::plan {
 struct CostInput {
   double gpu_hours = 0;
   double num_devices = 1;
-  double price_per_hour = 0;      // per device
-  double staff = 0;               // people
-  double salary_per_year = 0;     // per person
+  double price_per_hour = 0;   // per device
+  double staff = 0;            // people
+  double salary_per_year = 0;  // per person
   double staff_years = 1;
-  double power_watts = 0;         // per device
-  double pue = 1;                 // power of the building over power of the devices
+  double power_watts = 0;  // per device
+  double pue = 1;          // power of the building over power of the devices
   double kg_co2_per_kwh = 0;
 };
 struct RunCost {
@@ -40,10 +40,10 @@ double parse_grid(const std::string& text);
 
 // Checkpoints every sqrt(2 t_write MTBF) (Young) and what failures leave of the time.
 struct Reliability {
-  double cluster_mtbf_s = 0;      // of all devices together
+  double cluster_mtbf_s = 0;  // of all devices together
   double write_s = 0, load_s = 0;
-  double interval_s = 0;          // best time between checkpoints
-  double goodput = 1;             // share of the time that makes progress
+  double interval_s = 0;  // best time between checkpoints
+  double goodput = 1;     // share of the time that makes progress
 };
 // `device_mtbf_hours` 0: the figure of Llama 3's run (466 interruptions in 54 days on 16,384 devices).
 Reliability plan_reliability(double num_devices, double checkpoint_bytes, double write_bandwidth, double read_bandwidth,

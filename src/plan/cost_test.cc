@@ -12,7 +12,8 @@ namespace sinter::plan {
 namespace {
 
 double llama405b_flops(double tokens) {
-  return train_flops_per_token(make_flop_basis(resolve_model("llama-3.1-405b").spec), 8192, flop_convention("6nd")).total() *
+  return train_flops_per_token(make_flop_basis(resolve_model("llama-3.1-405b").spec), 8192, flop_convention("6nd"))
+             .total() *
          tokens;
 }
 
@@ -33,7 +34,8 @@ TEST(Cost, Llama3_405bOn15000BillionTokens) {
 }
 
 TEST(Cost, DevicesAndStaffMake77Million) {
-  RunCost cost = run_cost({.gpu_hours = 26e6, .num_devices = 16000, .price_per_hour = 2, .staff = 50, .salary_per_year = 500e3});
+  RunCost cost =
+      run_cost({.gpu_hours = 26e6, .num_devices = 16000, .price_per_hour = 2, .staff = 50, .salary_per_year = 500e3});
   EXPECT_EQ(cost.device_money, 52e6);
   EXPECT_EQ(cost.staff_money, 25e6);
   EXPECT_EQ(cost.money, 77e6);
@@ -45,7 +47,9 @@ TEST(Cost, Llama2CarbonTable) {
   };
   // The table cuts off after two digits (13B is 62.447, 34B is 153.907).
   for (Row row : {Row{184320, 400, 31.22}, {368640, 400, 62.44}, {1038336, 350, 153.90}, {1720320, 400, 291.42}}) {
-    double tonnes = run_cost({.gpu_hours = row.hours, .power_watts = row.watts, .kg_co2_per_kwh = parse_grid("llama-2")}).co2_tonnes;
+    double tonnes =
+        run_cost({.gpu_hours = row.hours, .power_watts = row.watts, .kg_co2_per_kwh = parse_grid("llama-2")})
+            .co2_tonnes;
     EXPECT_DOUBLE_EQ(std::floor(tonnes * 100) / 100, row.tonnes);
   }
 }
@@ -53,14 +57,17 @@ TEST(Cost, Llama2CarbonTable) {
 TEST(Cost, Llama31CarbonWithinItsRounding) {
   // Hours and tonnes are both rounded in the source: no one intensity gives all three, one within 1 % does.
   for (auto [hours, tonnes] : {std::pair{1.46e6, 420.0}, {7.0e6, 2040.0}, {30.84e6, 8930.0}}) {
-    double own = run_cost({.gpu_hours = hours, .power_watts = 700, .kg_co2_per_kwh = parse_grid("llama-3.1")}).co2_tonnes;
+    double own =
+        run_cost({.gpu_hours = hours, .power_watts = 700, .kg_co2_per_kwh = parse_grid("llama-3.1")}).co2_tonnes;
     EXPECT_NEAR(own / tonnes, 1, 0.01);
   }
 }
 
 TEST(Cost, Llama1EnergyWithThePowerOfTheBuilding) {
-  for (auto [hours, mwh, tonnes] : {std::tuple{82432, 36, 14}, {135168, 59, 23}, {530432, 233, 90}, {1022362, 449, 173}}) {
-    RunCost cost = run_cost({.gpu_hours = static_cast<double>(hours), .power_watts = 400, .pue = 1.1, .kg_co2_per_kwh = parse_grid("us")});
+  for (auto [hours, mwh, tonnes] :
+       {std::tuple{82432, 36, 14}, {135168, 59, 23}, {530432, 233, 90}, {1022362, 449, 173}}) {
+    RunCost cost = run_cost(
+        {.gpu_hours = static_cast<double>(hours), .power_watts = 400, .pue = 1.1, .kg_co2_per_kwh = parse_grid("us")});
     EXPECT_NEAR(cost.energy_kwh / 1000, mwh, 1);
     EXPECT_NEAR(cost.co2_tonnes, tonnes, 0.6);
   }

@@ -67,7 +67,13 @@ const std::vector<Entry>& entries() {
 
 }  // namespace
 
-Efficiency find_efficiency(const Device& device, const std::string& software) {
+Efficiency find_efficiency(const Device& device, const std::string& software, Format format) {
+  if (const TrainingShares& own = device.training[static_cast<size_t>(format)]; own.gemm > 0) {
+    Efficiency e = make(own.gemm, own.gemm, 0.7, own.attention, own.memory, {0.8, 6e-6, 0.7, 2e-5});
+    e.gemm_start = own.gemm_start;
+    e.kernel = own.kernel;
+    return e;
+  }
   for (const Entry& entry : entries()) {
     bool same_device = device.name.rfind(entry.device, 0) == 0;
     if (same_device && (!entry.software || software == entry.software)) return entry.efficiency;

@@ -12,19 +12,31 @@ namespace sinter::plan {
 
 FlopBasis make_flop_basis(const spec::ModelSpec& spec) {
   FlopBasis basis;
-  const double active_share =
-      spec.moe.num_experts > 0 ? static_cast<double>(spec.moe.experts_per_token) / static_cast<double>(spec.moe.num_experts) : 1;
+  const double active_share = spec.moe.num_experts > 0 ? static_cast<double>(spec.moe.experts_per_token) /
+                                                             static_cast<double>(spec.moe.num_experts)
+                                                       : 1;
   for (const spec::Parameter& p : spec::make_parameter_table(spec)) {
     auto n = static_cast<double>(p.num_elements());
     using enum spec::ParameterRole;
     switch (p.role) {
-      case embedding: basis.embedding_parameters += n; break;
-      case position: basis.position_parameters += n; break;
-      case head: basis.head_parameters += n; break;
+      case embedding:
+        basis.embedding_parameters += n;
+        break;
+      case position:
+        basis.position_parameters += n;
+        break;
+      case head:
+        basis.head_parameters += n;
+        break;
       case matrix:
-      case router: basis.layer_matrices += n; break;
-      case expert_matrix: basis.layer_matrices += n * active_share; break;
-      default: break;
+      case router:
+        basis.layer_matrices += n;
+        break;
+      case expert_matrix:
+        basis.layer_matrices += n * active_share;
+        break;
+      default:
+        break;
     }
     basis.active_parameters += p.role == expert_matrix ? n * active_share : n;
   }
@@ -40,14 +52,17 @@ const std::vector<FlopConvention>& flop_conventions() {
   using enum ParameterBase;
   static const std::vector<FlopConvention> conventions{
       {"kaplan", non_embedding, 6, 0, false, "6 N, N without embeddings", "Kaplan et al. 2020"},
-      {"kaplan-context", non_embedding, 6, 6, false, "6 N + 6 L A s, N without embeddings", "Kaplan et al. 2020, Table 1"},
+      {"kaplan-context", non_embedding, 6, 6, false, "6 N + 6 L A s, N without embeddings",
+       "Kaplan et al. 2020, Table 1"},
       {"6nd", total, 6, 0, false, "6 N, N with embeddings", "GPT-3 Table D.1, Llama 3, estimates of run cost"},
       {"palm", total, 6, 12, false, "6 N + 12 L A s, N with embeddings", "PaLM, nanotron, MosaicML, nanoGPT"},
       {"palm-causal", total, 6, 6, false, "6 N + 6 L A s, N with embeddings", "PaLM's count with the causal half"},
       {"torchtitan", no_input_embedding, 6, 12, false, "6 (N - input embedding unless tied) + 12 L A s", "torchtitan"},
       {"dgxc", matrices, 6, 12, false, "6 (layer matrices + V C) + 12 L A s", "NVIDIA dgxc recipes, Korthikanti eq. 7"},
-      {"megatron", matrices, 6, 6, false, "6 (layer matrices + V C) + 6 L A s", "Megatron-Core and Bridge since 2025, MaxText"},
-      {"flash", matrices, 6, 7, true, "6 (layer matrices + V C) + 7 L A s", "causal flash attention: backward forms QK' again"},
+      {"megatron", matrices, 6, 6, false, "6 (layer matrices + V C) + 6 L A s",
+       "Megatron-Core and Bridge since 2025, MaxText"},
+      {"flash", matrices, 6, 7, true, "6 (layer matrices + V C) + 7 L A s",
+       "causal flash attention: backward forms QK' again"},
       {"recompute", matrices, 8, 8, true, "8 layer matrices + 6 V C + 8 L A s", "full recompute with causal attention"},
       {"sc21", matrices, 8, 16, true, "8 layer matrices + 6 V C + 16 L A s", "Narayanan et al. 2021 eq. 3 (HFU)"},
   };
@@ -60,7 +75,8 @@ const FlopConvention& flop_convention(std::string_view name) {
     if (c.name == name) return c;
     names.emplace_back(c.name);
   }
-  base::fail_usage("unknown FLOP convention '{}'{}; known: {}", name, base::did_you_mean(name, names), fmt::join(names, ", "));
+  base::fail_usage("unknown FLOP convention '{}'{}; known: {}", name, base::did_you_mean(name, names),
+                   fmt::join(names, ", "));
 }
 
 double attended_keys(const FlopBasis& basis, double seq_len) {
@@ -74,14 +90,19 @@ FlopsPerToken train_flops_per_token(const FlopBasis& b, double seq_len, const Fl
   FlopsPerToken flops;
   flops.attention = c.attention_factor * b.attention_width * attended_keys(b, seq_len);
   switch (c.base) {
-    case ParameterBase::total: flops.parameters = c.layer_factor * b.active_parameters; break;
+    case ParameterBase::total:
+      flops.parameters = c.layer_factor * b.active_parameters;
+      break;
     case ParameterBase::non_embedding:
-      flops.parameters = c.layer_factor * (b.active_parameters - b.embedding_parameters - b.position_parameters - b.head_parameters);
+      flops.parameters =
+          c.layer_factor * (b.active_parameters - b.embedding_parameters - b.position_parameters - b.head_parameters);
       break;
     case ParameterBase::no_input_embedding:
       flops.parameters = c.layer_factor * (b.active_parameters - (b.tied_head ? 0 : b.embedding_parameters));
       break;
-    case ParameterBase::matrices: flops.parameters = c.layer_factor * b.layer_matrices + 6 * b.head_matrix; break;
+    case ParameterBase::matrices:
+      flops.parameters = c.layer_factor * b.layer_matrices + 6 * b.head_matrix;
+      break;
   }
   return flops;
 }
@@ -95,8 +116,8 @@ FlopsPerToken forward_flops_per_token(const FlopBasis& basis, double seq_len, co
 }
 
 std::vector<FlopPart> forward_parts(const spec::ModelSpec& spec, double seq_len, bool causal_halved) {
-  FlopPart qkv{"qkv projection"}, core{"attention scores and values"}, out{"attention output"}, mlp{"mlp"}, router{"router"},
-      experts{"experts"};
+  FlopPart qkv{"qkv projection"}, core{"attention scores and values"}, out{"attention output"}, mlp{"mlp"},
+      router{"router"}, experts{"experts"};
   const auto C = static_cast<double>(spec.hidden);
   FlopBasis basis = make_flop_basis(spec);
   for (int64_t l = 0; l < spec.num_layers + spec.mtp_heads; ++l) {
@@ -121,15 +142,18 @@ std::vector<FormulaCount> parameter_formulas(const spec::ModelSpec& spec) {
              v = static_cast<double>(spec.vocab_size), s = static_cast<double>(spec.max_positions);
   std::vector<FormulaCount> out;
   if (spec.family == spec::Family::gpt2) {
-    out.push_back({"GPT, no position table", "h v + L (12 h^2 + 13 h) + 2 h", h * v + L * (12 * h * h + 13 * h) + 2 * h});
+    out.push_back(
+        {"GPT, no position table", "h v + L (12 h^2 + 13 h) + 2 h", h * v + L * (12 * h * h + 13 * h) + 2 * h});
     out.push_back({"GPT, with position table", "h v + s h + L (12 h^2 + 13 h) + 2 h",
                    h * v + s * h + L * (12 * h * h + 13 * h) + 2 * h});
     out.push_back({"matrices and two embeddings", "12 L h^2 + 2 h v", 12 * L * h * h + 2 * h * v});
   } else if (spec.moe.num_experts == 0) {
-    const auto q = static_cast<double>(spec.q_width()), k = static_cast<double>(spec.kv_width()), f = static_cast<double>(spec.ffn);
-    out.push_back({"gated, no biases", spec.tied_head ? "v h + L (2 h q + 2 h k + 3 h f + 2 h) + h"
-                                                      : "2 v h + L (2 h q + 2 h k + 3 h f + 2 h) + h",
-                   (spec.tied_head ? 1 : 2) * v * h + L * (2 * h * q + 2 * h * k + 3 * h * f + 2 * h) + h});
+    const auto q = static_cast<double>(spec.q_width()), k = static_cast<double>(spec.kv_width()),
+               f = static_cast<double>(spec.ffn);
+    out.push_back(
+        {"gated, no biases",
+         spec.tied_head ? "v h + L (2 h q + 2 h k + 3 h f + 2 h) + h" : "2 v h + L (2 h q + 2 h k + 3 h f + 2 h) + h",
+         (spec.tied_head ? 1 : 2) * v * h + L * (2 * h * q + 2 * h * k + 3 * h * f + 2 * h) + h});
   }
   out.push_back({"blocks of width h alone", "12 L h^2", 12 * L * h * h});
   return out;

@@ -15,13 +15,13 @@ struct FlopBasis {
   double active_parameters = 0;     // everything a token uses, embedding tables whole
   double embedding_parameters = 0;  // token table
   double position_parameters = 0;
-  double head_parameters = 0;       // 0 when tied
-  double layer_matrices = 0;        // weights of products in the blocks, router included
-  double head_matrix = 0;           // V * C, tied or not; times the heads that predict
+  double head_parameters = 0;  // 0 when tied
+  double layer_matrices = 0;   // weights of products in the blocks, router included
+  double head_matrix = 0;      // V * C, tied or not; times the heads that predict
   double num_layers = 0;
-  double attention_width = 0;       // num_heads * (dim of keys + dim of values) / 2
+  double attention_width = 0;  // num_heads * (dim of keys + dim of values) / 2
   bool tied_head = false;
-  std::vector<int64_t> windows;     // per layer, 0 = all keys; empty = all layers 0
+  std::vector<int64_t> windows;  // per layer, 0 = all keys; empty = all layers 0
 };
 FlopBasis make_flop_basis(const spec::ModelSpec& spec);
 
@@ -29,10 +29,10 @@ enum class ParameterBase { total, non_embedding, no_input_embedding, matrices };
 
 struct FlopConvention {
   std::string_view name;
-  ParameterBase base;          // which N
-  double layer_factor;         // FLOPs per token and parameter of the blocks: 6, or 8 with full recompute
-  double attention_factor;     // times layers * attention width * context: 12 full square, 6 causal, 7 flash, 8 recomputed
-  bool counts_hardware;        // work done (HFU) rather than work needed (MFU)
+  ParameterBase base;       // which N
+  double layer_factor;      // FLOPs per token and parameter of the blocks: 6, or 8 with full recompute
+  double attention_factor;  // times layers * attention width * context: 12 full square, 6 causal, 7 flash, 8 recomputed
+  bool counts_hardware;     // work done (HFU) rather than work needed (MFU)
   std::string_view formula;
   std::string_view used_by;
 };

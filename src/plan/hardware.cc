@@ -40,7 +40,8 @@ const T& find_by_name(const std::vector<T>& all, std::string_view name, const ch
   // The nearest by spelling; else one that starts alike ("A100x" -> A100).
   std::string nearest = base::nearest_name(wanted, keys);
   for (size_t n = wanted.size(); nearest.empty() && n >= 2; --n) {
-    auto it = std::find_if(keys.begin(), keys.end(), [&](const std::string& k) { return k.starts_with(wanted.substr(0, n)); });
+    auto it = std::find_if(keys.begin(), keys.end(),
+                           [&](const std::string& k) { return k.starts_with(wanted.substr(0, n)); });
     if (it != keys.end()) nearest = *it;
   }
   std::string hint = fmt::format("; `sinter plan devices` lists all {}", all.size());
@@ -70,11 +71,11 @@ std::string_view format_name(Format format) { return kFormatNames[static_cast<si
 
 Format parse_format(std::string_view text) {
   static constexpr std::pair<std::string_view, Format> kOther[] = {
-      {"double", Format::fp64},   {"float64", Format::fp64}, {"f64", Format::fp64},      {"float", Format::fp32},
-      {"float32", Format::fp32},  {"f32", Format::fp32},     {"half", Format::fp16},     {"float16", Format::fp16},
-      {"f16", Format::fp16},      {"bfloat16", Format::bf16}, {"float8", Format::fp8},   {"e4m3", Format::fp8},
-      {"mxfp8", Format::fp8},     {"nvfp4", Format::fp4},    {"mxfp4", Format::fp4},     {"mxfp6", Format::fp6},
-      {"i8", Format::int8},       {"q8", Format::int8},      {"i4", Format::int4},       {"q4", Format::int4}};
+      {"double", Format::fp64},  {"float64", Format::fp64},  {"f64", Format::fp64},   {"float", Format::fp32},
+      {"float32", Format::fp32}, {"f32", Format::fp32},      {"half", Format::fp16},  {"float16", Format::fp16},
+      {"f16", Format::fp16},     {"bfloat16", Format::bf16}, {"float8", Format::fp8}, {"e4m3", Format::fp8},
+      {"mxfp8", Format::fp8},    {"nvfp4", Format::fp4},     {"mxfp4", Format::fp4},  {"mxfp6", Format::fp6},
+      {"i8", Format::int8},      {"q8", Format::int8},       {"i4", Format::int4},    {"q4", Format::int4}};
   std::vector<std::string> names;
   for (int i = 0; i < kNumFormats; ++i) {
     if (text == kFormatNames[static_cast<size_t>(i)]) return static_cast<Format>(i);
@@ -89,16 +90,22 @@ Format parse_format(std::string_view text) {
 
 double format_bytes_per_element(Format format) {
   switch (format) {
-    case Format::fp64: return 8;
+    case Format::fp64:
+      return 8;
     case Format::fp32:
-    case Format::tf32: return 4;
+    case Format::tf32:
+      return 4;
     case Format::fp16:
-    case Format::bf16: return 2;
+    case Format::bf16:
+      return 2;
     case Format::fp8:
-    case Format::int8: return 1;
-    case Format::fp6: return 0.75;
+    case Format::int8:
+      return 1;
+    case Format::fp6:
+      return 0.75;
     case Format::fp4:
-    case Format::int4: return 0.5;
+    case Format::int4:
+      return 0.5;
   }
   return 0;
 }
@@ -125,16 +132,26 @@ Format Device::compute_format(Format format) const {
   };
   using enum Format;
   switch (format) {
-    case int4: return first_with_unit({int4, int8, bf16, fp16, fp32});
-    case int8: return first_with_unit({int8, bf16, fp16, fp32});
-    case fp4: return first_with_unit({fp4, fp6, fp8, bf16, fp16, fp32});
-    case fp6: return first_with_unit({fp6, fp8, bf16, fp16, fp32});
-    case fp8: return first_with_unit({fp8, bf16, fp16, fp32});
-    case bf16: return first_with_unit({bf16, fp32, fp16});  // no bf16 unit: fp32 keeps its range
-    case fp16: return first_with_unit({fp16, bf16, fp32});
-    case tf32: return first_with_unit({tf32, fp32, bf16});
-    case fp32: return first_with_unit({fp32, bf16});
-    case fp64: return first_with_unit({fp64});
+    case int4:
+      return first_with_unit({int4, int8, bf16, fp16, fp32});
+    case int8:
+      return first_with_unit({int8, bf16, fp16, fp32});
+    case fp4:
+      return first_with_unit({fp4, fp6, fp8, bf16, fp16, fp32});
+    case fp6:
+      return first_with_unit({fp6, fp8, bf16, fp16, fp32});
+    case fp8:
+      return first_with_unit({fp8, bf16, fp16, fp32});
+    case bf16:
+      return first_with_unit({bf16, fp32, fp16});  // no bf16 unit: fp32 keeps its range
+    case fp16:
+      return first_with_unit({fp16, bf16, fp32});
+    case tf32:
+      return first_with_unit({tf32, fp32, bf16});
+    case fp32:
+      return first_with_unit({fp32, bf16});
+    case fp64:
+      return first_with_unit({fp64});
   }
   return format;
 }
@@ -175,8 +192,9 @@ Cluster parse_cluster(const HardwareTable& table, const std::string& text) {
   }
   std::string name = text.substr(begin);
   while (!name.empty() && name.front() == ' ') name.erase(0, 1);
-  if (name.empty() || (parts.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isdigit(c); }) &&
-                       name.size() < 4)) {
+  if (name.empty() ||
+      (parts.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isdigit(c); }) &&
+       name.size() < 4)) {
     base::fail_usage("'{}' names no device; expected a form like 64xA100-80GB", text);
   }
   Cluster cluster;

@@ -28,26 +28,36 @@ struct EfficiencyCurve {
   double at(double size, double otherwise = 1.0) const;
 };
 
+// What a training step of ours reached on the machine itself, by `plan --measure`; gemm 0 = not measured.
+struct TrainingShares {
+  double gemm = 0;        // share of the format's peak in large products
+  double attention = 0;   // the same in fused attention
+  double memory = 0;      // element-wise bytes over the memory bandwidth; above 1 where caches serve
+  double gemm_start = 0;  // seconds a product takes beside its FLOPs
+  double kernel = 0;      // seconds any other kernel takes beside its bytes
+};
+
 struct Device {
   std::string name;
   std::vector<std::string> aliases;
   std::string vendor;
   double memory_bytes = 0;
-  double bandwidth = 0;                      // bytes/s of device memory
-  std::array<double, kNumFormats> flops{};   // dense peak per format, FLOP/s; 0 = no unit for it
+  double bandwidth = 0;                          // bytes/s of device memory
+  std::array<double, kNumFormats> flops{};       // dense peak per format, FLOP/s; 0 = no unit for it
   std::array<double, kNumFormats> attainable{};  // best measured for a large product; 0 = not known
-  std::string link;            // scale-up link: "NVLink4", "PCIe4", ...
-  double link_bandwidth = 0;   // bytes/s per device, one direction, all links together
-  double pair_bandwidth = 0;   // between one pair of devices where links are not switched; 0 = link_bandwidth
-  double pcie_bandwidth = 0;   // to the host, one direction
-  int per_node = 8;            // devices that share the scale-up link
-  std::string network;         // usual adapter between nodes
-  int rails = 1;               // adapters per node
+  std::string link;                              // scale-up link: "NVLink4", "PCIe4", ...
+  double link_bandwidth = 0;                     // bytes/s per device, one direction, all links together
+  double pair_bandwidth = 0;  // between one pair of devices where links are not switched; 0 = link_bandwidth
+  double pcie_bandwidth = 0;  // to the host, one direction
+  int per_node = 8;           // devices that share the scale-up link
+  std::string network;        // usual adapter between nodes
+  int rails = 1;              // adapters per node
   double power_watts = 0;
-  double price_per_hour = 0;   // USD, an assumption
-  EfficiencyCurve gemm;        // size = FLOPs of one product
-  EfficiencyCurve memory;      // size = bytes moved
-  double measured_read_bandwidth = 0;  // bytes/s, by `plan --measure`; 0 = not measured
+  double price_per_hour = 0;                           // USD, an assumption
+  EfficiencyCurve gemm;                                // size = FLOPs of one product
+  EfficiencyCurve memory;                              // size = bytes moved
+  double measured_read_bandwidth = 0;                  // bytes/s, by `plan --measure`; 0 = not measured
+  std::array<TrainingShares, kNumFormats> training{};  // by `plan --measure`
 
   double peak(Format format) const { return flops[static_cast<size_t>(format)]; }
   // The rate products with operands in `format` run at: its own, or that of the narrowest wider format with a unit
@@ -62,9 +72,9 @@ struct Network {
   std::string name;
   std::vector<std::string> aliases;
   std::string kind;
-  double bandwidth = 0;    // bytes/s per adapter, one direction
-  double latency = 5e-6;   // seconds per message
-  double efficiency = 0.9; // share of the line rate a large message reaches
+  double bandwidth = 0;     // bytes/s per adapter, one direction
+  double latency = 5e-6;    // seconds per message
+  double efficiency = 0.9;  // share of the line rate a large message reaches
 };
 
 // Shared storage as the whole cluster sees it; 0 = unknown.
@@ -79,12 +89,12 @@ struct Cluster {
   int per_node = 8;
   int rails = 8;
   Storage storage;
-  double price_per_hour = 0;   // per device
-  double mtbf_hours = 0;       // mean time between failures of one device; 0 = unknown
+  double price_per_hour = 0;  // per device
+  double mtbf_hours = 0;      // mean time between failures of one device; 0 = unknown
 
   int64_t num_nodes() const { return (num_devices + per_node - 1) / per_node; }
-  double node_bandwidth() const { return network.bandwidth * rails; }             // bytes/s out of a node
-  double device_network_bandwidth() const { return node_bandwidth() / per_node; } // a device's fair share
+  double node_bandwidth() const { return network.bandwidth * rails; }              // bytes/s out of a node
+  double device_network_bandwidth() const { return node_bandwidth() / per_node; }  // a device's fair share
 };
 
 class HardwareTable {

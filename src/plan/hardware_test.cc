@@ -28,8 +28,9 @@ void expect_contains(const std::string& text, const std::string& part) {
 TEST(Hardware, TableHasTheDevicesPeopleUse) {
   HardwareTable table = built_in();
   EXPECT_GE(table.devices.size(), 20u);
-  for (const char* name : {"V100", "T4", "A40", "A100-40GB", "A100-80GB", "H100", "H100-PCIe", "H200", "B200", "GB200", "MI250X",
-                           "MI300X", "L4", "L40S", "RTX 3090", "rtx-4090", "TPU v4", "TPU v5e", "tpuv5p", "EPYC-9654"}) {
+  for (const char* name : {"V100",     "T4",       "A40",    "A100-40GB", "A100-80GB", "H100",     "H100-PCIe",
+                           "H200",     "B200",     "GB200",  "MI250X",    "MI300X",    "L4",       "L40S",
+                           "RTX 3090", "rtx-4090", "TPU v4", "TPU v5e",   "tpuv5p",    "EPYC-9654"}) {
     EXPECT_GT(table.device(name).memory_bytes, 0) << name;
   }
   EXPECT_EQ(table.device("H100").peak(Format::bf16), 989e12);
@@ -101,14 +102,18 @@ TEST(Hardware, DeviceSurvivesTheRoundTripThroughToml) {
 TEST(Hardware, UserFileReplacesAndAdds) {
   HardwareTable table = built_in();
   size_t before = table.devices.size();
-  table.add_toml("[[device]]\nname = \"T4\"\nmemory_gib = 3\nbandwidth_gb_s = 5\nfp32 = 1\n"
-                 "[[device]]\nname = \"mine\"\nmemory_gib = 1\nbandwidth_gb_s = 1\nbf16 = 1\n", "user.toml");
+  table.add_toml(
+      "[[device]]\nname = \"T4\"\nmemory_gib = 3\nbandwidth_gb_s = 5\nfp32 = 1\n"
+      "[[device]]\nname = \"mine\"\nmemory_gib = 1\nbandwidth_gb_s = 1\nbf16 = 1\n",
+      "user.toml");
   EXPECT_EQ(table.devices.size(), before + 1);
   EXPECT_EQ(table.device("t4").bandwidth, 5e9);
   expect_contains(error_of([&] { table.add_toml("[[device]]\nname = \"x\"\nmemory_gibb = 3\n", "u.toml"); }), "u.toml");
-  expect_contains(
-      error_of([&] { table.add_toml("[[device]]\nname=\"x\"\nmemory_gib=3\nbandwidth_gb_s=1\nbf16=1\nlinks=\"a\"\n", "u"); }),
-      "did you mean 'link'");
+  expect_contains(error_of([&] {
+                    table.add_toml("[[device]]\nname=\"x\"\nmemory_gib=3\nbandwidth_gb_s=1\nbf16=1\nlinks=\"a\"\n",
+                                   "u");
+                  }),
+                  "did you mean 'link'");
   expect_contains(error_of([&] { table.add_toml("[[device]\n", "u.toml"); }), "line 1");
 }
 

@@ -1,11 +1,11 @@
 // Reading and writing the hardware table and cluster files.
 #include <fmt/format.h>
+#include <toml++/toml.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <functional>
-#include <toml++/toml.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -47,12 +47,14 @@ class Section {
     if (!node) return otherwise;
     SINTER_CHECK(node->is_number(), "{}: key '{}' must be a number", where_, key);
     double value = *node->value<double>();
-    SINTER_CHECK(std::isfinite(value) && value >= low, "{}: key '{}' is {}; expected at least {}", where_, key, value, low);
+    SINTER_CHECK(std::isfinite(value) && value >= low, "{}: key '{}' is {}; expected at least {}", where_, key, value,
+                 low);
     return value;
   }
   int count(const std::string& key, int otherwise) {
     double value = number(key, otherwise, 1);
-    SINTER_CHECK(value == std::floor(value) && value <= 1e7, "{}: key '{}' is {}; expected a whole number", where_, key, value);
+    SINTER_CHECK(value == std::floor(value) && value <= 1e7, "{}: key '{}' is {}; expected a whole number", where_, key,
+                 value);
     return static_cast<int>(value);
   }
   std::vector<std::string> texts(const std::string& key) {
@@ -118,9 +120,13 @@ Device read_device(const toml::table& table, const std::string& origin) {
     d.flops[at] = s.number(std::string(kFormatNames[at]), 0) * 1e12;
     d.attainable[at] = s.number("attainable_" + std::string(kFormatNames[at]), 0) * 1e12;
     any_rate = any_rate || d.flops[at] > 0;
+    const std::string prefix = fmt::format("train_{}_", kFormatNames[at]);
+    d.training[at] = {s.number(prefix + "gemm", 0), s.number(prefix + "attention", 0), s.number(prefix + "memory", 0),
+                      s.number(prefix + "gemm_start_us", 0) * 1e-6, s.number(prefix + "kernel_us", 0) * 1e-6};
   }
   SINTER_CHECK(d.memory_bytes > 0 && d.bandwidth > 0 && any_rate,
-               "'{}': device '{}' needs memory_gib, bandwidth_gb_s and at least one rate (fp32, bf16, ...)", origin, name);
+               "'{}': device '{}' needs memory_gib, bandwidth_gb_s and at least one rate (fp32, bf16, ...)", origin,
+               name);
   d.pcie_bandwidth = s.number("pcie_gb_s", 31) * 1e9;
   d.link = s.text("link", "PCIe4");
   d.link_bandwidth = s.number("link_gb_s", d.pcie_bandwidth / 1e9) * 1e9;
@@ -185,8 +191,8 @@ void HardwareTable::add_toml(std::string_view text, const std::string& origin) {
   toml::table root = parse_toml(text, origin);
   for (const auto& [key, value] : root) {
     std::string name(key.str());
-    SINTER_CHECK(name == "device" || name == "network", "'{}': unknown section '{}'; expected [[device]] or [[network]]",
-                 origin, name);
+    SINTER_CHECK(name == "device" || name == "network",
+                 "'{}': unknown section '{}'; expected [[device]] or [[network]]", origin, name);
   }
   add_tables(*this, root, origin);
 }
@@ -232,7 +238,8 @@ std::string device_toml(const Device& d) {
   number("bandwidth_gb_s", d.bandwidth / 1e9);
   number("measured_read_gb_s", d.measured_read_bandwidth / 1e9);
   for (size_t i = 0; i < kNumFormats; ++i) number(kFormatNames[i], d.flops[i] / 1e12);
-  for (size_t i = 0; i < kNumFormats; ++i) number(fmt::format("attainable_{}", kFormatNames[i]), d.attainable[i] / 1e12);
+  for (size_t i = 0; i < kNumFormats; ++i)
+    number(fmt::format("attainable_{}", kFormatNames[i]), d.attainable[i] / 1e12);
   put("link", quoted(d.link));
   number("link_gb_s", d.link_bandwidth / 1e9);
   number("pair_gb_s", d.pair_bandwidth / 1e9);
@@ -242,6 +249,15 @@ std::string device_toml(const Device& d) {
   number("rails", d.rails);
   number("power_w", d.power_watts);
   number("price_per_hour", d.price_per_hour);
+  for (size_t i = 0; i < kNumFormats; ++i) {
+    const TrainingShares& t = d.training[i];
+    const std::string prefix = fmt::format("train_{}_", kFormatNames[i]);
+    number(prefix + "gemm", t.gemm);
+    number(prefix + "attention", t.attention);
+    number(prefix + "memory", t.memory);
+    number(prefix + "gemm_start_us", t.gemm_start * 1e6);
+    number(prefix + "kernel_us", t.kernel * 1e6);
+  }
   curve("gemm_efficiency", d.gemm, 1e9);
   curve("memory_efficiency", d.memory, 1e6);
   return out;

@@ -18,16 +18,23 @@ struct NamedFormat {
   Format compute;
 };
 // Block formats: q8_0 34 bytes per 32, q4_0 18 per 32, q4_k 144, q5_k 176, q6_k 210 per 256 weights.
-constexpr NamedFormat kFormats[] = {
-    {"fp32", 4, Format::fp32},          {"bf16", 2, Format::bf16},
-    {"fp16", 2, Format::fp16},          {"fp8", 1, Format::fp8},
-    {"int8", 1, Format::bf16},          {"w8a8", 1, Format::int8},
-    {"int4-g32", 0.625, Format::bf16},  {"int4-g64", 0.5625, Format::bf16},
-    {"int4-g128", 0.53125, Format::bf16}, {"fp4", 0.5625, Format::fp4},
-    {"mxfp4", 0.53125, Format::bf16},   {"nf4", 0.5625, Format::bf16},
-    {"q8_0", 34.0 / 32, Format::bf16},  {"q6_k", 210.0 / 256, Format::bf16},
-    {"q5_k", 176.0 / 256, Format::bf16}, {"q4_k", 144.0 / 256, Format::bf16},
-    {"q4_0", 18.0 / 32, Format::bf16}};
+constexpr NamedFormat kFormats[] = {{"fp32", 4, Format::fp32},
+                                    {"bf16", 2, Format::bf16},
+                                    {"fp16", 2, Format::fp16},
+                                    {"fp8", 1, Format::fp8},
+                                    {"int8", 1, Format::bf16},
+                                    {"w8a8", 1, Format::int8},
+                                    {"int4-g32", 0.625, Format::bf16},
+                                    {"int4-g64", 0.5625, Format::bf16},
+                                    {"int4-g128", 0.53125, Format::bf16},
+                                    {"fp4", 0.5625, Format::fp4},
+                                    {"mxfp4", 0.53125, Format::bf16},
+                                    {"nf4", 0.5625, Format::bf16},
+                                    {"q8_0", 34.0 / 32, Format::bf16},
+                                    {"q6_k", 210.0 / 256, Format::bf16},
+                                    {"q5_k", 176.0 / 256, Format::bf16},
+                                    {"q4_k", 144.0 / 256, Format::bf16},
+                                    {"q4_0", 18.0 / 32, Format::bf16}};
 
 constexpr double kRuntimeBytes = 1.5 * 0x1p30;  // context, kernels, communication buffers
 constexpr double kRuntimeShare = 0.03;          // activations and what the allocator loses
@@ -46,7 +53,10 @@ const std::vector<std::string>& weight_format_names() {
 }
 
 WeightFormat parse_weight_format(const std::string& text) {
-  const std::string name = text == "int4" ? "int4-g128" : text == "bfloat16" ? "bf16" : text == "float16" ? "fp16" : text;
+  const std::string name = text == "int4"       ? "int4-g128"
+                           : text == "bfloat16" ? "bf16"
+                           : text == "float16"  ? "fp16"
+                                                : text;
   for (const NamedFormat& f : kFormats) {
     if (name == f.name) return {f.name, f.compute, f.bytes};
   }
@@ -66,7 +76,8 @@ InferenceModel make_inference_model(const spec::ModelSpec& spec, const WeightFor
     m.stored_bytes += bytes;
     if (p.role == expert_matrix) {
       m.expert_bytes += bytes;
-      m.matmul_parameters += n * static_cast<double>(spec.moe.experts_per_token) / static_cast<double>(spec.moe.num_experts);
+      m.matmul_parameters +=
+          n * static_cast<double>(spec.moe.experts_per_token) / static_cast<double>(spec.moe.num_experts);
     } else if (p.role == embedding) {
       if (spec.tied_head) m.dense_read_bytes += bytes;  // the head reads it whole
     } else if (p.role != position) {
@@ -127,7 +138,9 @@ Decode decode_step(const InferenceModel& m, const Device& device, const WeightFo
   // Attention always waits for the cache; products wait for the slower of weights and arithmetic.
   const double kv_s = d.kv_bytes / bandwidth, weights_s = d.weight_bytes / bandwidth;
   d.step_s = kv_s + std::max(weights_s, d.compute_s) + d.communication_s;
-  d.bound = d.communication_s > std::max(d.memory_s, d.compute_s) ? "latency" : d.compute_s > weights_s ? "compute" : "memory";
+  d.bound = d.communication_s > std::max(d.memory_s, d.compute_s) ? "latency"
+            : d.compute_s > weights_s                             ? "compute"
+                                                                  : "memory";
   d.tokens_per_s = batch / d.step_s;
   d.mbu_theoretical = (d.weight_bytes + d.kv_bytes) / (d.step_s * device.bandwidth * tp);
   if (device.measured_read_bandwidth > 0) {
@@ -149,7 +162,8 @@ Prefill prefill(const InferenceModel& m, const Device& device, const WeightForma
   const double memory = m.read_bytes(tokens) / (device.bandwidth * efficiency.bandwidth * tp);
   double communication = 0;
   if (efficiency.count_latency && tp > 1) {
-    communication = 2 * m.num_layers * (all_reduce_latency(tp) + 2.0 * (tp - 1) / tp * tokens * m.hidden * 2 / device.pair_link() / 0.65);
+    communication = 2 * m.num_layers *
+                    (all_reduce_latency(tp) + 2.0 * (tp - 1) / tp * tokens * m.hidden * 2 / device.pair_link() / 0.65);
   }
   p.seconds = std::max(compute, memory) + communication;
   p.bound = communication > std::max(compute, memory) ? "latency" : compute >= memory ? "compute" : "memory";
@@ -196,7 +210,8 @@ void check_tp(const spec::ModelSpec& spec, int tp) {
   if (tp < 1) base::fail_usage("tp is {}; the least is 1", tp);
   std::vector<int> valid = valid_tp(spec, static_cast<int>(spec.num_heads));
   if (std::find(valid.begin(), valid.end(), tp) != valid.end()) return;
-  int nearest = *std::min_element(valid.begin(), valid.end(), [&](int a, int b) { return std::abs(a - tp) < std::abs(b - tp); });
+  int nearest =
+      *std::min_element(valid.begin(), valid.end(), [&](int a, int b) { return std::abs(a - tp) < std::abs(b - tp); });
   base::fail_usage("tp {} does not divide {} heads and {} KV heads; the nearest that does is {}", tp, spec.num_heads,
                    spec.num_kv_heads, nearest);
 }

@@ -12,7 +12,8 @@ namespace sinter::plan {
 // How weights are stored. Matrices take bytes_per_weight, scales of groups included; embeddings and norms stay 16-bit.
 struct WeightFormat {
   std::string name;
-  Format compute = Format::bf16;  // format the products run in: 8 bits and fewer widen to bf16 when only weights are packed
+  Format compute =
+      Format::bf16;  // format the products run in: 8 bits and fewer widen to bf16 when only weights are packed
   double bytes_per_weight = 2;
 };
 // "bf16", "fp8", "int8", "int4-g32" (4 bits, 16-bit scale and zero per 32), "int4-g128", "q8_0", "q4_k", ...
@@ -20,29 +21,29 @@ WeightFormat parse_weight_format(const std::string& text);
 const std::vector<std::string>& weight_format_names();
 
 struct InferenceModel {
-  double stored_bytes = 0;       // all weights
-  double dense_read_bytes = 0;   // read at every step whatever the batch: matrices, norms, head
-  double expert_bytes = 0;       // all experts of all layers
+  double stored_bytes = 0;      // all weights
+  double dense_read_bytes = 0;  // read at every step whatever the batch: matrices, norms, head
+  double expert_bytes = 0;      // all experts of all layers
   double num_experts = 0, experts_per_token = 0;
   double matmul_parameters = 0;  // a token is multiplied with, head left out
   double head_parameters = 0;
-  double attention_width = 0;    // heads * head_dim, summed over layers
+  double attention_width = 0;  // heads * head_dim, summed over layers
   double hidden = 0, num_layers = 0, num_heads = 0, num_kv_heads = 0, vocab = 0;
-  std::vector<double> kv_width;       // per layer: elements of K and V per token
-  std::vector<double> window;         // per layer: tokens kept; 0 = all
+  std::vector<double> kv_width;  // per layer: elements of K and V per token
+  std::vector<double> window;    // per layer: tokens kept; 0 = all
   double kv_bytes_per_element = 2;
 
   // Expected bytes of weights one decode step of `batch` tokens reads (distinct experts: X (1 - (1 - k/X)^batch)).
   double read_bytes(double batch) const;
-  double kv_bytes(double context) const;         // of one sequence
+  double kv_bytes(double context) const;  // of one sequence
   double kv_bytes_per_token() const { return kv_bytes(1); }
 };
 InferenceModel make_inference_model(const spec::ModelSpec& spec, const WeightFormat& weights, Format kv);
 
 // Shares of the limits reached; 1 = the bound itself.
 struct InferenceEfficiency {
-  double bandwidth = 1;   // of the device's memory bandwidth
-  double compute = 1;     // of the peak
+  double bandwidth = 1;        // of the device's memory bandwidth
+  double compute = 1;          // of the peak
   bool count_latency = false;  // all-reduce latency under tensor parallelism
 };
 // What open engines reach: 70 / 55 / 45 % of the bandwidth with 16 / 8 / 4-bit weights, 60 % of the peak.
@@ -51,10 +52,10 @@ InferenceEfficiency typical_efficiency(const WeightFormat& weights);
 struct Decode {
   double weight_bytes = 0, kv_bytes = 0;  // per step, all devices
   double memory_s = 0, compute_s = 0, communication_s = 0, step_s = 0;
-  double tokens_per_s = 0;                // of the whole batch
-  double mbu_theoretical = 0;             // bytes / (time * bandwidth of the table)
-  double mbu_measured = 0;                // against Device::measured_read_bandwidth; 0 = not measured
-  const char* bound = "";                 // "memory", "compute", "latency"
+  double tokens_per_s = 0;     // of the whole batch
+  double mbu_theoretical = 0;  // bytes / (time * bandwidth of the table)
+  double mbu_measured = 0;     // against Device::measured_read_bandwidth; 0 = not measured
+  const char* bound = "";      // "memory", "compute", "latency"
 };
 Decode decode_step(const InferenceModel& model, const Device& device, const WeightFormat& weights, int tp, double batch,
                    double context, const InferenceEfficiency& efficiency);
@@ -72,7 +73,8 @@ struct Capacity {
   double max_sequences = 0;  // at `context`
   double max_context = 0;    // of one sequence, not above the model's own limit
 };
-Capacity serving_capacity(const InferenceModel& model, const Device& device, int tp, double context, double model_limit);
+Capacity serving_capacity(const InferenceModel& model, const Device& device, int tp, double context,
+                          double model_limit);
 
 // Batch at which products take as long as reading the weights: C bytes / (2 W).
 double critical_decode_batch(const Device& device, const WeightFormat& weights);
@@ -87,7 +89,8 @@ struct Serving {
   double output_tokens_per_s = 0, total_tokens_per_s = 0, first_token_s = 0, per_token_s = 0;
   double dollars_per_million_output = 0;
 };
-Serving serving_rate(const InferenceModel& model, const Device& device, const WeightFormat& weights, int tp, double batch,
-                     double prompt, double output, const InferenceEfficiency& efficiency, double price_per_hour);
+Serving serving_rate(const InferenceModel& model, const Device& device, const WeightFormat& weights, int tp,
+                     double batch, double prompt, double output, const InferenceEfficiency& efficiency,
+                     double price_per_hour);
 
 }  // namespace sinter::plan

@@ -15,8 +15,8 @@ const HardwareTable& hardware() {
   return table;
 }
 
-Decode decode(const char* model, const char* device, const char* weights, double context, InferenceEfficiency efficiency,
-              int tp = 1, double batch = 1) {
+Decode decode(const char* model, const char* device, const char* weights, double context,
+              InferenceEfficiency efficiency, int tp = 1, double batch = 1) {
   WeightFormat format = parse_weight_format(weights);
   InferenceModel m = make_inference_model(resolve_model(model).spec, format, Format::bf16);
   return decode_step(m, hardware().device(device), format, tp, batch, context, efficiency);
@@ -29,7 +29,8 @@ TEST(Inference, Llama7bDecodesAtThePublishedBandwidths) {
     const char* weights;
     double bandwidth, tokens_per_s, tolerance;
   };
-  for (Row row : {Row{"bf16", 1397.31e9, 104.9, 0.001}, {"int8", 1069.2e9, 155.58, 0.025}, {"int4-g32", 862.69e9, 196.8, 0.04}}) {
+  for (Row row :
+       {Row{"bf16", 1397.31e9, 104.9, 0.001}, {"int8", 1069.2e9, 155.58, 0.025}, {"int4-g32", 862.69e9, 196.8, 0.04}}) {
     Decode d = decode("llama-2-7b", "A100-80GB", row.weights, 200, {row.bandwidth / 2039e9, 1});
     EXPECT_NEAR(d.tokens_per_s / row.tokens_per_s, 1, row.tolerance) << row.weights;
     EXPECT_NEAR(d.mbu_theoretical, row.bandwidth / 2039e9, 1e-9);
@@ -50,7 +51,9 @@ TEST(Inference, SeventyBillionInBf16DoesNotFitOneA100) {
   const Device& a100 = hardware().device("A100-80GB");
   spec::ModelSpec spec = resolve_model("llama-2-70b").spec;
   auto fits = [&](const char* weights, int tp) {
-    return serving_capacity(make_inference_model(spec, parse_weight_format(weights), Format::bf16), a100, tp, 4096, 4096).fits;
+    return serving_capacity(make_inference_model(spec, parse_weight_format(weights), Format::bf16), a100, tp, 4096,
+                            4096)
+        .fits;
   };
   EXPECT_FALSE(fits("bf16", 1));
   EXPECT_TRUE(fits("int8", 1));
@@ -59,7 +62,8 @@ TEST(Inference, SeventyBillionInBf16DoesNotFitOneA100) {
 }
 
 TEST(Inference, CriticalBatchOfEachDevice) {
-  for (auto [name, batch] : {std::pair{"A100-80GB", 153}, {"H100", 295}, {"H200", 206}, {"B200", 281}, {"MI300X", 247}, {"RTX-4090", 164}}) {
+  for (auto [name, batch] :
+       {std::pair{"A100-80GB", 153}, {"H100", 295}, {"H200", 206}, {"B200", 281}, {"MI300X", 247}, {"RTX-4090", 164}}) {
     EXPECT_EQ(std::lround(critical_decode_batch(hardware().device(name), parse_weight_format("bf16"))), batch) << name;
   }
 }
@@ -107,7 +111,8 @@ TEST(Inference, LargeBatchesTouchMoreExperts) {
 TEST(Inference, TensorParallelDecodeNearThePublishedRates) {
   // gpt-fast, A100, bf16: what 2, 4 and 8 devices reached, with the share of the bandwidth one device reached.
   for (auto [tp, rate] : {std::pair{2, 168.84}, {4, 254.02}}) {
-    EXPECT_NEAR(decode("llama-2-7b", "A100-80GB", "bf16", 100, {0.685, 1, true}, tp).tokens_per_s / rate, 1, 0.05) << tp;
+    EXPECT_NEAR(decode("llama-2-7b", "A100-80GB", "bf16", 100, {0.685, 1, true}, tp).tokens_per_s / rate, 1, 0.05)
+        << tp;
   }
 }
 
@@ -130,7 +135,8 @@ TEST(Inference, MoreDevicesThanKvHeadsHoldCopies) {
   WeightFormat bf16 = parse_weight_format("bf16");
   InferenceModel m = make_inference_model(resolve_model("qwen2-7b").spec, bf16, Format::bf16);  // 4 KV heads
   const Device& h100 = hardware().device("H100");
-  EXPECT_EQ(decode_step(m, h100, bf16, 4, 1, 1000, {}).kv_bytes * 7, decode_step(m, h100, bf16, 28, 1, 1000, {}).kv_bytes);
+  EXPECT_EQ(decode_step(m, h100, bf16, 4, 1, 1000, {}).kv_bytes * 7,
+            decode_step(m, h100, bf16, 28, 1, 1000, {}).kv_bytes);
 }
 
 TEST(Inference, TpThatDoesNotDivideNamesTheNearest) {

@@ -104,12 +104,14 @@ std::vector<ModelPreset> make_presets() {
       {"smollm2-135m", {}, make_gated(llama, {30, 576, 9, 3, 64, 1536, 49152, 8192}, 1e5, true)},
       {"smollm2-360m", {}, make_gated(llama, {32, 960, 15, 5, 64, 2560, 49152, 8192}, 1e5, true)},
       {"smollm2-1.7b", {}, make_gated(llama, {24, 2048, 32, 32, 64, 8192, 49152, 8192}, 1.3e5, true)},
-      {"mistral-7b-v0.1", {"mistral-7b"},
+      {"mistral-7b-v0.1",
+       {"mistral-7b"},
        with_window(make_gated(mistral, {32, 4096, 32, 8, 128, 14336, 32000, 32768}, 1e4), 4096)},
       {"mistral-7b-v0.3", {}, make_gated(mistral, {32, 4096, 32, 8, 128, 14336, 32768, 32768}, 1e6)},
       {"mistral-nemo-12b", {"mistral-nemo"}, make_gated(mistral, {40, 5120, 32, 8, 128, 14336, 131072, 131072}, 1e6)},
       {"mistral-small-24b", {}, make_gated(mistral, {40, 5120, 32, 8, 128, 32768, 131072, 32768}, 1e8)},
-      {"mistral-large-123b", {"mistral-large-2407"},
+      {"mistral-large-123b",
+       {"mistral-large-2407"},
        make_gated(mistral, {88, 12288, 96, 8, 128, 28672, 32768, 131072}, 1e6)},
       {"mixtral-8x7b", {}, make_sparse(mixtral, {32, 4096, 32, 8, 128, 14336, 32000, 32768}, 1e6, 8, 2, 14336)},
       {"mixtral-8x22b", {}, make_sparse(mixtral, {56, 6144, 48, 8, 128, 16384, 32000, 65536}, 1e6, 8, 2, 16384)},
@@ -126,9 +128,11 @@ std::vector<ModelPreset> make_presets() {
       {"qwen3-8b", {}, make_gated(qwen3, {36, 4096, 32, 8, 128, 12288, 151936, 40960}, 1e6)},
       {"qwen3-14b", {}, make_gated(qwen3, {40, 5120, 40, 8, 128, 17408, 151936, 40960}, 1e6)},
       {"qwen3-32b", {}, make_gated(qwen3, {64, 5120, 64, 8, 128, 25600, 151936, 40960}, 1e6)},
-      {"qwen3-30b-a3b", {"qwen3-30b"},
+      {"qwen3-30b-a3b",
+       {"qwen3-30b"},
        make_sparse(qwen3_moe, {48, 2048, 32, 4, 128, 6144, 151936, 40960}, 1e6, 128, 8, 768)},
-      {"qwen3-235b-a22b", {"qwen3-235b"},
+      {"qwen3-235b-a22b",
+       {"qwen3-235b"},
        make_sparse(qwen3_moe, {94, 4096, 64, 4, 128, 12288, 151936, 40960}, 1e6, 128, 8, 1536)},
   };
 }
@@ -183,8 +187,9 @@ ResolvedModel resolve_model(const std::string& text) {
       break;
     }
   }
-  base::fail_usage("'{}' is neither a known model nor a folder with a config.json{}; `sinter plan models` lists the {} known",
-                   text, hint, model_presets().size());
+  base::fail_usage(
+      "'{}' is neither a known model nor a folder with a config.json{}; `sinter plan models` lists the {} known", text,
+      hint, model_presets().size());
 }
 
 }  // namespace sinter::plan

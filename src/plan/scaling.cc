@@ -42,7 +42,8 @@ double least_of(double low, double high, F f) {
 
 double ScalingLaw::loss(double parameters, double tokens) const {
   if (kind == Kind::kaplan) {
-    return std::pow(std::pow(kKaplanNc / parameters, kKaplanAlphaN / kKaplanAlphaD) + kKaplanDc / tokens, kKaplanAlphaD);
+    return std::pow(std::pow(kKaplanNc / parameters, kKaplanAlphaN / kKaplanAlphaD) + kKaplanDc / tokens,
+                    kKaplanAlphaD);
   }
   return E + A / std::pow(parameters, alpha) + B / std::pow(tokens, beta);
 }
@@ -50,12 +51,15 @@ double ScalingLaw::loss(double parameters, double tokens) const {
 const std::vector<ScalingLaw>& scaling_laws() {
   using Kind = ScalingLaw::Kind;
   static const std::vector<ScalingLaw> laws{
-      {"epoch", "Besiroglu et al. 2024, refit of Chinchilla's runs", Kind::parametric, 1.8172, 482.01, 2085.43, 0.3478, 0.3658},
-      {"hoffmann", "Hoffmann et al. 2022 as printed (rounded exponents)", Kind::parametric, 1.69, 406.4, 410.7, 0.34, 0.28},
-      {"hoffmann-unrounded", "Hoffmann et al. 2022, exponents unrounded", Kind::parametric, 1.69, 406.4, 410.7, 0.3392, 0.2849},
+      {"epoch", "Besiroglu et al. 2024, refit of Chinchilla's runs", Kind::parametric, 1.8172, 482.01, 2085.43, 0.3478,
+       0.3658},
+      {"hoffmann", "Hoffmann et al. 2022 as printed (rounded exponents)", Kind::parametric, 1.69, 406.4, 410.7, 0.34,
+       0.28},
+      {"hoffmann-unrounded", "Hoffmann et al. 2022, exponents unrounded", Kind::parametric, 1.69, 406.4, 410.7, 0.3392,
+       0.2849},
       {"kaplan", "Kaplan et al. 2020 (N without embeddings)", Kind::kaplan},
-      {"chinchilla-20", "20 tokens per parameter; losses of the Epoch refit", Kind::ratio, 1.8172, 482.01, 2085.43, 0.3478,
-       0.3658, 20},
+      {"chinchilla-20", "20 tokens per parameter; losses of the Epoch refit", Kind::ratio, 1.8172, 482.01, 2085.43,
+       0.3478, 0.3658, 20},
   };
   return laws;
 }
@@ -66,11 +70,13 @@ const ScalingLaw& scaling_law(std::string_view name) {
     if (law.name == name) return law;
     names.push_back(law.name);
   }
-  base::fail_usage("unknown scaling law '{}'{}; known: {}", name, base::did_you_mean(name, names), fmt::join(names, ", "));
+  base::fail_usage("unknown scaling law '{}'{}; known: {}", name, base::did_you_mean(name, names),
+                   fmt::join(names, ", "));
 }
 
 Optimum compute_optimal(const ScalingLaw& law, double flops) {
-  if (!(flops > 0) || !std::isfinite(flops)) base::fail_usage("a budget of {} FLOPs; expected more than 0, such as 1e21", flops);
+  if (!(flops > 0) || !std::isfinite(flops))
+    base::fail_usage("a budget of {} FLOPs; expected more than 0, such as 1e21", flops);
   Optimum best;
   best.flops = flops;
   switch (law.kind) {
@@ -83,7 +89,9 @@ Optimum compute_optimal(const ScalingLaw& law, double flops) {
     case ScalingLaw::Kind::kaplan:
       best.parameters = kKaplanBestN * std::pow(flops / kPetaflopDay, kKaplanExponent);
       break;
-    case ScalingLaw::Kind::ratio: best.parameters = std::sqrt(flops / (6 * law.tokens_per_parameter)); break;
+    case ScalingLaw::Kind::ratio:
+      best.parameters = std::sqrt(flops / (6 * law.tokens_per_parameter));
+      break;
   }
   best.tokens = flops / (6 * best.parameters);
   best.loss = law.loss(best.parameters, best.tokens);
@@ -112,7 +120,8 @@ double tokens_for_loss(const ScalingLaw& law, double parameters, double loss) {
   return rest > 0 ? std::pow(law.B / rest, 1 / law.beta) : std::numeric_limits<double>::infinity();
 }
 
-LifetimeOptimum optimal_with_inference(const ScalingLaw& law, double loss, double inference_tokens, double inference_cost) {
+LifetimeOptimum optimal_with_inference(const ScalingLaw& law, double loss, double inference_tokens,
+                                       double inference_cost) {
   if (!(inference_tokens >= 0) || !(inference_cost > 0)) {
     base::fail_usage("inference of {} tokens at {} of a training FLOP; expected at least 0 tokens and a positive cost",
                      inference_tokens, inference_cost);

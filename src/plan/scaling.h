@@ -37,17 +37,18 @@ double tokens_for_loss(const ScalingLaw& law, double parameters, double loss);
 struct LifetimeOptimum {
   Optimum model;
   double inference_flops = 0, total_flops = 0;
-  Optimum train_only;             // the cheapest training for the same loss
-  double train_only_total = 0;    // its training plus inference
+  Optimum train_only;           // the cheapest training for the same loss
+  double train_only_total = 0;  // its training plus inference
 };
-LifetimeOptimum optimal_with_inference(const ScalingLaw& law, double loss, double inference_tokens, double inference_cost = 1);
+LifetimeOptimum optimal_with_inference(const ScalingLaw& law, double loss, double inference_tokens,
+                                       double inference_cost = 1);
 
 // How far a model trained on D tokens is past the cheapest way to its loss.
 struct OverTraining {
   double loss = 0, tokens_per_parameter = 0;
   Optimum cheapest;
-  double extra_compute = 0;   // flops / cheapest.flops - 1
-  double smaller = 0;         // 1 - parameters / cheapest.parameters: saved at every inference
+  double extra_compute = 0;  // flops / cheapest.flops - 1
+  double smaller = 0;        // 1 - parameters / cheapest.parameters: saved at every inference
 };
 OverTraining over_training(const ScalingLaw& law, double parameters, double tokens);
 

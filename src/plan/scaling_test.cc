@@ -75,8 +75,8 @@ TEST(Scaling, InferenceMakesSmallerModelsTrainedLongerCheaper) {
 TEST(Scaling, OverTrainingOfLlama3_8b) {
   OverTraining over = over_training(scaling_law("epoch"), 8.03e9, 15e12);
   EXPECT_NEAR(over.tokens_per_parameter, 1868, 1);
-  EXPECT_GT(over.extra_compute, 1);   // more than twice the compute of the cheapest way
-  EXPECT_GT(over.smaller, 0.5);       // and less than half its size
+  EXPECT_GT(over.extra_compute, 1);  // more than twice the compute of the cheapest way
+  EXPECT_GT(over.smaller, 0.5);      // and less than half its size
 }
 
 TEST(Scaling, NonsenseIsRefused) {
@@ -131,7 +131,8 @@ TEST(Batch, MadeScheduleFollowsThePredictedLoss) {
 TEST(Batch, CountsWithSuffixesParse) {
   EXPECT_EQ(parse_count("15.6T", "tokens"), 15.6e12);
   EXPECT_EQ(parse_count("32K", "tokens"), 32000);
-  for (const char* bad : {"", "T", "-3B", "0", "12Q", "nan", "1e999"}) EXPECT_THROW(parse_count(bad, "tokens"), base::UsageError);
+  for (const char* bad : {"", "T", "-3B", "0", "12Q", "nan", "1e999"})
+    EXPECT_THROW(parse_count(bad, "tokens"), base::UsageError);
 }
 
 }  // namespace

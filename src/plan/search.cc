@@ -35,7 +35,7 @@ class Search {
  public:
   explicit Search(const SearchRequest& request)
       : request_(request), model_(make_model_shape(request.model)), software_(find_software(request.software)),
-        efficiency_(find_efficiency(request.cluster.device, request.software)) {
+        efficiency_(find_efficiency(request.cluster.device, request.software, request.format)) {
     result_.usable_bytes = request.memory_share * request.cluster.device.memory_bytes;
   }
 

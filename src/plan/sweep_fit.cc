@@ -163,10 +163,14 @@ bool all_equal(const std::vector<SweepRow>& rows, double SweepRow::*member) {
 }  // namespace
 
 ParametricFit fit_parametric(const std::vector<SweepRow>& rows, int resamples, uint64_t seed) {
-  if (rows.size() < 6) base::fail_usage("the sweep has {} rows; a parametric fit of 5 constants needs at least 6", rows.size());
-  if (all_equal(rows, &SweepRow::parameters)) base::fail_usage("every row of the sweep has the same number of parameters; vary it to fit a law");
-  if (all_equal(rows, &SweepRow::tokens)) base::fail_usage("every row of the sweep has the same number of tokens; vary it to fit a law");
-  const double least = std::min_element(rows.begin(), rows.end(), [](auto& a, auto& b) { return a.loss < b.loss; })->loss;
+  if (rows.size() < 6)
+    base::fail_usage("the sweep has {} rows; a parametric fit of 5 constants needs at least 6", rows.size());
+  if (all_equal(rows, &SweepRow::parameters))
+    base::fail_usage("every row of the sweep has the same number of parameters; vary it to fit a law");
+  if (all_equal(rows, &SweepRow::tokens))
+    base::fail_usage("every row of the sweep has the same number of tokens; vary it to fit a law");
+  const double least =
+      std::min_element(rows.begin(), rows.end(), [](auto& a, auto& b) { return a.loss < b.loss; })->loss;
   const std::vector<LogRow> logs = take_logs(rows);
   Point best{};
   double best_value = std::numeric_limits<double>::infinity();
@@ -183,10 +187,18 @@ ParametricFit fit_parametric(const std::vector<SweepRow>& rows, int resamples, u
       }
     }
   }
-  if (!std::isfinite(best_value)) base::fail_usage("no law of the form E + A/N^alpha + B/D^beta falls with both size and tokens in this sweep");
+  if (!std::isfinite(best_value))
+    base::fail_usage("no law of the form E + A/N^alpha + B/D^beta falls with both size and tokens in this sweep");
   best_value = minimise(best, logs, 500);
   ParametricFit fit;
-  fit.law = {"sweep", "fit of the given sweep", ScalingLaw::Kind::parametric, std::exp(best[2]), std::exp(best[0]), std::exp(best[1]), best[3], best[4]};
+  fit.law = {"sweep",
+             "fit of the given sweep",
+             ScalingLaw::Kind::parametric,
+             std::exp(best[2]),
+             std::exp(best[0]),
+             std::exp(best[1]),
+             best[3],
+             best[4]};
   fit.exponent = best[4] / (best[3] + best[4]);
   fit.huber_loss = best_value;
   for (const LogRow& r : logs) fit.rms_error += std::pow(predict(best, r, nullptr) - r.loss, 2);
@@ -298,7 +310,9 @@ IsoFlopFit fit_isoflop(const std::vector<SweepRow>& rows, int resamples, uint64_
     }
   }
   if (fit.curves.size() < 2) {
-    base::fail_usage("{} of the sweep's budgets have three or more sizes with the least loss among them; IsoFLOP needs two", fit.curves.size());
+    base::fail_usage(
+        "{} of the sweep's budgets have three or more sizes with the least loss among them; IsoFLOP needs two",
+        fit.curves.size());
   }
   PowerLaw law = fit_power(fit.curves);
   fit.scale = law.scale;
@@ -350,7 +364,8 @@ std::vector<SweepRow> parse_sweep(const std::string& text, const std::string& or
         if (name == "loss" || name == "final_loss" || name == "val_loss") loss_at = at;
       }
       if (loss_at < 0 || (n_at >= 0) + (d_at >= 0) + (c_at >= 0) < 2) {
-        base::fail("'{}' line {}: the header must name loss and two of parameters, tokens, flops; found '{}'", origin, number, line);
+        base::fail("'{}' line {}: the header must name loss and two of parameters, tokens, flops; found '{}'", origin,
+                   number, line);
       }
       continue;
     }
@@ -369,7 +384,8 @@ std::vector<SweepRow> parse_sweep(const std::string& text, const std::string& or
     if (d == 0) d = c / (6 * n);
     rows.push_back({n, d, cell(loss_at, "loss")});
   }
-  if (rows.empty()) base::fail("'{}': no rows; expected a header with loss, parameters and tokens, then numbers", origin);
+  if (rows.empty())
+    base::fail("'{}': no rows; expected a header with loss, parameters and tokens, then numbers", origin);
   return rows;
 }
 

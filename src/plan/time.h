@@ -124,7 +124,8 @@ class TimeModel {
 StepPlan plan_step(const ModelShape& model, const spec::ParallelSpec& parallel, const Cluster& cluster,
                    const Software& software, const Efficiency& efficiency, Format format = Format::bf16);
 
-// The fitted constants of a device and program; defaults where nothing was measured.
-Efficiency find_efficiency(const Device& device, const std::string& software);
+// The fitted constants of a device and program; those `plan --measure` saved where there are any; defaults where
+// nothing was measured.
+Efficiency find_efficiency(const Device& device, const std::string& software, Format format = Format::bf16);
 
 }  // namespace sinter::plan

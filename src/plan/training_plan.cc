@@ -21,6 +21,8 @@ SearchResult search(const TrainingRequest& request, int64_t devices, int64_t bat
   r.seq_len = request.seq_len;
   r.software = request.software.name;
   r.format = request.format;
+  if (request.format == Format::fp32 || request.format == Format::tf32) r.base.compute = base::DType::f32;
+  if (request.format == Format::fp16) r.base.compute = base::DType::f16;
   const LayoutWish& wish = request.wish;
   r.tp = wish.tp;
   r.pp = wish.pp;
@@ -50,14 +52,18 @@ void check_wish(const TrainingRequest& request) {
   const int64_t devices = request.cluster.num_devices;
   if (product <= devices && devices % product == 0) return;
   int64_t above = (devices + product - 1) / product * product;
-  base::fail_usage("tp x pp x cp = {} does not divide {} devices; take {}x{}, or widths whose product divides {}", product, devices,
-                   std::max(above, product), request.cluster.device.name, devices);
+  base::fail_usage("tp x pp x cp = {} does not divide {} devices; take {}x{}, or widths whose product divides {}",
+                   product, devices, std::max(above, product), request.cluster.device.name, devices);
 }
 
 }  // namespace
 
 int64_t usual_global_batch(double parameters, int64_t seq_len, int64_t devices) {
-  const double tokens = parameters < 1e9 ? 0.5e6 : parameters < 5e9 ? 1e6 : parameters < 30e9 ? 2e6 : parameters < 200e9 ? 4e6 : 16e6;
+  const double tokens = parameters < 1e9     ? 0.5e6
+                        : parameters < 5e9   ? 1e6
+                        : parameters < 30e9  ? 2e6
+                        : parameters < 200e9 ? 4e6
+                                             : 16e6;
   int64_t odd = devices;  // data-parallel ranks are the devices over powers of two
   while (odd % 2 == 0) odd /= 2;
   int64_t sequences = odd;
@@ -72,7 +78,8 @@ TrainingPlan make_training_plan(const TrainingRequest& request) {
   const double active = static_cast<double>(plan.shape.active_parameters());
   const int64_t devices = request.cluster.num_devices;
   check_wish(request);
-  int64_t batch = request.global_batch > 0 ? request.global_batch : usual_global_batch(active, request.seq_len, devices);
+  int64_t batch =
+      request.global_batch > 0 ? request.global_batch : usual_global_batch(active, request.seq_len, devices);
   SearchResult found = search(request, devices, batch);
   // A small model on many devices: no division leaves every rank a sequence, so the batch must grow.
   while (found.best.empty() && !found.nothing_fits && request.global_batch == 0 && batch < devices) {
@@ -80,26 +87,32 @@ TrainingPlan make_training_plan(const TrainingRequest& request) {
     found = search(request, devices, batch);
   }
   if (found.best.empty() && !found.nothing_fits) {
-    base::fail_usage("no layout of {} devices meets what was asked{}", devices, found.rejected.empty() ? "" : ": " + found.rejected.front().reason);
+    base::fail_usage("no layout of {} devices meets what was asked{}", devices,
+                     found.rejected.empty() ? "" : ": " + found.rejected.front().reason);
   }
   plan.fits = !found.best.empty();
   plan.layouts = std::move(found.best);
   plan.parallel = plan.fits ? plan.layouts.front().parallel : found.smallest;
   plan.memory = plan_memory(plan.shape, plan.parallel, request.software);
   plan.step = plan_step(plan.shape, plan.parallel, request.cluster, request.software,
-                        find_efficiency(request.cluster.device, request.software.name), request.format);
+                        find_efficiency(request.cluster.device, request.software.name, request.format), request.format);
   if (!plan.fits) plan.devices_needed = find_devices_needed(request, batch);
   plan.tokens = request.tokens > 0 ? request.tokens : 20 * active;
   const double per_step = static_cast<double>(plan.parallel.global_batch) * static_cast<double>(plan.parallel.seq_len);
   plan.steps = std::ceil(plan.tokens / per_step);
   const Storage& storage = request.cluster.storage;
   plan.checkpoint_bytes = parameters * kCheckpointBytesPerParameter;
-  plan.reliability = plan_reliability(static_cast<double>(devices), plan.checkpoint_bytes, storage.write_bandwidth, storage.read_bandwidth,
-                                      request.cluster.mtbf_hours);
+  plan.reliability = plan_reliability(static_cast<double>(devices), plan.checkpoint_bytes, storage.write_bandwidth,
+                                      storage.read_bandwidth, request.cluster.mtbf_hours);
   if (storage.read_bandwidth > 0) plan.weights_load_seconds = 2 * parameters / storage.read_bandwidth;
-  const double hours = plan.steps * plan.step.seconds / 3600 * static_cast<double>(devices) / std::max(plan.reliability.goodput, 1e-3);
-  plan.cost = run_cost({.gpu_hours = hours, .num_devices = static_cast<double>(devices), .price_per_hour = request.cluster.price_per_hour,
-                        .power_watts = request.cluster.device.power_watts, .pue = request.pue, .kg_co2_per_kwh = request.kg_co2_per_kwh});
+  const double hours =
+      plan.steps * plan.step.seconds / 3600 * static_cast<double>(devices) / std::max(plan.reliability.goodput, 1e-3);
+  plan.cost = run_cost({.gpu_hours = hours,
+                        .num_devices = static_cast<double>(devices),
+                        .price_per_hour = request.cluster.price_per_hour,
+                        .power_watts = request.cluster.device.power_watts,
+                        .pue = request.pue,
+                        .kg_co2_per_kwh = request.kg_co2_per_kwh});
   return plan;
 }
 

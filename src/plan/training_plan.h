@@ -39,13 +39,13 @@ struct TrainingPlan {
   MemoryPlan memory;
   StepPlan step;
   bool fits = false;
-  std::vector<Candidate> layouts;    // the best, the chosen one first; empty where nothing fits
-  int64_t devices_needed = 0;        // where nothing fits: devices of this kind with which something would; 0 = not found
+  std::vector<Candidate> layouts;  // the best, the chosen one first; empty where nothing fits
+  int64_t devices_needed = 0;      // where nothing fits: devices of this kind with which something would; 0 = not found
   double tokens = 0, steps = 0;
   RunCost cost;
   Reliability reliability;
   double checkpoint_bytes = 0;
-  double weights_load_seconds = 0;   // 16-bit weights from storage; 0 = its rate is not known
+  double weights_load_seconds = 0;  // 16-bit weights from storage; 0 = its rate is not known
 };
 
 // Chooses the fastest layout that fits (or the one that lacks least) and works out the run. Throws UsageError when the

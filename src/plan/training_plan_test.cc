@@ -26,7 +26,11 @@ std::string error_of(const TrainingRequest& r) {
 }
 
 TEST(TrainingPlan, ChosenLayoutUsesEveryDeviceAndFits) {
-  for (auto [model, gpus] : {std::pair{"gpt2", "1xH100"}, {"llama-3.1-8b", "64xH100"}, {"llama-3.1-70b", "128xA100-80GB"}, {"mixtral-8x7b", "64xH100"}, {"llama-3.1-8b", "24xA100"}}) {
+  for (auto [model, gpus] : {std::pair{"gpt2", "1xH100"},
+                             {"llama-3.1-8b", "64xH100"},
+                             {"llama-3.1-70b", "128xA100-80GB"},
+                             {"mixtral-8x7b", "64xH100"},
+                             {"llama-3.1-8b", "24xA100"}}) {
     TrainingRequest r = request(model, gpus);
     TrainingPlan plan = make_training_plan(r);
     EXPECT_TRUE(plan.fits) << model;

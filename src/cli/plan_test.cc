@@ -1,0 +1,162 @@
+// `sinter plan` as a user sees it: exit status, JSON, errors, files.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/verbs.h"
+
+namespace sinter::cli {
+namespace {
+
+using nlohmann::json;
+
+struct Outcome {
+  int status = 0;
+  std::string out, err;
+};
+
+// Runs `sinter plan <words>` in this process; words are split at spaces.
+Outcome plan(const std::string& words) {
+  std::vector<std::string> arguments{"sinter", "plan"};
+  std::istringstream stream(words);
+  for (std::string word; stream >> word;) arguments.push_back(word);
+  std::vector<char*> argv;
+  for (std::string& word : arguments) argv.push_back(word.data());
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  Outcome outcome;
+  outcome.status = run(static_cast<int>(argv.size()), argv.data());
+  std::fflush(stdout);
+  outcome.out = ::testing::internal::GetCapturedStdout();
+  outcome.err = ::testing::internal::GetCapturedStderr();
+  return outcome;
+}
+
+json plan_json(const std::string& words) {
+  Outcome outcome = plan(words + " --json");
+  EXPECT_EQ(outcome.status, 0) << words << "\n" << outcome.err;
+  return json::parse(outcome.out);
+}
+
+void expect_usage_error(const std::string& words, const std::string& part) {
+  Outcome outcome = plan(words);
+  EXPECT_EQ(outcome.status, 2) << words;
+  EXPECT_NE(outcome.err.find(part), std::string::npos) << words << "\n" << outcome.err;
+}
+
+std::string temporary(const std::string& name) { return ::testing::TempDir() + "sinter_plan_" + name; }
+
+class PlanVerb : public ::testing::Test {
+ protected:
+  void SetUp() override { ::setenv("SINTER_HARDWARE", "/dev/null", 1); }  // not the user's own table
+};
+
+TEST_F(PlanVerb, ModelAloneGivesExactParametersAndEveryConvention) {
+  json out = plan_json("gpt2");
+  EXPECT_EQ(out["parameters"]["total"], 124439808);
+  EXPECT_EQ(out["parameter_formulas"][0]["value"], 123653376);
+  EXPECT_EQ(out["flops_per_token"].size(), 11u);
+  EXPECT_EQ(out["flops_per_token"]["6nd"]["total"], 6.0 * 124439808);
+}
+
+TEST_F(PlanVerb, TrainingPlanHasMemoryTimeAndCost) {
+  json out = plan_json("llama-3.1-8b --gpus 64xH100 --tokens 1T --read 20 --write 10");
+  EXPECT_TRUE(out["fits"]);
+  double sum = 0;
+  for (const json& part : out["memory"]["worst"]["parts"]) sum += part.get<double>();
+  EXPECT_NEAR(sum / out["memory"]["worst"]["total"].get<double>(), 1, 1e-9);
+  double seconds = 0;
+  for (const json& part : out["time"]["by_cause"]) seconds += part.get<double>();
+  EXPECT_NEAR(seconds / out["time"]["step_seconds"].get<double>(), 1, 1e-6);
+  EXPECT_GT(out["run"]["money"], 0);
+  EXPECT_GT(out["run"]["checkpoint_write_s"], 0);
+}
+
+TEST_F(PlanVerb, FiguresOfTheLiteratureComeOutOfTheCommands) {
+  json llama = plan_json(
+      "cost --parameters 405B --tokens 15.6T --gpus 16000xH100 --tflops 400 --price 2 --staff 50 --salary 500000");
+  EXPECT_NEAR(llama["flops"].get<double>() / 3.79e25, 1, 0.001);
+  EXPECT_NEAR(llama["gpu_hours"].get<double>() / 1e6, 26.3, 0.05);
+  EXPECT_NEAR(llama["days"].get<double>(), 68.6, 0.05);
+  json carbon = plan_json("cost --gpu-hours 1720320 --power 400 --grid llama-2");
+  EXPECT_NEAR(carbon["co2_tonnes"].get<double>(), 291.42, 0.005);
+  json batch = plan_json("batch --schedule 16M@0,32M@69B,64M@790B,128M@4700B --tokens 10400B");
+  EXPECT_EQ(batch["steps"], 132469);
+  json decode = plan_json("inference llama-2-7b --gpus A100-80GB --achieved 1397.31 --prompt 5 --output 195 --tp 1");
+  EXPECT_NEAR(decode["tp"][0]["decode_expected"]["tokens_per_s"].get<double>(), 104.9, 0.05);
+  json scaling = plan_json("scaling --flops 5.76e23");
+  EXPECT_NEAR(scaling["laws"]["chinchilla-20"]["tokens_per_parameter"].get<double>(), 20, 1e-9);
+}
+
+TEST_F(PlanVerb, EveryBudgetMeansTheSame) {
+  double flops = plan_json("scaling --days 10 --gpus 8xH100 --mfu 0.5")["flops"];
+  EXPECT_NEAR(plan_json("scaling --gpu-hours 1920 --gpus 8xH100 --mfu 0.5")["flops"].get<double>() / flops, 1, 1e-12);
+  EXPECT_NEAR(plan_json("scaling --money 3840 --price 2 --gpus 8xH100 --mfu 0.5")["flops"].get<double>() / flops, 1,
+              1e-12);
+}
+
+TEST_F(PlanVerb, NonsenseNamesTheNearestValidChoice) {
+  expect_usage_error("lama-3.1-8b", "llama-3.1-8b");
+  expect_usage_error("llama-3.1-8b --gpus 0xH100", "the least is 1");
+  expect_usage_error("llama-3.1-8b --gpus 8xH101", "did you mean 'H100");
+  expect_usage_error("llama-3.1-8b --gpus 8xH100 --tp 3", "nearest that does is 2");
+  expect_usage_error("llama-3.1-8b --gpus 8xH100 --nodes 3", "nearest that does is");
+  expect_usage_error("llama-3.1-8b --gpus 8xH100 --format bf61", "bf16");
+  expect_usage_error("llama-3.1-8b --gpuss 8xH100", "--gpus");
+  expect_usage_error("llama-3.1-8b --gpus 8xH100 --tokens many", "expected a positive number");
+  expect_usage_error("scaling --flops 1e24 --law epcoh", "epoch");
+  expect_usage_error("scaling --flops 1e24 --days 3", "one budget");
+  expect_usage_error("cost gpt2 --tokens 1B --mfu 3", "(0, 1]");
+  expect_usage_error("cost gpt2 --tokens 1B --grid wrold", "world");
+  expect_usage_error("inference llama-2-7b --weights int5", "did you mean");
+  expect_usage_error("inference llama-2-7b --context 9000", "4096");
+  expect_usage_error("batch --loss 0", "more than 0");
+  expect_usage_error("", "name a model");
+}
+
+TEST_F(PlanVerb, PageAndExplanationHoldTheNumbers) {
+  std::string page = temporary("page.html");
+  Outcome outcome = plan("llama-3.1-70b --gpus 64xH100 --pp 4 --explain --html " + page);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("(p - 1) / (v m)"), std::string::npos);
+  std::stringstream text;
+  text << std::ifstream(page).rdbuf();
+  for (const char* part :
+       {"Memory by part against sequence length", "Layouts", "Timeline", "How each number", "<svg", "</html>"}) {
+    EXPECT_NE(text.str().find(part), std::string::npos) << part;
+  }
+  EXPECT_EQ(text.str().find("<script"), std::string::npos);
+  std::filesystem::remove(page);
+}
+
+TEST_F(PlanVerb, SweepFitWritesItsPicture) {
+  std::string sweep = temporary("sweep.csv"), picture = temporary("sweep.svg");
+  {
+    std::ofstream file(sweep);
+    file << "params,tokens,loss\n";
+    for (double flops : {1e18, 1e19, 1e20}) {
+      for (double n : {2e7, 6e7, 2e8, 6e8, 2e9}) {
+        double d = flops / (6 * n);
+        file << n << ',' << d << ',' << 1.8 + 480 * std::pow(n, -0.35) + 2000 * std::pow(d, -0.365) << '\n';
+      }
+    }
+  }
+  json out = plan_json("fit " + sweep + " --resamples 10 --flops 1e21 --svg " + picture);
+  EXPECT_NEAR(out["parametric"]["alpha"]["value"].get<double>(), 0.35, 0.01);
+  EXPECT_TRUE(std::filesystem::exists(picture));
+  std::filesystem::remove(sweep);
+  std::filesystem::remove(picture);
+}
+
+TEST_F(PlanVerb, ListsAreComplete) {
+  EXPECT_GE(plan_json("devices")["devices"].size(), 20u);
+  EXPECT_GE(plan_json("models").size(), 20u);
+}
+
+}  // namespace
+}  // namespace sinter::cli

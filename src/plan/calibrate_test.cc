@@ -1,0 +1,89 @@
+#include "plan/calibrate.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "plan/models.h"
+#include "plan/time.h"
+
+namespace sinter::plan {
+namespace {
+
+Device cpu() {
+  Device d;
+  d.name = "test-cpu";
+  d.memory_bytes = 64e9;
+  d.bandwidth = 50e9;
+  d.flops[static_cast<size_t>(Format::fp32)] = 2e12;
+  d.flops[static_cast<size_t>(Format::bf16)] = 4e12;
+  return d;
+}
+
+spec::ModelSpec small(int64_t layers, int64_t hidden) {
+  spec::ModelSpec s = resolve_model("gpt2").spec;
+  s.num_layers = layers;
+  s.hidden = hidden;
+  s.num_heads = s.num_kv_heads = hidden / 64;
+  s.ffn = 4 * hidden;
+  s.vocab_size = 8192;
+  return s;
+}
+
+// A step as a machine with these shares would run it.
+MeasuredStep made_step(const Device& truth, Format format, spec::ModelSpec model, int64_t sequences, int64_t length) {
+  MeasuredStep step{model, sequences, length, 0, 0, 0, 0};
+  Cluster cluster;
+  cluster.device = truth;
+  cluster.per_node = 1;
+  cluster.network.bandwidth = 1e9;
+  spec::ParallelSpec p;
+  p.micro_batch = p.global_batch = sequences;
+  p.seq_len = length;
+  if (format == Format::fp32) p.compute = base::DType::f32;
+  StepTime t = plan_step(make_model_shape(model), p, cluster, find_software("sinter"),
+                         find_efficiency(truth, "sinter", format), format)
+                   .time;
+  step.matmul = t.matmul;
+  step.attention = t.attention;
+  step.elementwise = t.elementwise;
+  step.optimizer = t.optimizer;
+  return step;
+}
+
+TEST(Calibrate, RecoversTheSharesOfAMachine) {
+  for (Format format : {Format::fp32, Format::bf16}) {
+    Device truth = cpu();
+    truth.training[static_cast<size_t>(format)] = {0.8, 0.3, 0.6, 2e-5, 5e-6};
+    std::vector<MeasuredStep> steps{made_step(truth, format, small(4, 256), 2, 128),
+                                    made_step(truth, format, small(4, 768), 2, 512),
+                                    made_step(truth, format, small(2, 512), 1, 256)};
+    Device device = cpu();
+    TrainingShares found = fit_training_shares(device, format, steps);
+    EXPECT_NEAR(found.gemm / 0.8, 1, 0.05);
+    EXPECT_NEAR(found.attention / 0.3, 1, 0.05);
+    EXPECT_NEAR(found.memory / 0.6, 1, 0.05);
+    device.training[static_cast<size_t>(format)] = found;
+    MeasuredStep other = made_step(truth, format, small(12, 768), 4, 256);
+    EXPECT_NEAR(predict_step_seconds(device, format, other) / other.seconds(), 1, 0.05);
+  }
+}
+
+TEST(Calibrate, OneStepIsNotEnough) {
+  EXPECT_THROW(fit_training_shares(cpu(), Format::fp32, {made_step(cpu(), Format::fp32, small(2, 256), 1, 64)}),
+               base::Error);
+}
+
+TEST(Calibrate, MeasuredSharesSurviveTheHardwareFile) {
+  Device d = cpu();
+  d.training[static_cast<size_t>(Format::bf16)] = {0.71, 0.22, 1.3, 1.5e-5, 4e-6};
+  HardwareTable table;
+  table.add_toml(device_toml(d), "written");
+  const TrainingShares& back = table.devices.at(0).training[static_cast<size_t>(Format::bf16)];
+  EXPECT_NEAR(back.gemm, 0.71, 1e-6);
+  EXPECT_NEAR(back.gemm_start, 1.5e-5, 1e-11);
+  EXPECT_NEAR(find_efficiency(table.devices[0], "sinter", Format::bf16).memory, 1.3, 1e-6);
+  EXPECT_NE(find_efficiency(table.devices[0], "sinter", Format::fp32).memory, 1.3);
+}
+
+}  // namespace
+}  // namespace sinter::plan
