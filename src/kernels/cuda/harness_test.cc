@@ -1,6 +1,7 @@
 // test_cuda: every kernel of the CUDA table against the reference loops, over formats and odd shapes.
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 
@@ -183,6 +184,9 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
+  // Hundreds of small products: measuring algorithms for each would take minutes. SINTER_CUDA_TUNE=1 asks for it.
+  setenv("SINTER_CUDA_TUNE", "0", 0);
+  setenv("SINTER_CUDA_FUSE", "1", 0);  // the fused products are tested wherever the library has them
   if (!core::cuda_runtime(0)) {
     std::printf("no GPU: nothing was tested\n");
     return 0;

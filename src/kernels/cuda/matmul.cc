@@ -245,9 +245,9 @@ void check(const MatmulArgs& args, int64_t m, int64_t n, int64_t k) {
 
 bool has_extras(const FusedMatmulArgs& args) { return args.a_sums || args.pre_activation || args.activation_input; }
 
-// SINTER_CUDA_FUSE=1 lets the library do activations and bias gradients in its epilogues. Off by default: each one wins
-// when measured alone, yet the whole step of GPT-2 124M on an H200 ran 2 % slower against the peer with them (567k
-// tokens/s; 588k in parts). A whole-step comparison must show a gain before this is turned on.
+// SINTER_CUDA_FUSE=1 lets the library do activations and bias gradients in its epilogues, where that measures faster than
+// doing them apart. Off by default: the first whole steps of GPT-2 124M with it on an H200 were no faster (567k tokens/s
+// beside a peer at 520k; 588k beside 528k without, other changes between). A whole-step gain must be shown first.
 bool fuses_extras() {
   static const bool fuses = [] {
     const char* text = std::getenv("SINTER_CUDA_FUSE");
