@@ -11,7 +11,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace sinter;
   std::vector<uint64_t> aligned((size + 7) / 8);
-  std::memcpy(aligned.data(), data, size);
+  if (size > 0) std::memcpy(aligned.data(), data, size);
   try {
     data::TokenShard shard(std::as_bytes(std::span(aligned)).first(size), "fuzz");
     std::vector<int32_t> tokens(static_cast<size_t>(shard.num_tokens()));
