@@ -153,7 +153,7 @@ void run_measure(const PlanOptions& o) {
     before = base::read_file(path);
     own.add_toml(before, path);
   }
-  if (!o.json) fmt::print("Measuring this machine; this takes up to a minute.\n");
+  if (!o.json) fmt::print("Measuring this machine; this takes a minute or two.\n");
   bench::MeasuredDevice measured = bench::measure_device(o.measured_name, {});
   const auto same = [&](const plan::Device& d) { return d.name == o.measured_name; };
   std::string text = before;
