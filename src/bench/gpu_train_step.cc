@@ -200,6 +200,7 @@ Report bench_gpu_train_step(const Options& options) {
        {TrainStepCase{"GPT-2 124M, 8 x 64 x 1024", gpt2_spec(12, 768, 12), 64, 1024, 8, gpu, DType::bf16},
         TrainStepCase{"GPT-2 1.5B, 4 x 16 x 1024", gpt2_spec(48, 1600, 25), 16, 1024, 4, gpu, DType::bf16},
         TrainStepCase{"Llama 1B, 2 x 8 x 4096", llama_1b_spec(), 8, 4096, 2, gpu, DType::bf16}}) {
+    if (std::string_view(c.name).find(options.only) == std::string_view::npos) continue;
     TrainStepRate rate = measure_train_step(c, std::max(options.case_seconds, 4.0));
     report.rows.push_back({c.name, rate.step_seconds * 1e3, rate.tokens_per_second, rate.flops_per_second / 1e12,
                            100 * rate.parts_seconds / rate.step_seconds, rate.loss, double(rate.planned_bytes) / (1 << 30),

@@ -31,6 +31,7 @@ struct Options {
   double case_seconds = 0.4;  // time spent on one case; the best run counts
   std::string tokenizer;      // files for the tokenizer benchmark; "": made up on the spot
   std::string text;
+  std::string only;  // of `gpu_train_step`: the cases whose name contains it
 };
 
 // Runs `body` again and again for about `seconds` (at least twice after a first, unmeasured run) and returns the

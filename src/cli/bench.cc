@@ -74,6 +74,7 @@ void add_bench(CLI::App& app) {
       ->capture_default_str();
   verb->add_option("--tokenizer", options->tokenizer, "for `tokenizer`: a model folder or tokenizer file");
   verb->add_option("--text", options->text, "for `tokenizer`: the text to encode");
+  verb->add_option("--only", options->only, "for `gpu_train_step`: the cases whose name contains this, e.g. 124M");
   verb->add_flag("--json", *is_json, "print one JSON object instead of tables");
   verb->callback([=] { run_benchmarks(*names, *options, *is_json); });
 }
