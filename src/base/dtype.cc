@@ -1,6 +1,8 @@
 #include "base/dtype.h"
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -52,6 +54,8 @@ bool is_floating(DType dtype) {
   return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f64;
 }
 
+bool is_fp8(DType dtype) { return dtype == DType::f8e4m3 || dtype == DType::f8e5m2; }
+
 f16::f16(float value) {
   uint32_t u = std::bit_cast<uint32_t>(value);
   uint32_t sign = (u >> 16) & 0x8000u;
@@ -81,6 +85,52 @@ f16::operator float() const {
 
 namespace {
 
+// An fp8 format is told by its mantissa bits and the exponent of its smallest normal number.
+template <int kMantissa, int kMinExponent>
+uint8_t round_to_fp8(float value, float largest) {
+  if (std::isnan(value)) return 0x7f;
+  const uint32_t sign = (std::bit_cast<uint32_t>(value) >> 24) & 0x80u;
+  const float magnitude = std::min(std::fabs(value), largest);
+  uint32_t rounded;
+  if (magnitude < std::ldexp(1.0f, kMinExponent)) {
+    // Subnormal: let the FPU round by adding the number whose last bit is the format's smallest step.
+    const float aligner = std::ldexp(1.0f, kMinExponent - kMantissa + 23);
+    rounded = std::bit_cast<uint32_t>(magnitude + aligner) - std::bit_cast<uint32_t>(aligner);
+  } else {
+    constexpr int kShift = 23 - kMantissa;
+    const uint32_t u = std::bit_cast<uint32_t>(magnitude);
+    rounded = ((u + (1u << (kShift - 1)) - 1 + ((u >> kShift) & 1u)) >> kShift) -
+              (static_cast<uint32_t>(126 + kMinExponent) << kMantissa);
+  }
+  return static_cast<uint8_t>(sign | rounded);
+}
+
+template <int kMantissa, int kMinExponent>
+float fp8_magnitude(uint8_t bits) {
+  const int exponent = (bits & 0x7f) >> kMantissa, mantissa = bits & ((1 << kMantissa) - 1);
+  if (exponent == 0) return std::ldexp(static_cast<float>(mantissa), kMinExponent - kMantissa);
+  return std::ldexp(static_cast<float>(mantissa + (1 << kMantissa)), exponent - 1 + kMinExponent - kMantissa);
+}
+
+}  // namespace
+
+f8e4m3::f8e4m3(float value) : bits(round_to_fp8<3, -6>(value, kLargest)) {}
+f8e5m2::f8e5m2(float value) : bits(round_to_fp8<2, -14>(value, kLargest)) {}
+
+f8e4m3::operator float() const {
+  const float magnitude = (bits & 0x7f) == 0x7f ? std::nanf("") : fp8_magnitude<3, -6>(bits);
+  return bits & 0x80 ? -magnitude : magnitude;
+}
+
+f8e5m2::operator float() const {
+  float magnitude = fp8_magnitude<2, -14>(bits);
+  if ((bits & 0x7f) == 0x7c) magnitude = HUGE_VALF;
+  if ((bits & 0x7f) > 0x7c) magnitude = std::nanf("");
+  return bits & 0x80 ? -magnitude : magnitude;
+}
+
+namespace {
+
 template <class From, class To>
 void convert_loop(const void* source, void* destination, size_t count) {
   const From* from = static_cast<const From*>(source);
@@ -101,6 +151,10 @@ void convert_from(const void* source, DType to, void* destination, size_t count)
     case DType::bf16: return convert_loop<From, bf16>(source, destination, count);
     case DType::f16: return convert_loop<From, f16>(source, destination, count);
     case DType::f64: return convert_loop<From, double>(source, destination, count);
+    case DType::f8e4m3:
+      return convert_loop<From, f8e4m3>(source, destination, count);
+    case DType::f8e5m2:
+      return convert_loop<From, f8e5m2>(source, destination, count);
     default: fail("cannot convert to number format {}", dtype_name(to));
   }
 }
@@ -117,6 +171,10 @@ void convert_elements(DType from, const void* source, DType to, void* destinatio
     case DType::bf16: return convert_from<bf16>(source, to, destination, count);
     case DType::f16: return convert_from<f16>(source, to, destination, count);
     case DType::f64: return convert_from<double>(source, to, destination, count);
+    case DType::f8e4m3:
+      return convert_from<f8e4m3>(source, to, destination, count);
+    case DType::f8e5m2:
+      return convert_from<f8e5m2>(source, to, destination, count);
     default: fail("cannot convert from number format {}", dtype_name(from));
   }
 }

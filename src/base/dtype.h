@@ -17,7 +17,8 @@ std::string_view dtype_name(DType dtype);
 std::string_view dtype_safetensors_name(DType dtype);
 // Accepts our names ("bf16"), safetensors' ("BF16") and torch's ("bfloat16"). Throws Error naming the text.
 DType parse_dtype(std::string_view text);
-bool is_floating(DType dtype);
+bool is_floating(DType dtype);  // f32, bf16, f16, f64: formats that stand without a scale
+bool is_fp8(DType dtype);
 
 // A bfloat16 in memory; arithmetic happens in float.
 struct bf16 {
@@ -42,9 +43,27 @@ struct f16 {
   explicit operator float() const;
 };
 
-static_assert(sizeof(bf16) == 2 && sizeof(f16) == 2);
+// fp8 in memory: e4m3 (no infinity, up to 448) and e5m2 (up to 57344). Rounding saturates: what is larger, infinities
+// too, becomes the largest number. NaN becomes 0x7f.
+struct f8e4m3 {
+  static constexpr float kLargest = 448.0f;
+  uint8_t bits = 0;
+  f8e4m3() = default;
+  explicit f8e4m3(float value);
+  explicit operator float() const;
+};
+struct f8e5m2 {
+  static constexpr float kLargest = 57344.0f;
+  uint8_t bits = 0;
+  f8e5m2() = default;
+  explicit f8e5m2(float value);
+  explicit operator float() const;
+};
 
-// Converts `count` elements between any two floating formats. Source and destination must not overlap.
+static_assert(sizeof(bf16) == 2 && sizeof(f16) == 2 && sizeof(f8e4m3) == 1 && sizeof(f8e5m2) == 1);
+
+// Converts `count` elements between any two floating formats, fp8 among them (without a scale). Source and destination
+// must not overlap.
 void convert_elements(DType from, const void* source, DType to, void* destination, size_t count);
 
 template <class T>
@@ -55,6 +74,10 @@ template <>
 inline constexpr DType dtype_of<bf16> = DType::bf16;
 template <>
 inline constexpr DType dtype_of<f16> = DType::f16;
+template <>
+inline constexpr DType dtype_of<f8e4m3> = DType::f8e4m3;
+template <>
+inline constexpr DType dtype_of<f8e5m2> = DType::f8e5m2;
 template <>
 inline constexpr DType dtype_of<int32_t> = DType::i32;
 template <>
