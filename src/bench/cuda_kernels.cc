@@ -133,6 +133,58 @@ void add_linear(Bench& b, const char* name, int64_t m, int64_t n, int64_t k, dou
   });
 }
 
+// The products of a linear layer in fp8, and the rounding of its input and its output's gradient. None of it counts in
+// the pass, which is in bf16.
+void add_fp8_linear(Bench& b, const std::string& name, int64_t m, int64_t n, int64_t k) {
+  Tensor scale = core::make_tensor<float>(core::runtime(b.stream().device).allocator(), {4}, {1, 1, 1, 1});
+  double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  auto product = [&](const char* what, int64_t rows, int64_t columns, int64_t inner, DType format, DType out,
+                     bool fast) {
+    Tensor x = b.values({rows, inner}, format), w = b.values({columns, inner}, DType::f8e4m3),
+           y = b.values({rows, columns}, out);
+    kernels::MatmulArgs args;
+    args.a = x, args.b.data = w, args.c = y, args.transpose_b = true, args.a_scale = args.b_scale = scale;
+    args.fast_accumulation = fast, args.accumulate = out == DType::f32;
+    b.add(name + what, fmt::format("{}x{}x{}", m, n, k), 0, flops, 0, [&] { b.table().matmul(b.stream(), args); });
+  };
+  product(" fp8 forward", m, n, k, DType::f8e4m3, DType::bf16, true);
+  product(" fp8 dx", m, k, n, DType::f8e5m2, DType::bf16, false);
+  product(" fp8 dx (fast sums)", m, k, n, DType::f8e5m2, DType::bf16, true);
+  product(" fp8 dw (+= f32)", n, k, m, DType::f8e5m2, DType::f32, false);
+  product(" fp8 dw (fast sums)", n, k, m, DType::f8e5m2, DType::f32, true);
+}
+
+void add_fp8(Bench& b, const StepShape& s) {
+  int64_t tokens = s.tokens(), width = (s.heads + 2 * s.kv_heads) * s.head_dim(), up = s.is_llama ? 2 * s.ffn : s.ffn;
+  add_fp8_linear(b, "qkv", tokens, width, s.channels);
+  add_fp8_linear(b, "attention out", tokens, s.channels, s.channels);
+  add_fp8_linear(b, "mlp up", tokens, up, s.channels);
+  add_fp8_linear(b, "mlp down", tokens, s.channels, s.ffn);
+  core::Allocator& memory = core::runtime(b.stream().device).allocator();
+  Tensor scaling = core::make_tensor<float>(memory, {kernels::Fp8Scaling::kSize},
+                                            std::vector<float>(kernels::Fp8Scaling::kSize, 1.0f));
+  auto output = [&](int64_t columns, DType format) {
+    return kernels::Fp8Output{scaling, Tensor(memory, {tokens, columns}, format),
+                              Tensor(memory, {columns, tokens}, format)};
+  };
+  for (int64_t columns : {s.channels, s.ffn}) {
+    kernels::Fp8QuantizeArgs args{b.values({tokens, columns}, DType::bf16), output(columns, DType::f8e4m3)};
+    b.add("fp8 rounding, both orders", fmt::format("({}, {})", tokens, columns), 0, 0,
+          4.0 * static_cast<double>(tokens * columns), [&] { b.table().fp8_quantize(b.stream(), args); });
+  }
+  if (!s.is_llama) return;
+  Tensor x = b.values({tokens, 2 * s.ffn}, DType::bf16);
+  double one = static_cast<double>(tokens * s.ffn);
+  {
+    kernels::Fp8SwigluForwardArgs args{x, output(s.ffn, DType::f8e4m3)};
+    b.add("fp8 swiglu forward", fmt::format("({}, {})", tokens, s.ffn), 0, 0, 6 * one,
+          [&] { b.table().fp8_swiglu_forward(b.stream(), args); });
+  }
+  kernels::Fp8SwigluBackwardArgs args{b.values({tokens, s.ffn}, DType::bf16), x, output(2 * s.ffn, DType::f8e5m2)};
+  b.add("fp8 swiglu backward", fmt::format("({}, {})", tokens, s.ffn), 0, 0, 10 * one,
+        [&] { b.table().fp8_swiglu_backward(b.stream(), args); });
+}
+
 void add_attention(Bench& b, const StepShape& s) {
   int64_t tokens = s.tokens(), dim = s.head_dim(), width = (s.heads + 2 * s.kv_heads) * dim;
   Tensor qkv = b.values({tokens, width}, DType::bf16), out = b.values({tokens, s.channels}, DType::bf16);
@@ -328,6 +380,7 @@ std::vector<KernelTime> measure_kernels(core::Device device, const StepShape& s)
   add_ends(b, s);
   add_optimizer(b, s);
   if (s.is_llama) add_experts(b);
+  if (core::runtime(device).has_fp8_products()) add_fp8(b, s);
   return b.times;
 }
 

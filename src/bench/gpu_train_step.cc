@@ -73,6 +73,32 @@ double linear_seconds(const TrainStepCase& c, int64_t M, int64_t N, int64_t K) {
          });
 }
 
+// The same in fp8: the products alone, with factors that are rounded already.
+double fp8_linear_seconds(const TrainStepCase& c, int64_t M, int64_t N, int64_t K) {
+  core::DeviceRuntime& device = core::runtime(c.device);
+  const kernels::KernelTable& kernels = kernels::kernels_for(c.device);
+  core::Stream& stream = device.stream();
+  Tensor scale = core::make_tensor<float>(device.allocator(), {4}, {1, 1, 1, 1});
+  auto seconds = [&](int64_t m, int64_t n, int64_t k, DType a_format, DType out, bool accumulate, bool fast) {
+    Tensor a = random_tensor(device, {m, k}, a_format), b = random_tensor(device, {n, k}, DType::f8e4m3),
+           y(device.allocator(), {m, n}, out);
+    kernels.fill(stream, y, 0.0f);
+    return seconds_of(device, [&] {
+      kernels.matmul(stream, {.a = a,
+                              .b = {.data = b},
+                              .c = y,
+                              .transpose_b = true,
+                              .accumulate = accumulate,
+                              .a_scale = scale,
+                              .b_scale = scale,
+                              .fast_accumulation = fast});
+    });
+  };
+  return seconds(M, N, K, DType::f8e4m3, c.compute, false, true) +
+         seconds(M, K, N, DType::f8e5m2, c.compute, false, false) +
+         seconds(N, K, M, DType::f8e5m2, DType::f32, true, false);
+}
+
 double attention_seconds(const TrainStepCase& c) {
   core::DeviceRuntime& device = core::runtime(c.device);
   const kernels::KernelTable& kernels = kernels::kernels_for(c.device);
@@ -97,9 +123,11 @@ double attention_seconds(const TrainStepCase& c) {
 double measure_parts(const TrainStepCase& c) {
   const spec::ModelSpec& s = c.model;
   const int64_t T = c.batch * c.sequence, rows = std::min(T, ops::loss_chunk_rows(s.vocab_size, c.compute));
-  double layer = linear_seconds(c, T, s.qkv_width(), s.hidden) + linear_seconds(c, T, s.hidden, s.q_width()) +
-                 linear_seconds(c, T, s.gated_mlp ? 2 * s.ffn : s.ffn, s.hidden) + linear_seconds(c, T, s.hidden, s.ffn) +
-                 attention_seconds(c);
+  auto linear = [&](int64_t N, int64_t K) {
+    return c.fp8 ? fp8_linear_seconds(c, T, N, K) : linear_seconds(c, T, N, K);
+  };
+  double layer = linear(s.qkv_width(), s.hidden) + linear(s.hidden, s.q_width()) +
+                 linear(s.gated_mlp ? 2 * s.ffn : s.ffn, s.hidden) + linear(s.hidden, s.ffn) + attention_seconds(c);
   double head = linear_seconds(c, rows, s.vocab_size, s.hidden) * static_cast<double>(T) / static_cast<double>(rows);
   return static_cast<double>(c.accumulation) * (static_cast<double>(s.num_layers) * layer + head);
 }
@@ -146,15 +174,20 @@ TrainStepRate measure_train_step(const TrainStepCase& c, double seconds) {
   core::Allocator& memory = device.allocator();
   const size_t before = memory.stats().current_bytes;
   memory.reset_peak();
-  train::StepShape shape{.num_tokens = c.batch * c.sequence, .num_sequences = c.batch, .window = c.sequence,
-                         .max_micro_batches = c.accumulation, .compute = c.compute};
+  train::StepShape shape{.num_tokens = c.batch * c.sequence,
+                         .num_sequences = c.batch,
+                         .window = c.sequence,
+                         .max_micro_batches = c.accumulation,
+                         .compute = c.compute,
+                         .fp8 = c.fp8};
   train::StepPlan plan = train::plan_step(c.model, shape);
   models::ParameterStore store(c.model, {.device = c.device, .compute = c.compute, .trains = true});
   store.initialize(1);
   models::Transformer transformer(c.model, store);
   train::Optimizer optimizer({}, store);
   const size_t element_bytes = 4 + 4 + (c.compute == DType::f32 ? 0 : 2);
-  rate.planned_bytes = static_cast<size_t>(store.num_elements()) * element_bytes + optimizer.state_bytes() + plan.arena_bytes();
+  rate.planned_bytes = static_cast<size_t>(store.num_elements()) * element_bytes + optimizer.state_bytes() +
+                       plan.arena_bytes() + plan.fp8_bytes;
   auto comm = comm::make_self();
   train::StepRunner runner(transformer, shape, std::move(plan), *comm, size_t{4} << 20);
   std::vector<data::MicroBatch> batches;
@@ -188,23 +221,33 @@ TrainStepRate measure_train_step(const TrainStepCase& c, double seconds) {
 
 Report bench_gpu_train_step(const Options& options) {
   Report report{.name = "gpu_train_step",
-                .title = "training step on the GPU (bf16; clip and AdamW included); FLOPs per token 6N + 6LTC; the share is of "
-                         "the step's own products and attention alone",
-                .columns = {{"case", "case"}, {"ms", "ms/step", 1}, {"tokens_per_s", "tok/s", 0}, {"tflops", "TFLOP/s", 1},
-                            {"share", "% of parts", 1}, {"loss", "loss", 3}, {"planned_gib", "planned GiB", 2},
+                .title =
+                    "training step on the GPU (clip and AdamW included); FLOPs per token 6N + 6LTC; the share is of "
+                    "the step's own products and attention alone",
+                .columns = {{"case", "case"},
+                            {"precision", "precision"},
+                            {"ms", "ms/step", 1},
+                            {"tokens_per_s", "tok/s", 0},
+                            {"tflops", "TFLOP/s", 1},
+                            {"share", "% of parts", 1},
+                            {"loss", "loss", 3},
+                            {"planned_gib", "planned GiB", 2},
                             {"peak_gib", "peak GiB", 2}},
                 .rows = {}};
   if (!core::cuda_runtime(0)) return report;
   const core::Device gpu{core::DeviceKind::cuda, 0};
-  for (const TrainStepCase& c :
+  for (TrainStepCase c :
        {TrainStepCase{"GPT-2 124M, 8 x 64 x 1024", gpt2_spec(12, 768, 12), 64, 1024, 8, gpu, DType::bf16},
         TrainStepCase{"GPT-2 1.5B, 4 x 16 x 1024", gpt2_spec(48, 1600, 25), 16, 1024, 4, gpu, DType::bf16},
         TrainStepCase{"Llama 1B, 2 x 8 x 4096", llama_1b_spec(), 8, 4096, 2, gpu, DType::bf16}}) {
-    if (std::string_view(c.name).find(options.only) == std::string_view::npos) continue;
-    TrainStepRate rate = measure_train_step(c, std::max(options.case_seconds, 4.0));
-    report.rows.push_back({c.name, rate.step_seconds * 1e3, rate.tokens_per_second, rate.flops_per_second / 1e12,
-                           100 * rate.parts_seconds / rate.step_seconds, rate.loss, double(rate.planned_bytes) / (1 << 30),
-                           double(rate.peak_bytes) / (1 << 30)});
+    if (c.name.find(options.only) == std::string::npos) continue;
+    for (const std::string& precision : options.precisions) {
+      c.fp8 = precision == "fp8";
+      TrainStepRate rate = measure_train_step(c, std::max(options.case_seconds, 4.0));
+      report.rows.push_back({c.name, precision, rate.step_seconds * 1e3, rate.tokens_per_second,
+                             rate.flops_per_second / 1e12, 100 * rate.parts_seconds / rate.step_seconds, rate.loss,
+                             double(rate.planned_bytes) / (1 << 30), double(rate.peak_bytes) / (1 << 30)});
+    }
   }
   return report;
 }

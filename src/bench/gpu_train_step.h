@@ -13,6 +13,7 @@ struct TrainStepCase {
   int64_t batch = 1, sequence = 64, accumulation = 1;
   core::Device device;
   core::DType compute = core::DType::f32;
+  bool fp8 = false;  // the blocks' linear layers
 };
 
 struct TrainStepRate {
@@ -26,7 +27,8 @@ struct TrainStepRate {
 // The median step of about `seconds`. FLOPs per token are 6 N + 6 L T C, N without the position table.
 TrainStepRate measure_train_step(const TrainStepCase& c, double seconds);
 
-// GPT-2 124M (64 x 1024, 524,288 tokens a step), GPT-2 1.5B (16 x 1024), Llama 1B (8 x 4096), bf16. No rows without a GPU.
+// GPT-2 124M (64 x 1024, 524,288 tokens a step), GPT-2 1.5B (16 x 1024), Llama 1B (8 x 4096), in the
+// asked precisions. No rows without a GPU.
 Report bench_gpu_train_step(const Options& options);
 
 }  // namespace sinter::bench

@@ -32,6 +32,7 @@ struct Options {
   std::string tokenizer;      // files for the tokenizer benchmark; "": made up on the spot
   std::string text;
   std::string only;  // of `gpu_train_step`: the cases whose name contains it
+  std::vector<std::string> precisions{"bf16"};  // of `gpu_train_step`: bf16, fp8
 };
 
 // Runs `body` again and again for about `seconds` (at least twice after a first, unmeasured run) and returns the

@@ -75,6 +75,11 @@ void add_bench(CLI::App& app) {
   verb->add_option("--tokenizer", options->tokenizer, "for `tokenizer`: a model folder or tokenizer file");
   verb->add_option("--text", options->text, "for `tokenizer`: the text to encode");
   verb->add_option("--only", options->only, "for `gpu_train_step`: the cases whose name contains this, e.g. 124M");
+  verb->add_option("--precision", options->precisions,
+                   "for `gpu_train_step`: bf16, fp8 (linear layers), or both: bf16,fp8")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"bf16", "fp8"}))
+      ->capture_default_str();
   verb->add_flag("--json", *is_json, "print one JSON object instead of tables");
   verb->callback([=] { run_benchmarks(*names, *options, *is_json); });
 }

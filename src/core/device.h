@@ -67,6 +67,7 @@ class DeviceRuntime {
   virtual size_t total_memory_bytes() = 0;
   virtual size_t free_memory_bytes() = 0;
   virtual std::string description() = 0;  // "NVIDIA H200, 139.8 GiB, sm_90"
+  virtual bool has_fp8_products() { return false; }  // matrix products of fp8 factors, in hardware
 };
 
 // Throws base::Error when the backend is not built in or the device does not exist, saying which are there.

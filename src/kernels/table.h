@@ -33,7 +33,7 @@ struct RandomKey {
 struct MatmulArgs {
   Tensor a;             // (M, K), or (K, M) when transpose_a
   WeightView b;         // (K, N), or (N, K) when transpose_b
-  Tensor c;             // (M, N): the format of a, or f32
+  Tensor c;             // (M, N): the format of a, or f32 (fp8: see below)
   bool transpose_a = false;
   bool transpose_b = false;
   bool accumulate = false;
@@ -44,6 +44,46 @@ struct MatmulArgs {
   //   transpose_a true:  c[e] (E, M, N) = a[rows of e]^T b[rows of e]; a is (R, M), b.data (R, N). Empty groups give 0
   //                      (or leave c as it is when accumulate).
   Tensor group_offsets;
+  // fp8: a and b each f8e4m3 or f8e5m2 (not both e5m2), without groups, transpose_b and not transpose_a, M, N and K
+  // multiples of 16; c is bf16, f16 or f32. The product is multiplied by element 0 of both scales.
+  Tensor a_scale, b_scale;         // f32, as Fp8Scaling's rows
+  bool fast_accumulation = false;  // may keep fewer bits of the running sums (about 14) than f32 has
+};
+
+// How a tensor is scaled into fp8: stored = round(value * scale), value ~ stored * inverse. A row of kSize f32 on the
+// device, so that scales never pass through the host.
+struct Fp8Scaling {
+  static constexpr int64_t kInverse = 0;
+  static constexpr int64_t kScale = 1;    // a power of two
+  static constexpr int64_t kLargest = 2;  // largest |value| since the last fp8_rescale; NaN is above all
+  static constexpr int64_t kLimit = 3;    // what |value * scale| should not exceed
+  static constexpr int64_t kHistory = 4;  // largest |value| of the last steps, newest first
+  static constexpr int64_t kHistorySteps = 16;
+  static constexpr int64_t kSize = kHistory + kHistorySteps;
+};
+// Where a kernel leaves an fp8 matrix, in both orders: products read both factors along the axis they sum over.
+struct Fp8Output {
+  Tensor scaling;     // (kSize) f32: scale is read, largest grows to |value| where that is larger
+  Tensor values;      // (R, C) f8e4m3 or f8e5m2, or empty
+  Tensor transposed;  // (C, R) in the same format, or empty; with neither, only `largest` is found
+};
+struct Fp8QuantizeArgs {
+  Tensor x;  // (R, C) compute format, R and C multiples of 16
+  Fp8Output y;
+};
+struct Fp8SwigluForwardArgs {  // y = silu(gate) * up for x = [gate | up]
+  Tensor x;                    // (R, 2F) compute format, R and F multiples of 16
+  Fp8Output y;                 // (R, F)
+};
+struct Fp8SwigluBackwardArgs {
+  Tensor dy;     // (R, F) compute format
+  Tensor x;      // (R, 2F)
+  Fp8Output dx;  // (R, 2F)
+};
+// Ends a step for each row: a `largest` that is finite and not 0 joins the history; scale becomes the largest power of
+// two that keeps the largest of the history within the limit (1 while the history is empty); largest becomes 0.
+struct Fp8RescaleArgs {
+  Tensor scalings;  // (S, kSize) f32
 };
 
 struct ColumnSumArgs {  // y[n] = sum over rows; ADDS when accumulate: the gradient of a bias
@@ -322,6 +362,10 @@ struct KernelTable {
   void (*sgd)(Stream&, const SgdArgs&);
   void (*sum_squares)(Stream&, const SumSquaresArgs&);
   void (*clip_control)(Stream&, const ClipControlArgs&);
+  void (*fp8_quantize)(Stream&, const Fp8QuantizeArgs&);
+  void (*fp8_swiglu_forward)(Stream&, const Fp8SwigluForwardArgs&);
+  void (*fp8_swiglu_backward)(Stream&, const Fp8SwigluBackwardArgs&);
+  void (*fp8_rescale)(Stream&, const Fp8RescaleArgs&);
 };
 
 // The tables. cuda_table() is null when the backend is not built (kernels/cuda_absent.cc).

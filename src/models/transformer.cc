@@ -107,9 +107,7 @@ Variable Transformer::mlp_part(const Context& context, const Block& block, const
   }
   Variable down;  // (T, C)
   if (spec_.gated_mlp) {
-    Variable up = ops::linear(context, h, *block.up, block.up_bias);      // (T, 2F)
-    Variable act = ops::activation(context, up, spec_.activation, true);  // (T, F)
-    down = ops::linear(context, act, *block.down, block.down_bias);
+    down = ops::gated_mlp(context, h, {*block.up, block.up_bias, *block.down, block.down_bias}, spec_.activation);
   } else {
     down = ops::plain_mlp(context, h, {*block.up, block.up_bias, *block.down, block.down_bias}, spec_.activation);
   }

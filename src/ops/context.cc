@@ -19,7 +19,8 @@ Tensor take_gradient(const Variable& y, const char* op) {
 }
 
 std::vector<Variable> checkpoint(const Context& context, const std::vector<Variable>& inputs, Body body) {
-  Context plain{context.kernels, context.stream, context.memory, nullptr};
+  Context plain = context;
+  plain.tape = nullptr;
   std::vector<Variable> detached;
   for (const Variable& x : inputs) detached.push_back({x.value, nullptr, nullptr});
   std::vector<Variable> outputs = body(plain, detached);
@@ -29,7 +30,8 @@ std::vector<Variable> checkpoint(const Context& context, const std::vector<Varia
   for (const Variable& y : outputs) slots.push_back(y.slot);
   context.tape->record([context, inputs, slots, body = std::move(body)] {
     Tape tape(autograd::Recompute::none);
-    Context inner{context.kernels, context.stream, context.memory, &tape};
+    Context inner = context;
+    inner.tape = &tape;
     std::vector<Variable> again;
     for (const Variable& x : inputs) {
       again.push_back(x.slot ? Tape::make_variable(x.value) : Variable{x.value, nullptr, nullptr});

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "kernels/fused.h"
+#include "ops/fp8.h"
 
 namespace sinter::ops {
 namespace {
@@ -29,6 +30,9 @@ Variable linear_impl(const Context& context, const Variable& x, Parameter& weigh
 }  // namespace
 
 Variable linear(const Context& context, const Variable& x, Parameter& weight, Parameter* bias) {
+  if (const Fp8Layers::Layer* layer = find_fp8(context, weight, x.value.rows())) {
+    return fp8_linear(context, x, weight, bias, *layer);
+  }
   return linear_impl(context, x, weight, bias, {});
 }
 

@@ -1,11 +1,36 @@
 #include "ops/mlp.h"
 
 #include "kernels/fused.h"
+#include "ops/activation.h"
+#include "ops/fp8.h"
 #include "ops/linear.h"
 
 namespace sinter::ops {
 
+namespace {
+
+Variable mlp_in_parts(const Context& context, const Variable& x, const MlpWeights& weights, spec::Activation kind,
+                      bool gated) {
+  Variable up = linear(context, x, weights.up, weights.up_bias);  // (R, F) or (R, 2F)
+  Variable act = activation(context, up, kind, gated);            // (R, F)
+  return linear(context, act, weights.down, weights.down_bias);
+}
+
+}  // namespace
+
+Variable gated_mlp(const Context& context, const Variable& x, const MlpWeights& weights, spec::Activation kind) {
+  const Fp8Layers::Layer *up = find_fp8(context, weights.up, x.value.rows()),
+                         *down = find_fp8(context, weights.down, x.value.rows());
+  if (up && down && kind == spec::Activation::silu && !weights.up_bias) {
+    return fp8_swiglu_mlp(context, x, weights, {*up, *down});
+  }
+  return mlp_in_parts(context, x, weights, kind, true);
+}
+
 Variable plain_mlp(const Context& context, const Variable& x, const MlpWeights& weights, spec::Activation kind) {
+  if (find_fp8(context, weights.up, x.value.rows()) || find_fp8(context, weights.down, x.value.rows())) {
+    return mlp_in_parts(context, x, weights, kind, false);
+  }
   const int64_t R = x.value.rows(), F = weights.up.weight.data.size(-2);
   const int64_t C = weights.down.weight.data.size(-2);
   Tensor pre = context.make({R, F}, x.value.dtype());

@@ -1,16 +1,19 @@
-// A plain (not gated) MLP as one operation, so that a backend may do the activation inside its products.
+// A block's MLP as one operation, so that the activation may be done inside its products or where it is rounded.
 #pragma once
 #include "ops/context.h"
 
 namespace sinter::ops {
 
-// y = act(x Wup^T + bup) Wdown^T + bdown: x (R, C) -> y (R, C). Biases may be null.
+// Biases may be null.
 struct MlpWeights {
-  Parameter& up;         // (F, C)
+  Parameter& up;         // (F, C), or (2F, C) when gated
   Parameter* up_bias;    // (F)
   Parameter& down;       // (C, F)
   Parameter* down_bias;  // (C)
 };
+// y = act(x Wup^T + bup) Wdown^T + bdown: x (R, C) -> y (R, C).
 Variable plain_mlp(const Context& context, const Variable& x, const MlpWeights& weights, spec::Activation kind);
+// y = (act(gate) * up) Wdown^T + bdown with [gate | up] = x Wup^T + bup.
+Variable gated_mlp(const Context& context, const Variable& x, const MlpWeights& weights, spec::Activation kind);
 
 }  // namespace sinter::ops

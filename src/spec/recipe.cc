@@ -21,7 +21,7 @@ template <class E>
 using Names = std::vector<std::pair<const char*, E>>;
 
 const Names<base::DType> kPrecisions{
-    {"f32", base::DType::f32}, {"fp32", base::DType::f32}, {"bf16", base::DType::bf16}};
+    {"f32", base::DType::f32}, {"fp32", base::DType::f32}, {"bf16", base::DType::bf16}, {"fp8", base::DType::f8e4m3}};
 const Names<Recompute> kRecomputes{
     {"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}};
 const Names<Packing> kPackings{{"documents", Packing::documents}, {"stream", Packing::stream}};

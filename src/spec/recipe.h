@@ -70,7 +70,9 @@ struct TrainRecipe {
   int64_t ramp_from_tokens = 0;  // batch of the first step; 0 = no ramp
   int64_t ramp_steps = 0;        // steps over which the batch grows to batch_tokens
   int64_t seed = 1;
-  base::DType precision = base::DType::f32;  // f32 or bf16: weights in use and activations; sums and masters are f32
+  // f32 or bf16: weights in use and activations; sums and masters are f32. "fp8" (f8e4m3 here) is bf16 with the blocks'
+  // dense linear layers in fp8.
+  base::DType precision = base::DType::f32;
   Recompute recompute = Recompute::none;
   std::string device = "cpu";
   int64_t threads = 0;  // 0 = SINTER_THREADS, else the CPUs allowed

@@ -72,6 +72,13 @@ TEST(Recipe, WrittenOutItParsesBackToItself) {
   EXPECT_EQ(parse_recipe(text, "again").data.separator, "\n\"x\\");
 }
 
+TEST(Recipe, Fp8IsAPrecisionThatSurvivesWriting) {
+  Recipe r = parse_recipe(kText, "r.toml", {"train.precision=fp8"});
+  EXPECT_EQ(r.train.precision, base::DType::f8e4m3);
+  EXPECT_NE(recipe_to_toml(r).find("precision = \"fp8\""), std::string::npos);
+  EXPECT_EQ(parse_recipe(recipe_to_toml(r), "again").train.precision, base::DType::f8e4m3);
+}
+
 TEST(Recipe, InlineArchitectureFillsFamilyTraits) {
   ModelSpec llama = make_model_spec(parse_recipe(kText, "r.toml"), 300);
   EXPECT_EQ(llama.vocab_size, 300);

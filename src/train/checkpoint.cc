@@ -254,6 +254,14 @@ void CheckpointFolder::clean_up() const {
   }
 }
 
+bool has_state_tensor(const std::string& folder, const std::string& kind, const std::string& name) {
+  const std::string path = index_path(folder);
+  SINTER_CHECK(fs::exists(path), "'{}' is not a checkpoint: there is no state/index.json in it", folder);
+  const StateIndex index = parse_state_index(base::read_file(path), path);
+  return std::any_of(index.entries.begin(), index.entries.end(),
+                     [&](const StateEntry& entry) { return entry.kind == kind && entry.name == name; });
+}
+
 RunState load_checkpoint(const std::string& folder, const std::vector<StateTensor>& tensors) {
   const std::string path = index_path(folder);
   SINTER_CHECK(fs::exists(path), "'{}' is not a checkpoint: there is no state/index.json in it", folder);

@@ -22,7 +22,7 @@ namespace sinter::train {
 // One tensor of the state. All ranks hold the whole of it; each writes its share.
 struct StateTensor {
   std::string kind;     // "master", "m", "v", ...
-  std::string name;     // the parameter table's
+  std::string name;     // the parameter table's; "scalings" of kind "fp8"
   core::Tensor values;  // f32
 };
 
@@ -73,6 +73,9 @@ class CheckpointFolder {
   int64_t keep_;
   comm::Communicator& comm_;
 };
+
+// Whether a checkpoint folder holds this tensor of the state.
+bool has_state_tensor(const std::string& folder, const std::string& kind, const std::string& name);
 
 // Reads a checkpoint folder into the tensors (every one must be there with its shape). Throws base::Error naming the
 // file when something is missing, cut off or damaged.

@@ -80,6 +80,21 @@ TEST(OwnMemory, DropoutExtraHeadsAndShortBatchesAreCounted) {
   }
 }
 
+TEST(OwnMemory, Fp8LayersAddTheirWeightsAndHoldLessBetweenThePasses) {
+  const spec::ModelSpec model = shortened("llama-3.1-8b", 4);
+  StepShape shape{.num_tokens = 4096, .num_sequences = 4, .window = 1024, .compute = core::DType::bf16};
+  const StepPlan bf16 = plan_step(model, shape);
+  shape.fp8 = true;
+  const StepPlan fp8 = plan_step(model, shape);
+  EXPECT_EQ(bf16.fp8_bytes, 0u);
+  size_t matrices = 0;
+  for (const spec::Parameter& p : spec::make_parameter_table(model)) {
+    if (p.role == spec::ParameterRole::matrix) matrices += static_cast<size_t>(p.num_elements());
+  }
+  EXPECT_NEAR(double(fp8.fp8_bytes), 2.0 * double(matrices), 1e4);  // both orders, and a few scales
+  EXPECT_LT(fp8.train_peak_bytes, bf16.train_peak_bytes);
+}
+
 // The whole of a rank's memory, held against what the allocator hands out in a step that runs.
 TEST(OwnMemory, APlannedStepUsesWhatTheFormulasSay) {
   spec::ModelSpec model = shortened("gpt2", 2);

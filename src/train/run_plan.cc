@@ -97,6 +97,15 @@ void check_data(const RunPlan& plan) {
   }
 }
 
+void check_fp8(core::Device device) {
+  core::DeviceRuntime& runtime = core::runtime(device);
+  SINTER_CHECK(
+      runtime.has_fp8_products(),
+      "train.precision = \"fp8\" needs a GPU with fp8 products (NVIDIA Ada or Hopper: sm_89, sm_90 and newer), "
+      "but train.device is {} ({}); use precision = \"bf16\"",
+      device.to_string(), runtime.description());
+}
+
 void plan_memory_rows(RunPlan& plan) {
   const core::Device nowhere{core::DeviceKind::shapes, 0};
   models::ParameterStore store(plan.model, {.device = nowhere, .compute = plan.shape.compute, .trains = true});
@@ -108,6 +117,7 @@ void plan_memory_rows(RunPlan& plan) {
     plan.memory_rows.push_back(
         {fmt::format("weights ({})", base::dtype_name(plan.shape.compute)), n * base::dtype_bytes(plan.shape.compute)});
   }
+  if (plan.shape.fp8) plan.memory_rows.push_back({"weights (fp8, both orders) and scales", plan.memory.fp8_bytes});
   plan.memory_rows.push_back({"gradients (f32)", n * 4});
   plan.memory_rows.push_back({"optimizer", optimizer.state_bytes()});
   plan.memory_rows.push_back({"activations", plan.memory.arena_bytes()});
@@ -136,6 +146,8 @@ RunPlan make_run_plan(const spec::Recipe& recipe, comm::Communicator& comm) {
   RunPlan plan;
   plan.recipe = recipe;
   plan.device = core::parse_device(recipe.train.device);
+  const bool is_fp8 = base::is_fp8(recipe.train.precision);
+  if (is_fp8) check_fp8(plan.device);
   SINTER_CHECK(recipe.parallel.dp == 0 || recipe.parallel.dp == comm.size(),
                "parallel.dp is {} but the launch has {} ranks", recipe.parallel.dp, comm.size());
   plan.tokenizer_path = recipe.data.tokenizer;
@@ -164,7 +176,8 @@ RunPlan make_run_plan(const spec::Recipe& recipe, comm::Communicator& comm) {
                 .window = T,
                 .max_micro_batches = most,
                 .recompute = to_tape(recipe.train.recompute),
-                .compute = recipe.train.precision,
+                .compute = is_fp8 ? core::DType::bf16 : recipe.train.precision,
+                .fp8 = is_fp8,
                 .mtp_weight = recipe.model.mtp_weight,
                 .seed = static_cast<uint64_t>(recipe.train.seed)};
   plan.flops_per_token = plan::train_flops_per_token(plan::make_flop_basis(plan.model), static_cast<double>(T),
@@ -200,8 +213,9 @@ std::string describe(const RunPlan& plan, comm::Communicator& comm) {
                         format_grouped(source.num_tokens()), 100 * share,
                         share * static_cast<double>(plan.tokens()) / static_cast<double>(source.num_windows() * T));
   }
-  text += fmt::format("device     {}, {}, recompute {}\n", core::runtime(plan.device).description(),
-                      base::dtype_name(plan.shape.compute), spec::recompute_name(plan.recipe.train.recompute));
+  text += fmt::format("device     {}, {}{}, recompute {}\n", core::runtime(plan.device).description(),
+                      base::dtype_name(plan.shape.compute), plan.shape.fp8 ? " with linear layers in fp8" : "",
+                      spec::recompute_name(plan.recipe.train.recompute));
   base::Table table({"memory of a rank", "bytes", ""});
   for (const MemoryRow& row : plan.memory_rows)
     table.add_row({row.what, format_grouped(static_cast<int64_t>(row.bytes)), format_bytes(double(row.bytes))});

@@ -31,6 +31,16 @@ bool has_dropout(const spec::ModelSpec& spec) {
   return spec.dropout.embedding > 0 || spec.dropout.residual > 0 || spec.dropout.attention > 0;
 }
 
+// Null unless asked for. Evaluation does without: it tells the loss of the weights that are exported.
+std::unique_ptr<ops::Fp8Layers> make_fp8(const StepShape& shape, models::ParameterStore& store) {
+  if (!shape.fp8) return nullptr;
+  std::vector<const models::Parameter*> weights;
+  for (const auto& slot : store.slots()) {
+    if (slot.info.role == spec::ParameterRole::matrix) weights.push_back(&slot.parameter);
+  }
+  return std::make_unique<ops::Fp8Layers>(store.options().device, weights);
+}
+
 double sum_of(const Tensor& values) {
   double sum = 0;
   for (float v : core::to_host<float>(values)) sum += v;
@@ -46,11 +56,13 @@ StepPlan plan_step(const spec::ModelSpec& spec, const StepShape& shape) {
   models::Transformer transformer(spec, store);
   data::DeviceBatch batch(device.allocator(), shape.num_tokens, shape.num_sequences, shape.window);
   models::LossPlaces places = make_places(spec, device.allocator(), shape.num_tokens);
+  std::unique_ptr<ops::Fp8Layers> fp8 = make_fp8(shape, store);
   StepPlan plan;
+  if (fp8) plan.fp8_bytes = fp8->bytes();
   {
     core::RecordingAllocator recorder;
     autograd::Tape tape(shape.recompute);
-    transformer.loss({*kernels::shapes_table(), device.stream(), recorder, &tape}, batch.get(),
+    transformer.loss({*kernels::shapes_table(), device.stream(), recorder, &tape, fp8.get()}, batch.get(),
                      {.is_on = has_dropout(spec)}, places);
     tape.backward();
     plan.train = core::plan_memory(recorder.trace());
@@ -96,7 +108,8 @@ StepRunner::StepRunner(models::Transformer& transformer, const StepShape& shape,
       places_(make_places(transformer.spec(), device_.allocator(), shape.num_tokens)),
       losses_(device_.allocator(), {shape.max_micro_batches, shape.num_tokens}, DType::f32),
       squares_(device_.allocator(), {1}, DType::f32),
-      reducer_(comm, transformer.store().grad(), bucket_bytes) {
+      reducer_(comm, transformer.store().grad(), bucket_bytes),
+      fp8_(make_fp8(shape, transformer.store())) {
   const int64_t heads = transformer.spec().mtp_heads;
   if (heads > 0)
     mtp_losses_ = Tensor(device_.allocator(), {heads * shape.max_micro_batches, shape.num_tokens}, DType::f32);
@@ -144,7 +157,7 @@ void StepRunner::run_micro_batch(const data::MicroBatch& host, size_t index, int
   is_last_ = i + 1 == micro_batches;
   arena_.begin_step();
   autograd::Tape tape(shape_.recompute);
-  transformer_.loss({kernels_, device_.stream(), arena_, &tape}, batch, dropout, places);
+  transformer_.loss({kernels_, device_.stream(), arena_, &tape, fp8_.get()}, batch, dropout, places);
   tape.backward();
 }
 
@@ -164,6 +177,7 @@ StepResult StepRunner::run(const std::vector<data::MicroBatch>& micro_batches, i
   set_scale(places_.balance.scale, spec.moe.balance_loss / all_micro_batches);
   set_scale(places_.balance.loss, 0);
   transformer_.store().begin_step();
+  if (fp8_) fp8_->begin_step(kernels_, device_.stream());
   reducer_.begin_step();
 
   double small_norm_squared = 0;

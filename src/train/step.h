@@ -10,6 +10,7 @@
 #include "core/arena.h"
 #include "data/batch.h"
 #include "models/transformer.h"
+#include "ops/fp8.h"
 #include "parallel/data.h"
 #include "spec/recipe.h"
 
@@ -23,6 +24,7 @@ struct StepShape {
   int64_t max_micro_batches = 1;  // of one rank in one step
   autograd::Recompute recompute = autograd::Recompute::none;
   core::DType compute = core::DType::f32;
+  bool fp8 = false;  // the blocks' dense linear layers in fp8; compute is bf16 or f16
   double mtp_weight = 0;
   uint64_t seed = 0;
 };
@@ -31,6 +33,7 @@ struct StepShape {
 struct StepPlan {
   core::MemoryPlan train, evaluate;
   size_t train_peak_bytes = 0;  // most bytes alive at once: what no layout can go below
+  size_t fp8_bytes = 0;         // fp8 weights and scales, beside the arena
   size_t arena_bytes() const { return std::max(train.total_bytes, evaluate.total_bytes); }
 };
 StepPlan plan_step(const spec::ModelSpec& spec, const StepShape& shape);
@@ -60,6 +63,7 @@ class StepRunner {
 
   size_t arena_peak_bytes() const { return arena_.stats().peak_bytes; }
   const parallel::GradientReducer& reducer() const { return reducer_; }
+  ops::Fp8Layers* fp8() const { return fp8_.get(); }  // null when none is in fp8
 
  private:
   void run_micro_batch(const data::MicroBatch& host, size_t index, int64_t micro_batches, int64_t step);
@@ -81,6 +85,7 @@ class StepRunner {
   core::Tensor mtp_losses_;  // (heads * max_micro_batches, T) f32
   core::Tensor squares_;     // (1) f32
   parallel::GradientReducer reducer_;
+  std::unique_ptr<ops::Fp8Layers> fp8_;
   struct LayerRange {
     int64_t layer, begin, end;
   };

@@ -113,7 +113,16 @@ class Run {
   }
 
   void load(const std::string& from) {
-    state_ = load_checkpoint(from, state_tensors());
+    std::vector<StateTensor> tensors = state_tensors();
+    if (ops::Fp8Layers* fp8 = runner_.fp8()) {
+      if (has_state_tensor(from, "fp8", "scalings")) {
+        fp8->resume();
+      } else {  // a run that was not in fp8 so far
+        std::erase_if(tensors, [](const StateTensor& t) { return t.kind == "fp8"; });
+        base::log_info("'{}' holds no fp8 scales: the first step finds them anew", from);
+      }
+    }
+    state_ = load_checkpoint(from, tensors);
     optimizer_.set_num_updates(state_.updates);
     guard_.set_state(state_.guard);
     noise_scale_.set_state(state_.noise_scale);
@@ -130,6 +139,7 @@ class Run {
       const spec::Parameter& info = store_.slots()[state.slot].info;
       tensors.push_back({state.kind, info.name, state.values.reshape(info.shape)});
     }
+    if (runner_.fp8()) tensors.push_back({"fp8", "scalings", runner_.fp8()->scalings()});
     return tensors;
   }
 

@@ -210,6 +210,7 @@ TEST_F(TrainerTest, MistakesAreNamedBeforeAnythingRuns) {
   EXPECT_NE(error({"data.sources=nowhere.tok"}).find("nowhere.tok"), std::string::npos);
   EXPECT_NE(error({"model.vocab_size=20"}).find("vocab"), std::string::npos);
   EXPECT_NE(error({"parallel.dp=2"}).find("parallel.dp"), std::string::npos);
+  EXPECT_NE(error({"train.precision=fp8"}).find("use precision = \"bf16\""), std::string::npos);
   EXPECT_NE(error({"checkpoint.resume=elsewhere"}).find("elsewhere"), std::string::npos);
   EXPECT_NE(error({"train.micro_batch=400000", "train.batch_tokens=0"}).find("needs"), std::string::npos);
   train("e");

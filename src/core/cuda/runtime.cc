@@ -149,6 +149,12 @@ class CudaRuntime : public DeviceRuntime {
                        base::format_bytes(double(properties.totalGlobalMem)), properties.major, properties.minor,
                        properties.multiProcessorCount);
   }
+  bool has_fp8_products() override {  // Ada, Hopper and newer
+    int major = 0, minor = 0;
+    SINTER_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index_));
+    SINTER_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index_));
+    return 10 * major + minor >= 89;
+  }
 
  private:
   static cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native); }

@@ -35,6 +35,10 @@ void adamw(Stream&, const AdamwArgs&);
 void sgd(Stream&, const SgdArgs&);
 void sum_squares(Stream&, const SumSquaresArgs&);
 void clip_control(Stream&, const ClipControlArgs&);
+void fp8_quantize(Stream&, const Fp8QuantizeArgs&);
+void fp8_swiglu_forward(Stream&, const Fp8SwigluForwardArgs&);
+void fp8_swiglu_backward(Stream&, const Fp8SwigluBackwardArgs&);
+void fp8_rescale(Stream&, const Fp8RescaleArgs&);
 
 // A product per expert (MatmulArgs::group_offsets given): grouped_matmul.cu, called by matmul.
 void grouped_matmul(Stream&, const MatmulArgs&);

@@ -192,7 +192,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   std::printf("%s\n", core::runtime({core::DeviceKind::cuda, 0}).description().c_str());
-  for (auto test : {test_elementwise, test_norms, test_training, test_moe, test_matmul, test_attention}) {
+  for (auto test : {test_elementwise, test_norms, test_training, test_moe, test_matmul, test_fp8, test_attention}) {
     try {
       test();
     } catch (const std::exception& e) {

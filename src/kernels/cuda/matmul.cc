@@ -37,8 +37,8 @@ constexpr int kMaxCandidates = 24;
 // Everything the choice of an algorithm depends on.
 struct ProductKey {
   int64_t m, n, k;
-  base::DType in, out;
-  bool transpose_a, transpose_b, accumulate, has_bias, has_sums, has_gelu, has_gelu_gradient;
+  base::DType in_a, in_b, out;
+  bool transpose_a, transpose_b, accumulate, has_bias, has_sums, has_gelu, has_gelu_gradient, is_fast;
   int align_a, align_b, align_c;
   auto operator<=>(const ProductKey&) const = default;
 };
@@ -51,8 +51,12 @@ cudaDataType_t type_of(base::DType dtype) {
       return CUDA_R_16BF;
     case base::DType::f16:
       return CUDA_R_16F;
+    case base::DType::f8e4m3:
+      return CUDA_R_8F_E4M3;
+    case base::DType::f8e5m2:
+      return CUDA_R_8F_E5M2;
     default:
-      base::fail("[matmul] format {} on CUDA; expected f32, bf16 or f16", base::dtype_name(dtype));
+      base::fail("[matmul] format {} on CUDA; expected f32, bf16, f16 or fp8", base::dtype_name(dtype));
   }
 }
 
@@ -81,7 +85,7 @@ struct Plan {
 };
 
 struct Pointers {
-  const void *first, *second, *bias, *aux;
+  const void *first, *second, *bias, *aux, *first_scale, *second_scale;
   const void* c;
   void* d;
   float alpha, beta;
@@ -121,10 +125,15 @@ void find_candidates(const ProductKey& key, Plan& plan) {
   plan.candidates.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<size_t>(found) : 0);
 }
 
-Plan make_plan(const ProductKey& key) {
+void set_scales(Plan& plan, const Pointers& p) {
+  set(plan.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.first_scale);
+  set(plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.second_scale);
+}
+
+Plan make_plan(const ProductKey& key, const Pointers& p) {
   Plan plan;
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
-  if (key.in == base::DType::f32 && options().tf32) compute = CUBLAS_COMPUTE_32F_FAST_TF32;
+  if (key.in_a == base::DType::f32 && options().tf32) compute = CUBLAS_COMPUTE_32F_FAST_TF32;
   SINTER_CUBLAS_CHECK(cublasLtMatmulDescCreate(&plan.operation, compute, CUDA_R_32F));
   set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, key.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, key.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -138,21 +147,26 @@ Plan make_plan(const ProductKey& key) {
     SINTER_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(l, type_of(dtype), static_cast<uint64_t>(columns),
                                                    static_cast<uint64_t>(rows), columns));
   };
-  layout(&plan.first, key.in, key.transpose_b ? key.n : key.k, key.transpose_b ? key.k : key.n);
-  layout(&plan.second, key.in, key.transpose_a ? key.k : key.m, key.transpose_a ? key.m : key.k);
+  if (base::is_fp8(key.in_a)) {
+    set(plan.operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(key.is_fast));
+    set_scales(plan, p);
+  }
+  layout(&plan.first, key.in_b, key.transpose_b ? key.n : key.k, key.transpose_b ? key.k : key.n);
+  layout(&plan.second, key.in_a, key.transpose_a ? key.k : key.m, key.transpose_a ? key.m : key.k);
   layout(&plan.out, key.out, key.m, key.n);
   find_candidates(key, plan);
   bool has_extras = key.has_sums || key.has_gelu || key.has_gelu_gradient;
   plan.runs_apart = has_extras && plan.candidates.empty();
   SINTER_CHECK(plan.runs_apart || !plan.candidates.empty(),
                "[matmul] cuBLASLt has no algorithm for ({}, {}, {}) in {} to {}", key.m, key.n, key.k,
-               base::dtype_name(key.in), base::dtype_name(key.out));
+               base::dtype_name(key.in_a), base::dtype_name(key.out));
   return plan;
 }
 
 cublasStatus_t run(Stream& stream, Plan& plan, size_t candidate, const Pointers& p) {
   if (p.bias) set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
   if (p.aux) set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.aux);
+  if (p.first_scale) set_scales(plan, p);
   void* workspace = scratch(stream, Scratch::workspace, kWorkspaceBytes);
   return cublasLtMatmul(handle(), plan.operation, &p.alpha, p.first, plan.first, p.second, plan.second, &p.beta, p.c,
                         plan.out, p.d, plan.out, &plan.candidates[candidate].algo, workspace, kWorkspaceBytes,
@@ -234,8 +248,15 @@ bool is_capturing(const Stream& stream) {
 void check(const MatmulArgs& args, int64_t m, int64_t n, int64_t k) {
   SINTER_CHECK(args.b.data.num_elements() == n * k, "[matmul] b has {} elements; expected {} x {}",
                args.b.data.num_elements(), n, k);
-  SINTER_CHECK(args.a.dtype() == args.b.data.dtype(), "[matmul] a in {} but b in {}; expected one format",
+  const bool is_fp8 = base::is_fp8(args.a.dtype()) && base::is_fp8(args.b.data.dtype());
+  SINTER_CHECK(args.a.dtype() == args.b.data.dtype() || is_fp8, "[matmul] a in {} but b in {}; expected one format",
                base::dtype_name(args.a.dtype()), base::dtype_name(args.b.data.dtype()));
+  SINTER_CHECK(
+      !is_fp8 || (args.transpose_b && !args.transpose_a && args.a_scale && args.b_scale && m % 16 == 0 && n % 16 == 0 &&
+                  k % 16 == 0),
+      "[matmul] fp8 ({}, {}, {}): needs both scales, rows of both factors along the summed axis and sizes that "
+      "are multiples of 16",
+      m, n, k);
   SINTER_CHECK(k > 0, "[matmul] an inner size of 0 for c {}", args.c.shape().to_string());
   SINTER_CHECK(!args.bias || args.bias.dtype() == args.c.dtype(),
                "[matmul] bias in {} but c in {}; expected one format", base::dtype_name(args.bias.dtype()),
@@ -272,10 +293,10 @@ bool may_fuse(const FusedMatmulArgs& args) {
 // The plan of a call, made when it is new. Plans are never removed, so references stay valid.
 std::recursive_mutex plans_mutex;  // a plan's description carries pointers of the call, so calls take turns
 
-Plan& plan_for(const ProductKey& key) {
+Plan& plan_for(const ProductKey& key, const Pointers& pointers) {
   static std::map<ProductKey, Plan> plans;
   auto found = plans.find(key);
-  if (found == plans.end()) found = plans.emplace(key, make_plan(key)).first;
+  if (found == plans.end()) found = plans.emplace(key, make_plan(key, pointers)).first;
   return found->second;
 }
 
@@ -293,6 +314,7 @@ bool run_product(Stream& stream, const FusedMatmulArgs& fused) {
                  n,
                  k,
                  args.a.dtype(),
+                 args.b.data.dtype(),
                  args.c.dtype(),
                  args.transpose_a,
                  args.transpose_b,
@@ -301,16 +323,25 @@ bool run_product(Stream& stream, const FusedMatmulArgs& fused) {
                  static_cast<bool>(fused.a_sums),
                  static_cast<bool>(fused.pre_activation),
                  static_cast<bool>(fused.activation_input),
+                 args.fast_accumulation,
                  alignment_of(a),
                  alignment_of(b),
                  alignment_of(args.c.raw())};
   std::lock_guard lock(plans_mutex);
-  Plan& plan = plan_for(key);
-  if (plan.runs_apart) return false;
   void* sums = fused.a_sums ? scratch(stream, Scratch::tokens, sizeof(float) * static_cast<size_t>(m)) : nullptr;
   const void* aux = fused.pre_activation ? fused.pre_activation.raw() : fused.activation_input.raw();
-  Pointers pointers{
-      b, a, sums ? sums : args.bias.raw(), aux, args.c.raw(), args.c.raw(), args.alpha, args.accumulate ? 1.0f : 0.0f};
+  Pointers pointers{b,
+                    a,
+                    sums ? sums : args.bias.raw(),
+                    aux,
+                    args.b_scale.raw(),
+                    args.a_scale.raw(),
+                    args.c.raw(),
+                    args.c.raw(),
+                    args.alpha,
+                    args.accumulate ? 1.0f : 0.0f};
+  Plan& plan = plan_for(key, pointers);
+  if (plan.runs_apart) return false;
   if (!plan.is_measured && options().tune && !is_capturing(stream)) {
     FusedMatmulArgs trial = fused;  // its sums go to scratch too
     if (sums) trial.a_sums = Tensor::view_of(sums, {m}, base::DType::f32, args.c.device());
@@ -327,7 +358,7 @@ bool run_product(Stream& stream, const FusedMatmulArgs& fused) {
     status = run(stream, plan, i, pointers);
   }
   SINTER_CHECK(status == CUBLAS_STATUS_SUCCESS, "[matmul] cuBLASLt failed with status {} for ({}, {}, {}) in {}",
-               static_cast<int>(status), m, n, k, base::dtype_name(key.in));
+               static_cast<int>(status), m, n, k, base::dtype_name(key.in_a));
   if (sums) {
     Tensor fresh = Tensor::view_of(sums, {m}, base::DType::f32, args.c.device());
     axpby(stream, {.x = fresh, .y = fused.a_sums, .alpha = 1.0f, .beta = fused.accumulate_sums ? 1.0f : 0.0f});

@@ -72,14 +72,15 @@ std::string detail_of(const Args&) {
   return "";
 }
 std::string detail_of(const MatmulArgs& args) {
-  return fmt::format("c {} a {}{}", args.c.shape().to_string(), args.a.shape().to_string(),
-                     args.accumulate ? " add" : "");
+  return fmt::format("c {} a {}{}{}", args.c.shape().to_string(), args.a.shape().to_string(),
+                     args.accumulate ? " add" : "", base::is_fp8(args.a.dtype()) ? " fp8" : "");
 }
 std::string detail_of(const NormForwardArgs& args) { return args.x.shape().to_string(); }
 std::string detail_of(const NormBackwardArgs& args) { return args.s.shape().to_string(); }
 std::string detail_of(const ActivationForwardArgs& args) { return args.x.shape().to_string(); }
 std::string detail_of(const ActivationBackwardArgs& args) { return args.x.shape().to_string(); }
 std::string detail_of(const CrossEntropyArgs& args) { return args.logits.shape().to_string(); }
+std::string detail_of(const Fp8QuantizeArgs& args) { return args.x.shape().to_string(); }
 std::string detail_of(const AdamwArgs& args) { return args.master.shape().to_string(); }
 
 // Runs one call between two events and inside an NVTX range.
@@ -168,6 +169,10 @@ const KernelTable* traced_table(const KernelTable* table) {
     SINTER_TRACE_KERNEL(adamw);
     SINTER_TRACE_KERNEL(sgd);
     SINTER_TRACE_KERNEL(sum_squares);
+    SINTER_TRACE_KERNEL(fp8_quantize);
+    SINTER_TRACE_KERNEL(fp8_swiglu_forward);
+    SINTER_TRACE_KERNEL(fp8_swiglu_backward);
+    SINTER_TRACE_KERNEL(fp8_rescale);
 #undef SINTER_TRACE_KERNEL
     return t;
   }();

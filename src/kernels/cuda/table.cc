@@ -116,6 +116,10 @@ const KernelTable* cuda_table() {
       .sgd = cuda::sgd,
       .sum_squares = cuda::sum_squares,
       .clip_control = cuda::clip_control,
+      .fp8_quantize = cuda::fp8_quantize,
+      .fp8_swiglu_forward = cuda::fp8_swiglu_forward,
+      .fp8_swiglu_backward = cuda::fp8_swiglu_backward,
+      .fp8_rescale = cuda::fp8_rescale,
   };
   static const KernelTable* table = cuda::traced_table(&kTable);
   return table;

@@ -69,5 +69,6 @@ void test_matmul();
 void test_attention();
 void test_moe();
 void test_training();
+void test_fp8();
 
 }  // namespace sinter::kernels::cuda_test

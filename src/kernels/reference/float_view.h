@@ -8,12 +8,13 @@
 
 namespace sinter::kernels::reference {
 
-// A floating tensor seen as flat numbers; set() rounds to the tensor's format. An empty tensor gives an empty view.
+// A floating tensor (fp8 too, as stored) seen as flat numbers; set() rounds to the tensor's format. An empty tensor
+// gives an empty view.
 class FloatView {
  public:
   explicit FloatView(const Tensor& t) : data_(t.raw()), dtype_(t.dtype()), size_(t.num_elements()) {
-    SINTER_CHECK(!t || base::is_floating(dtype_), "[reference] a {} tensor where a floating one is expected",
-                 base::dtype_name(dtype_));
+    SINTER_CHECK(!t || base::is_floating(dtype_) || base::is_fp8(dtype_),
+                 "[reference] a {} tensor where a floating one is expected", base::dtype_name(dtype_));
   }
   explicit operator bool() const { return data_ != nullptr; }
   int64_t size() const { return size_; }
@@ -26,6 +27,10 @@ class FloatView {
         return static_cast<float>(static_cast<const base::bf16*>(data_)[i]);
       case base::DType::f16:
         return static_cast<float>(static_cast<const base::f16*>(data_)[i]);
+      case base::DType::f8e4m3:
+        return static_cast<float>(static_cast<const base::f8e4m3*>(data_)[i]);
+      case base::DType::f8e5m2:
+        return static_cast<float>(static_cast<const base::f8e5m2*>(data_)[i]);
       default:
         return static_cast<const double*>(data_)[i];
     }
@@ -40,6 +45,12 @@ class FloatView {
         return;
       case base::DType::f16:
         static_cast<base::f16*>(data_)[i] = base::f16(static_cast<float>(value));
+        return;
+      case base::DType::f8e4m3:
+        static_cast<base::f8e4m3*>(data_)[i] = base::f8e4m3(static_cast<float>(value));
+        return;
+      case base::DType::f8e5m2:
+        static_cast<base::f8e5m2*>(data_)[i] = base::f8e5m2(static_cast<float>(value));
         return;
       default:
         static_cast<double*>(data_)[i] = value;

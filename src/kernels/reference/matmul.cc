@@ -45,11 +45,15 @@ std::vector<float> read_block(const FloatView& x, int64_t first, int64_t rows, i
 void matmul(Stream&, const MatmulArgs& args) {
   FloatView a(args.a), b(args.b.data), c(args.c), bias(args.bias);
   int64_t n = args.c.size(-1);
+  float alpha = args.alpha;  // with the scales of fp8 factors
+  for (const Tensor& scale : {args.a_scale, args.b_scale}) {
+    if (scale) alpha *= scale.data<float>()[0];
+  }
   if (!args.group_offsets) {
     int64_t m = args.c.rows(), k = m == 0 ? 0 : a.size() / m;
     Product product{read_block(a, 0, args.transpose_a ? k : m, args.transpose_a ? m : k, args.transpose_a),
                     read_block(b, 0, args.transpose_b ? n : k, args.transpose_b ? k : n, args.transpose_b), m, n, k};
-    product.write(c, 0, bias, args.alpha, args.accumulate);
+    product.write(c, 0, bias, alpha, args.accumulate);
     return;
   }
   const int32_t* offsets = args.group_offsets.data<int32_t>();

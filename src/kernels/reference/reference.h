@@ -35,5 +35,9 @@ void adamw(Stream&, const AdamwArgs&);
 void sgd(Stream&, const SgdArgs&);
 void sum_squares(Stream&, const SumSquaresArgs&);
 void clip_control(Stream&, const ClipControlArgs&);
+void fp8_quantize(Stream&, const Fp8QuantizeArgs&);
+void fp8_swiglu_forward(Stream&, const Fp8SwigluForwardArgs&);
+void fp8_swiglu_backward(Stream&, const Fp8SwigluBackwardArgs&);
+void fp8_rescale(Stream&, const Fp8RescaleArgs&);
 
 }  // namespace sinter::kernels::reference

@@ -35,6 +35,10 @@ const KernelTable* reference_table() {
       .sgd = reference::sgd,
       .sum_squares = reference::sum_squares,
       .clip_control = reference::clip_control,
+      .fp8_quantize = reference::fp8_quantize,
+      .fp8_swiglu_forward = reference::fp8_swiglu_forward,
+      .fp8_swiglu_backward = reference::fp8_swiglu_backward,
+      .fp8_rescale = reference::fp8_rescale,
   };
   return &kTable;
 }
