@@ -67,7 +67,7 @@ struct Parameter {
   std::string name;
   core::WeightView weight;    // compute format
   Tensor master;              // f32
-  Tensor grad;                // f32, or empty when frozen
+  Tensor grad;                // f32 (matrices: or the compute format), or empty when frozen
   bool has_gradient = false;  // grad holds this step's sum so far; otherwise its content is stale
   std::shared_ptr<core::DerivedWeight> derived;
 };

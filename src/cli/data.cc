@@ -2,12 +2,17 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/verbs.h"
+#include "comm/communicator.h"
 #include "data/token_shard.h"
 #include "data/tokenize.h"
+#include "io/safetensors.h"
+#include "train/run_plan.h"
 
 namespace sinter::cli {
 namespace {
@@ -62,6 +67,44 @@ void run_inspect(const std::vector<std::string>& paths, bool as_json) {
   std::printf("%s\n", as_json ? report.dump(2).c_str() : table.to_string().c_str());
 }
 
+struct BatchFlags {
+  std::string recipe, output;
+  std::vector<std::string> overrides;
+  int64_t first = 0, steps = 0;
+  bool is_validation = false;
+};
+
+// What the trainer would read, for other programs: comparisons of two trainers need the same batches.
+void run_batches(const BatchFlags& flags) {
+  const std::unique_ptr<comm::Communicator> self = comm::make_self();
+  const train::RunPlan plan = train::make_run_plan(spec::load_recipe(flags.recipe, flags.overrides), *self);
+  const int64_t last = flags.steps > 0 ? std::min(flags.first + flags.steps, plan.steps) : plan.steps;
+  SINTER_CHECK(flags.is_validation || flags.first < last, "the recipe has {} steps; nothing from step {} on", plan.steps,
+               flags.first);
+  SINTER_CHECK(!flags.is_validation || !plan.loader->validation().empty(), "the recipe has no data.validation");
+  auto batches_at = [&](int64_t step) {
+    return flags.is_validation ? plan.loader->validation() : plan.loader->step(step);
+  };
+  const int64_t begin = flags.is_validation ? 0 : flags.first, end = flags.is_validation ? 1 : last;
+  int64_t micro_batches = 0;
+  for (int64_t step = begin; step < end; ++step) {
+    micro_batches += flags.is_validation ? static_cast<int64_t>(plan.loader->validation().size())
+                                         : plan.loader->micro_batches_at(step);
+  }
+  const int64_t T = plan.shape.num_tokens;
+  io::SafetensorsWriter writer(flags.output, {{"format", "sinter batches"}});
+  for (const char* name : {"tokens", "targets"}) writer.declare(name, base::DType::i32, {micro_batches, T});
+  for (int64_t step = begin; step < end; ++step) {
+    for (const data::MicroBatch& batch : batches_at(step)) {
+      writer.write("tokens", std::as_bytes(std::span(batch.tokens)));
+      writer.write("targets", std::as_bytes(std::span(batch.targets)));
+    }
+  }
+  writer.commit();
+  std::printf("%s micro-batches of %s tokens in %s\n", base::format_grouped(micro_batches).c_str(),
+              base::format_grouped(T).c_str(), flags.output.c_str());
+}
+
 }  // namespace
 
 void add_data(CLI::App& app) {
@@ -93,6 +136,19 @@ void add_data(CLI::App& app) {
   inspect->add_option("shards", *paths, "token shards (.tok)")->required();
   inspect->add_flag("--json", *as_json, "print as JSON");
   inspect->callback([paths, as_json] { run_inspect(*paths, *as_json); });
+
+  auto batch_flags = std::make_shared<BatchFlags>();
+  CLI::App* batches = verb->add_subcommand("batches", "write what a training run reads, step by step, as safetensors");
+  batches->add_option("recipe", batch_flags->recipe, "RECIPE.toml of the run")->required();
+  batches->add_option("overrides", batch_flags->overrides, "section.key=value, wins over the recipe");
+  batches->add_option("-o,--output", batch_flags->output,
+                      "file with `tokens` and `targets` (micro-batches, tokens) i32; a target of -1 is not trained on")
+      ->required();
+  batches->add_option("--first", batch_flags->first, "first step, counted from 0")->check(CLI::NonNegativeNumber);
+  batches->add_option("--steps", batch_flags->steps, "number of steps; 0 = to the end of the recipe")
+      ->check(CLI::NonNegativeNumber);
+  batches->add_flag("--validation", batch_flags->is_validation, "the validation batches instead");
+  batches->callback([batch_flags] { run_batches(*batch_flags); });
 }
 
 }  // namespace sinter::cli

@@ -47,6 +47,13 @@ class CpuAllocator : public Allocator {
   std::mutex mutex_;
 };
 
+// Where calls return when done there is nothing to wait for.
+class PassedEvent : public Event {
+ public:
+  void record(Stream&) override {}
+  void wait() override {}
+};
+
 class CpuRuntime : public DeviceRuntime {
  public:
   Allocator& allocator() override { return allocator_; }
@@ -66,6 +73,11 @@ class CpuRuntime : public DeviceRuntime {
     split(bytes, [&](size_t begin, size_t size) { std::memset(static_cast<char*>(destination) + begin, 0, size); });
   }
   void synchronize(Stream&) override {}
+  std::unique_ptr<Event> make_event() override { return std::make_unique<PassedEvent>(); }
+  std::shared_ptr<std::byte[]> allocate_staging(size_t bytes) override {
+    return std::make_shared<std::byte[]>(bytes);
+  }
+  bool supports(base::DType) override { return true; }
   size_t total_memory_bytes() override {
     struct sysinfo info {};
     ::sysinfo(&info);
@@ -112,6 +124,11 @@ class ShapesRuntime : public DeviceRuntime {
   void copy_within(void*, const void*, size_t, Stream&) override {}
   void set_zero(void*, size_t, Stream&) override {}
   void synchronize(Stream&) override {}
+  std::unique_ptr<Event> make_event() override { return std::make_unique<PassedEvent>(); }
+  std::shared_ptr<std::byte[]> allocate_staging(size_t bytes) override {
+    return std::make_shared<std::byte[]>(bytes);
+  }
+  bool supports(base::DType) override { return true; }
   size_t total_memory_bytes() override { return SIZE_MAX; }
   size_t free_memory_bytes() override { return SIZE_MAX; }
   std::string description() override { return "shapes only"; }

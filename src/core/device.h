@@ -2,7 +2,10 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+
+#include "base/dtype.h"
 
 namespace sinter::core {
 
@@ -51,19 +54,32 @@ class Allocator {
   MemoryStats stats_;
 };
 
+// A mark in a stream's order of work.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual void record(Stream& stream) = 0;
+  virtual void wait() = 0;  // until everything before the last mark is done; at once when there is no mark
+};
+
 // What a device offers. One object per device, alive to the end of the program.
 class DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;
   virtual Allocator& allocator() = 0;  // thread-safe
   virtual Stream& stream() = 0;        // the main stream
-  // Copies between host and this device, or within it. Ordered on the stream; host memory may be reused once
-  // synchronize() returned (on the CPU: at once).
+  // Copies between host and this device, or within it, ordered on the stream. What copy_to_device reads may be reused on
+  // return; what copy_to_host writes is there once synchronize() returned, or an event recorded after it has passed.
   virtual void copy_to_device(void* destination, const void* host, size_t bytes, Stream& stream) = 0;
   virtual void copy_to_host(void* host, const void* source, size_t bytes, Stream& stream) = 0;
   virtual void copy_within(void* destination, const void* source, size_t bytes, Stream& stream) = 0;
   virtual void set_zero(void* destination, size_t bytes, Stream& stream) = 0;
   virtual void synchronize(Stream& stream) = 0;
+  virtual std::unique_ptr<Event> make_event() = 0;
+  // Host memory that copies reach without making the host wait.
+  virtual std::shared_ptr<std::byte[]> allocate_staging(size_t bytes) = 0;
+  // Whether its matrix units take this format.
+  virtual bool supports(base::DType dtype) = 0;
   virtual size_t total_memory_bytes() = 0;
   virtual size_t free_memory_bytes() = 0;
   virtual std::string description() = 0;  // "NVIDIA H200, 139.8 GiB, sm_90"

@@ -88,8 +88,6 @@ const core::RaggedBatch& DeviceBatch::load(const MicroBatch& host) {
   copy(batch_.targets, host.targets);
   batch_.host_contexts = host.contexts;
   batch_.equal_lengths = core::has_equal_lengths(host.offsets, batch_.max_query, batch_.num_tokens);
-  batch_.equal_lengths = core::has_equal_lengths(host.offsets, batch_.max_query, batch_.num_tokens);
-  device.synchronize(device.stream());
   return batch_;
 }
 

@@ -1,9 +1,14 @@
 // Built instead of kernels/cuda when CUDA is not.
+#include "kernels/choices.h"
 #include "kernels/fused.h"
 
 namespace sinter::kernels {
 
 const KernelTable* cuda_table() { return nullptr; }
 bool cuda_fused_matmul(Stream&, const FusedMatmulArgs&) { return false; }
+
+std::vector<std::string> cuda_kernel_choices(core::Device) { return {}; }
+void restore_cuda_kernel_choices(core::Device, const std::vector<std::string>&) {}
+void set_cuda_deterministic() {}
 
 }  // namespace sinter::kernels

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "kernels/choices.h"
 
 namespace sinter::kernels {
 namespace {
@@ -28,8 +29,9 @@ KernelTable make_shapes_table() {
                      t.norm_backward, t.head_norm_forward, t.head_norm_backward, t.rope_table, t.rope, t.kv_write,
                      t.attention_forward, t.attention_backward, t.activation_forward, t.activation_backward, t.dropout,
                      t.cross_entropy, t.router_forward, t.router_backward, t.balance_loss, t.expert_sort,
-                     t.expert_gather, t.expert_combine, t.expert_combine_backward, t.adamw, t.sgd, t.sum_squares,
-                     t.clip_control, t.fp8_quantize, t.fp8_swiglu_forward, t.fp8_swiglu_backward, t.fp8_rescale);
+                     t.expert_gather, t.expert_combine, t.expert_combine_backward, t.adamw, t.sgd, t.muon_momentum,
+                     t.normalize, t.sum, t.sum_squares, t.clip_control, t.fp8_quantize, t.fp8_swiglu_forward,
+                     t.fp8_swiglu_backward, t.fp8_rescale, t.step_control);
   return t;
 }
 
@@ -45,6 +47,33 @@ bool wants_reference() {
 const KernelTable* shapes_table() {
   static const KernelTable table = make_shapes_table();
   return &table;
+}
+
+MatmulArgs matmul_of_batch(const MatmulArgs& args, int64_t i) {
+  auto part = [&](const Tensor& t) {
+    if (!t) return t;
+    const int64_t rows = t.rows() / args.batch, columns = t.size(-1);
+    return t.reshape({args.batch * rows, columns}).slice(i * rows, rows);
+  };
+  MatmulArgs one = args;
+  one.batch = 1;
+  one.a = part(args.a);
+  one.b = {.data = part(args.b.data)};
+  one.c = part(args.c);
+  one.addend = part(args.addend);
+  return one;
+}
+
+std::vector<std::string> kernel_choices(core::Device device) {
+  return device.kind == core::DeviceKind::cuda ? cuda_kernel_choices(device) : std::vector<std::string>();
+}
+
+void restore_kernel_choices(core::Device device, const std::vector<std::string>& lines) {
+  if (device.kind == core::DeviceKind::cuda && !lines.empty()) restore_cuda_kernel_choices(device, lines);
+}
+
+void set_deterministic(core::Device device) {
+  if (device.kind == core::DeviceKind::cuda) set_cuda_deterministic();
 }
 
 const KernelTable& kernels_for(core::Device device) {

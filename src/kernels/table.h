@@ -14,6 +14,7 @@
 #include "core/ragged_batch.h"
 #include "core/tensor.h"
 #include "core/weight_view.h"
+#include "kernels/step_control.h"
 #include "spec/model_spec.h"
 
 namespace sinter::kernels {
@@ -39,6 +40,10 @@ struct MatmulArgs {
   bool accumulate = false;
   float alpha = 1.0f;   // scales the product, not the bias
   Tensor bias;          // (N) in the format of c, or empty
+  // c = alpha op(a) op(b) + beta addend: as c, but another tensor. Without accumulate, bias and groups.
+  Tensor addend;
+  float beta = 1.0f;
+  int64_t batch = 1;    // products of one shape: a, b and c hold so many matrices end to end. Without bias and groups
   // Grouped over E experts (rows of a sorted by expert), offsets (E + 1) i32 on the device:
   //   transpose_a false: rows [o[e], o[e+1]) of a and c use b[e]; b is (E, N, K) or (E, K, N), c (M, N).
   //   transpose_a true:  c[e] (E, M, N) = a[rows of e]^T b[rows of e]; a is (R, M), b.data (R, N). Empty groups give 0
@@ -296,7 +301,8 @@ struct ExpertCombineBackwardArgs {
   Tensor dweights;     // (T, k) f32
 };
 
-// Optimizers work on flat ranges. control (2) f32 on the device: [0] multiplies every gradient, [1] 0 = skip the update.
+// Optimizers work on flat ranges. control (2 or kControlSize) f32 on the device, places as in kernels/step_control.h:
+// [0] multiplies every gradient, [1] 0 = skip the update.
 struct AdamwArgs {
   Tensor master;  // (n) f32
   Tensor grad;    // (n) f32 or bf16
@@ -304,7 +310,7 @@ struct AdamwArgs {
   Tensor copy;    // (n) compute format or empty: the rounded weight the next step multiplies by
   Tensor control;
   float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0;
-  int64_t step = 1;  // counts from 1, for the bias corrections
+  int64_t step = 1;  // counts from 1, for the bias corrections when control has 2 numbers; else they stand in it
   // Stochastic rounding of bf16 states: element i adds 16 random bits below the kept ones, then truncates; m takes the
   // high half of key.bits(i), v the low half.
   RandomKey key;
@@ -312,6 +318,23 @@ struct AdamwArgs {
 struct SgdArgs {  // velocity = momentum * velocity + g; p -= lr * velocity (velocity empty: plain)
   Tensor master, grad, velocity, copy, control;
   float lr = 0, momentum = 0, weight_decay = 0;
+};
+// Muon before its iterations: b = mu b + (1 - mu) g, d = (1 - mu) g + mu b for g = control[0] grad.
+struct MuonMomentumArgs {
+  Tensor grad;       // (n) f32 or bf16
+  Tensor momentum;   // (n) f32, or bf16 rounded like m of adamw
+  Tensor direction;  // (n) f32 or bf16 out: d
+  Tensor control;
+  float mu = 0.95f;
+  RandomKey key;
+};
+struct NormalizeArgs {  // every row divided by (its norm + eps), in place
+  Tensor x;  // (R, n) f32 or bf16
+  float eps = 1e-7f;
+};
+struct SumArgs {  // total = sum of x, added in f64 in an order fixed by n and rounded once
+  Tensor x;      // (n) f32
+  Tensor total;  // (1) f32
 };
 struct SumSquaresArgs {  // ADDS sum x^2 into total, by partial sums in an order fixed by n
   Tensor x;      // (n) f32 or bf16
@@ -324,6 +347,16 @@ struct ClipControlArgs {
   float grad_scale = 1;  // what gradients must be multiplied by to be the gradient of the mean loss
   Tensor control;  // (2) f32
   Tensor norm;     // (1) f32: grad_scale * sqrt(norm_squared), before clipping
+};
+// decide_step (kernels/step_control.h) where the numbers are.
+struct StepControlArgs {
+  StepRule rule;
+  Tensor loss_sum;        // (1) f32: over the step's supervised tokens
+  float loss_factor = 1;  // 1 / their number
+  Tensor norm_squared;    // (1) f32: of the gradient of the scaled mean loss
+  Tensor state;           // (step_state_size(rule.window)) f32
+  Tensor control;         // (kControlSize) f32 out
+  Tensor record;          // (kRecordSize) f32: the first kRecordOwn are written
 };
 struct AxpbyArgs {  // y = alpha x + beta y
   Tensor x, y;  // (n) any floating formats
@@ -360,13 +393,20 @@ struct KernelTable {
   void (*expert_combine_backward)(Stream&, const ExpertCombineBackwardArgs&);
   void (*adamw)(Stream&, const AdamwArgs&);
   void (*sgd)(Stream&, const SgdArgs&);
+  void (*muon_momentum)(Stream&, const MuonMomentumArgs&);
+  void (*normalize)(Stream&, const NormalizeArgs&);
+  void (*sum)(Stream&, const SumArgs&);
   void (*sum_squares)(Stream&, const SumSquaresArgs&);
   void (*clip_control)(Stream&, const ClipControlArgs&);
   void (*fp8_quantize)(Stream&, const Fp8QuantizeArgs&);
   void (*fp8_swiglu_forward)(Stream&, const Fp8SwigluForwardArgs&);
   void (*fp8_swiglu_backward)(Stream&, const Fp8SwigluBackwardArgs&);
   void (*fp8_rescale)(Stream&, const Fp8RescaleArgs&);
+  void (*step_control)(Stream&, const StepControlArgs&);
 };
+
+// Product i of a call with a batch, on its own.
+MatmulArgs matmul_of_batch(const MatmulArgs& args, int64_t i);
 
 // The tables. cuda_table() is null when the backend is not built (kernels/cuda_absent.cc).
 const KernelTable* cpu_table();

@@ -13,6 +13,12 @@ constexpr int64_t kAlignElements = 64;
 
 int64_t aligned(int64_t n) { return (n + kAlignElements - 1) / kAlignElements * kAlignElements; }
 
+// A product of 16-bit activations makes this gradient in one piece per micro-batch.
+bool has_short_gradient(const spec::Parameter& info) {
+  return info.decays &&
+         (info.role == spec::ParameterRole::matrix || info.role == spec::ParameterRole::expert_matrix);
+}
+
 uint64_t name_hash(const std::string& name) {  // FNV-1a: stable across builds and machines
   uint64_t h = 0xcbf29ce484222325ull;
   for (unsigned char c : name) h = (h ^ c) * 0x100000001b3ull;
@@ -23,14 +29,18 @@ uint64_t name_hash(const std::string& name) {  // FNV-1a: stable across builds a
 
 ParameterStore::ParameterStore(const spec::ModelSpec& spec, const StoreOptions& options) : options_(options) {
   for (spec::Parameter& info : spec::make_parameter_table(spec)) slots_.push_back({std::move(info), 0, {}});
-  for (bool decays : {true, false}) {
+  auto is_short = [&](const Slot& slot) { return options.gradients != DType::f32 && has_short_gradient(slot.info); };
+  auto lay_out = [&](auto&& is_next) {
     for (Slot& slot : slots_) {
-      if (slot.info.decays != decays) continue;
+      if (!is_next(slot)) continue;
       slot.offset = num_elements_;
       num_elements_ += aligned(slot.info.num_elements());
     }
-    if (decays) decay_end_ = num_elements_;
-  }
+    return num_elements_;
+  };
+  short_end_ = lay_out(is_short);
+  decay_end_ = lay_out([&](const Slot& slot) { return slot.info.decays && !is_short(slot); });
+  lay_out([](const Slot& slot) { return !slot.info.decays; });
   core::DeviceRuntime& device = core::runtime(options.device);
   auto zeros = [&](int64_t count, DType dtype) {
     Tensor t(device.allocator(), {count}, dtype);
@@ -42,7 +52,8 @@ ParameterStore::ParameterStore(const spec::ModelSpec& spec, const StoreOptions& 
   if (has_master) master_ = zeros(num_elements_, DType::f32);
   compute_ = rounds ? zeros(num_elements_, options.compute) : master_;
   if (!has_master) vectors_ = zeros(num_elements_ - decay_end_, DType::f32);
-  if (options.trains) grad_ = zeros(num_elements_, DType::f32);
+  if (options.trains) grad_ = zeros(num_elements_ - short_end_, DType::f32);
+  if (options.trains && short_end_ > 0) short_grad_ = zeros(short_end_, options.gradients);
 
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
@@ -57,8 +68,18 @@ ParameterStore::ParameterStore(const spec::ModelSpec& spec, const StoreOptions& 
     } else if (!slot.info.decays) {
       p.master = vectors_.slice(slot.offset - decay_end_, n).reshape(slot.info.shape);
     }
-    if (options.trains) p.grad = grad_.slice(slot.offset, n).reshape(slot.info.shape);
+    if (options.trains) p.grad = gradients_of(slot.offset, n).reshape(slot.info.shape);
   }
+}
+
+std::vector<Tensor> ParameterStore::gradients() const {
+  if (short_end_ == 0) return {grad_};
+  return {short_grad_, grad_};
+}
+
+Tensor ParameterStore::gradients_of(int64_t begin, int64_t count) const {
+  if (begin < short_end_) return short_grad_.slice(begin, count);
+  return grad_.slice(begin - short_end_, count);
 }
 
 Parameter* ParameterStore::find(const std::string& name) {

@@ -4,7 +4,9 @@
 //   grad     f32, gathered by backward                         the master itself in fp32
 //
 // Tensors that decay come first in the flat order, so an optimizer sees two ranges: [0, decay_end) and the rest. Each
-// tensor starts at a multiple of 64 elements; the gaps are zero and stay zero.
+// tensor starts at a multiple of 64 elements; the gaps are zero and stay zero. With short gradients the matrices of the
+// blocks come before all others, and theirs are a buffer of their own: embeddings, head and vectors keep f32, since
+// theirs are sums of very many small parts.
 #pragma once
 #include <string>
 #include <unordered_map>
@@ -25,6 +27,7 @@ struct StoreOptions {
   DType compute = DType::f32;
   bool trains = false;          // gradients, and masters of every tensor
   bool keeps_derived = false;   // lets kernels keep repacked weights (inference)
+  DType gradients = DType::f32;  // of the matrices of the blocks: f32, or the compute format
 };
 
 class ParameterStore {
@@ -50,7 +53,11 @@ class ParameterStore {
   int64_t decay_end() const { return decay_end_; }
   const Tensor& master() const { return master_; }    // (n) f32, empty when the store does not train and rounds
   const Tensor& compute() const { return compute_; }  // (n) compute format; the master in fp32
-  const Tensor& grad() const { return grad_; }        // (n) f32, empty when the store does not train
+  const Tensor& grad() const { return grad_; }        // f32; all of them (n) unless gradients are short
+  // All gradients, flat, in the order of the buffers: one tensor, or two with short gradients.
+  std::vector<Tensor> gradients() const;
+  // Elements [begin, begin + count) of the flat order; all of one format.
+  Tensor gradients_of(int64_t begin, int64_t count) const;
 
   // Draws every tensor from its init, keyed by (seed, name, element): the same on any device and layout.
   void initialize(uint64_t seed);
@@ -69,7 +76,8 @@ class ParameterStore {
   std::vector<Slot> slots_;
   std::unordered_map<std::string, size_t> index_;
   int64_t num_elements_ = 0, decay_end_ = 0;
-  Tensor master_, compute_, grad_;
+  int64_t short_end_ = 0;  // gradients of [0, short_end) are short
+  Tensor master_, compute_, grad_, short_grad_;
   Tensor vectors_;  // f32 masters of norms and biases in a store without a full master
 };
 

@@ -21,7 +21,10 @@ template <class E>
 using Names = std::vector<std::pair<const char*, E>>;
 
 const Names<base::DType> kPrecisions{
-    {"f32", base::DType::f32}, {"fp32", base::DType::f32}, {"bf16", base::DType::bf16}, {"fp8", base::DType::f8e4m3}};
+    {"f32", base::DType::f32}, {"fp32", base::DType::f32}, {"bf16", base::DType::bf16},
+    {"f16", base::DType::f16}, {"fp16", base::DType::f16}, {"fp8", base::DType::f8e4m3}};
+const Names<base::DType> kShortFormats{
+    {"f32", base::DType::f32}, {"fp32", base::DType::f32}, {"bf16", base::DType::bf16}};
 const Names<Recompute> kRecomputes{
     {"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}};
 const Names<Packing> kPackings{{"documents", Packing::documents}, {"stream", Packing::stream}};
@@ -33,6 +36,7 @@ const Names<ScheduleKind> kSchedules{{"constant", ScheduleKind::constant},
                                      {"cosine", ScheduleKind::cosine},
                                      {"linear", ScheduleKind::linear},
                                      {"wsd", ScheduleKind::wsd}};
+const Names<ExportFormat> kExports{{"precision", ExportFormat::precision}, {"f32", ExportFormat::f32}};
 const Names<GuardAction> kGuards{{"off", GuardAction::off}, {"skip", GuardAction::skip}, {"stop", GuardAction::stop}};
 
 // What a number may be.
@@ -90,8 +94,12 @@ void visit_recipe(Visitor& v, Recipe& r) {
   v.value("ramp_steps", r.train.ramp_steps);
   v.value("seed", r.train.seed);
   v.choice("precision", r.train.precision, kPrecisions);
+  v.value("loss_scale", r.train.loss_scale, Range{1, 16777216});
+  v.value("loss_scale_interval", r.train.loss_scale_interval, kPositive);
+  v.choice("gradients", r.train.gradients, kShortFormats);
   v.choice("recompute", r.train.recompute, kRecomputes);
   v.value("device", r.train.device);
+  v.value("deterministic", r.train.deterministic);
   v.value("threads", r.train.threads, Range{0, 1024});
   v.section("optimizer");
   v.choice("kind", r.optimizer.kind, kOptimizers);
@@ -105,6 +113,7 @@ void visit_recipe(Visitor& v, Recipe& r) {
   v.value("muon_lr", r.optimizer.muon_lr);
   v.value("muon_momentum", r.optimizer.muon_momentum, kShare);
   v.value("muon_iterations", r.optimizer.muon_iterations, Range{1, 20});
+  v.choice("states", r.optimizer.states, kShortFormats);
   v.section("schedule");
   v.choice("kind", r.schedule.kind, kSchedules);
   v.value("warmup", r.schedule.warmup);
@@ -114,11 +123,13 @@ void visit_recipe(Visitor& v, Recipe& r) {
   v.choice("on_nan", r.guard.on_nan, kGuards);
   v.choice("on_outlier", r.guard.on_outlier, kGuards);
   v.value("max_z", r.guard.max_z);
-  v.value("window", r.guard.window, Range{8, 1 << 20});
+  v.value("window", r.guard.window, Range{8, 1 << 16});
   v.value("max_skips", r.guard.max_skips, kPositive);
   v.section("checkpoint");
   v.value("dir", r.checkpoint.dir);
   v.value("every", r.checkpoint.every);
+  v.value("initial", r.checkpoint.initial);
+  v.choice("export", r.checkpoint.exports, kExports);
   v.value("keep", r.checkpoint.keep, kPositive);
   v.value("export_every", r.checkpoint.export_every);
   v.value("resume", r.checkpoint.resume);

@@ -70,11 +70,16 @@ struct TrainRecipe {
   int64_t ramp_from_tokens = 0;  // batch of the first step; 0 = no ramp
   int64_t ramp_steps = 0;        // steps over which the batch grows to batch_tokens
   int64_t seed = 1;
-  // f32 or bf16: weights in use and activations; sums and masters are f32. "fp8" (f8e4m3 here) is bf16 with the blocks'
-  // dense linear layers in fp8.
+  // Of the weights in use and the activations: f32, bf16, or f16 with a dynamic loss scale; sums and masters are f32.
+  // "fp8" (f8e4m3 here) is bf16 with the blocks' dense linear layers in fp8.
   base::DType precision = base::DType::f32;
+  double loss_scale = 65536;           // f16: the first scale; halved when gradients overflow, doubled after
+  int64_t loss_scale_interval = 2000;  // as many steps without
+  base::DType gradients = base::DType::f32;  // of the matrices of the blocks: f32 or bf16
   Recompute recompute = Recompute::none;
   std::string device = "cpu";
+  // The same bits when a run is resumed, on a GPU too (on the CPU always): its kernels' choices travel in the checkpoint.
+  bool deterministic = false;
   int64_t threads = 0;  // 0 = SINTER_THREADS, else the CPUs allowed
 };
 
@@ -92,6 +97,7 @@ struct OptimizerRecipe {
   double muon_lr = 0.02;      // of the matrices of the blocks; the rest uses lr
   double muon_momentum = 0.95;
   int64_t muon_iterations = 5;  // of Newton-Schulz
+  base::DType states = base::DType::f32;  // of Adam and Muon: f32, or bf16 with stochastic rounding
 };
 
 enum class ScheduleKind { constant, cosine, linear, wsd };
@@ -113,9 +119,17 @@ struct GuardRecipe {
   int64_t max_skips = 20;  // in a row; then the run stops
 };
 
+// Number format of the Hugging Face weights in a checkpoint.
+enum class ExportFormat {
+  precision,  // train.precision, what the model computes with
+  f32,        // the masters
+};
+
 struct CheckpointRecipe {
   std::string dir = "run";
   int64_t every = 0;         // steps; 0 = at the end only
+  bool initial = false;      // one of step 0 too
+  ExportFormat exports = ExportFormat::precision;
   int64_t keep = 2;          // newest native states kept
   int64_t export_every = 0;  // on several ranks: steps between Hugging Face folders; 0 = at the end. One rank: always
   std::string resume = "auto";  // auto: newest in dir if any; never; or the path of a checkpoint

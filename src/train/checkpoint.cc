@@ -56,7 +56,7 @@ std::vector<uint64_t> write_rank_file(const std::string& path, const std::vector
   for (const StateTensor& t : tensors) {
     auto [begin, end] = share_of(t.values.num_elements(), rank, ranks);
     const core::Tensor flat = t.values.reshape({t.values.num_elements()});
-    const std::vector<float> values = core::to_host<float>(flat.slice(begin, end - begin));
+    const std::vector<float> values = core::to_host_floats(flat.slice(begin, end - begin));
     hashes.push_back(base::hash_bytes(std::as_bytes(std::span(values))));
     writer.write(key_of(t.kind, t.name), std::as_bytes(std::span(values)));
   }
@@ -87,6 +87,8 @@ json make_index(const RunState& run, const std::vector<StateTensor>& tensors, co
           {"tokens", run.tokens},
           {"guard", run.guard},
           {"noise_scale", run.noise_scale},
+          {"loss_scale", run.loss_scale},
+          {"kernel_choices", run.kernel_choices},
           {"ranks", ranks},
           {"recipe", run.recipe},
           {"tensors", entries}};
@@ -103,6 +105,7 @@ class Reader {
     SINTER_CHECK(it != object_.end(), "{}: key '{}' is missing", where_, key);
     return *it;
   }
+  bool has(const char* key) const { return object_.contains(key); }
   int64_t count(const char* key) const {
     const json& v = at(key);
     SINTER_CHECK(v.is_number_integer() && v >= 0 && v <= int64_t{1} << 56, "{}: '{}' is not a count", where_, key);
@@ -115,6 +118,14 @@ class Reader {
   const json& list(const char* key) const {
     SINTER_CHECK(at(key).is_array(), "{}: '{}' is not a list", where_, key);
     return at(key);
+  }
+  std::vector<std::string> texts(const char* key) const {
+    std::vector<std::string> out;
+    for (const json& v : list(key)) {
+      SINTER_CHECK(v.is_string(), "{}: '{}' holds something that is not a string", where_, key);
+      out.push_back(v.get<std::string>());
+    }
+    return out;
   }
   std::vector<double> numbers(const char* key) const {
     std::vector<double> out;
@@ -171,8 +182,14 @@ StateIndex parse_state_index(std::string_view text, const std::string& origin) {
   SINTER_CHECK(root.count("version") == 1, "'{}': version {}; this program reads version 1", origin,
                root.count("version"));
   StateIndex index;
-  index.run = {root.count("step"),    root.count("updates"),       root.count("tokens"),
-               root.numbers("guard"), root.numbers("noise_scale"), root.text("recipe")};
+  index.run.step = root.count("step");
+  index.run.updates = root.count("updates");
+  index.run.tokens = root.count("tokens");
+  index.run.guard = root.numbers("guard");
+  index.run.noise_scale = root.numbers("noise_scale");
+  if (root.has("loss_scale")) index.run.loss_scale = root.numbers("loss_scale");  // not in older ones
+  if (root.has("kernel_choices")) index.run.kernel_choices = root.texts("kernel_choices");
+  index.run.recipe = root.text("recipe");
   index.ranks = root.count("ranks");
   for (const json& entry : root.list("tensors")) index.entries.push_back(parse_entry(entry, "'" + origin + "'"));
   return index;
@@ -244,7 +261,8 @@ void CheckpointFolder::clean_up() const {
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(dir_)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(kPrefix) && !name.ends_with(kTemporary)) names.insert(name);
+    // The first weights were asked for on their own (checkpoint.initial), so they are not old ones.
+    if (name.starts_with(kPrefix) && !name.ends_with(kTemporary) && name != step_name(0)) names.insert(name);
   }
   while (static_cast<int64_t>(names.size()) > keep_) {
     const std::string oldest = dir_ + "/" + *names.begin(), doomed = oldest + kTemporary;
@@ -290,7 +308,13 @@ RunState load_checkpoint(const std::string& folder, const std::vector<StateTenso
       std::memcpy(values.data() + piece.begin, stored->bytes.data(), stored->bytes.size());
     }
     core::DeviceRuntime& device = core::runtime(t.values.device());
-    device.copy_to_device(t.values.raw(), values.data(), t.values.bytes(), device.stream());
+    std::vector<std::byte> rounded;  // exact: what is stored in f32 came from this format
+    if (t.values.dtype() != base::DType::f32) {
+      rounded.resize(t.values.bytes());
+      base::convert_elements(base::DType::f32, values.data(), t.values.dtype(), rounded.data(), values.size());
+    }
+    const void* source = rounded.empty() ? static_cast<const void*>(values.data()) : rounded.data();
+    device.copy_to_device(t.values.raw(), source, t.values.bytes(), device.stream());
     device.synchronize(device.stream());
   }
   return index.run;

@@ -23,7 +23,7 @@ namespace sinter::train {
 struct StateTensor {
   std::string kind;     // "master", "m", "v", ...
   std::string name;     // the parameter table's; "scalings" of kind "fp8"
-  core::Tensor values;  // f32
+  core::Tensor values;  // f32, or a shorter format: kept as f32 in the file
 };
 
 // What a run needs besides tensors to go on bit for bit.
@@ -32,6 +32,8 @@ struct RunState {
   int64_t updates = 0;  // of the optimizer: steps less the skipped ones
   int64_t tokens = 0;   // seen
   std::vector<double> guard, noise_scale;
+  std::vector<double> loss_scale{1.0, 0.0};  // the scale, good steps since it changed
+  std::vector<std::string> kernel_choices;   // kernels/choices.h: what this run's kernels measured
   std::string recipe;  // the effective recipe, for people and for `sinter inspect`
 };
 

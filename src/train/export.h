@@ -7,9 +7,9 @@
 
 namespace sinter::train {
 
-// config.json, model.safetensors (f32 for an fp32 run, else the compute format) and the tokenizer's files copied from
-// `tokenizer_path` (a folder or a file; "" = none) into `folder`.
+// config.json, model.safetensors in `dtype` and the tokenizer's files copied from `tokenizer_path` (a folder or a file;
+// "" = none) into `folder`.
 void export_model(const std::string& folder, const spec::ModelSpec& spec, const models::ParameterStore& store,
-                  const std::string& tokenizer_path);
+                  core::DType dtype, const std::string& tokenizer_path);
 
 }  // namespace sinter::train

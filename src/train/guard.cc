@@ -2,63 +2,123 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
+#include <algorithm>
 
 #include "base/error.h"
 
 namespace sinter::train {
+namespace {
 
-Verdict DivergenceGuard::take(spec::GuardAction action) {
-  if (action == spec::GuardAction::stop) return Verdict::stop;
-  return ++skips_in_a_row_ > recipe_.max_skips ? Verdict::stop : Verdict::skip;
-}
+using core::Tensor;
 
-double DivergenceGuard::z_score(const std::vector<double>& window, double value) const {
-  if (static_cast<int64_t>(window.size()) < recipe_.window) return 0;  // too early to know what is usual
-  double mean = 0, squares = 0;
-  for (double v : window) mean += v;
-  mean /= static_cast<double>(window.size());
-  for (double v : window) squares += (v - mean) * (v - mean);
-  const double deviation = std::sqrt(squares / static_cast<double>(window.size()));
-  return deviation > 0 ? (value - mean) / deviation : 0;
-}
-
-Verdict DivergenceGuard::judge(double loss, double norm, std::string* reason) {
-  if (!std::isfinite(loss) || !std::isfinite(norm)) {
-    *reason = fmt::format("loss {}, gradient norm {}", loss, norm);
-    // An update with such gradients would destroy the weights whatever the recipe says.
-    return take(recipe_.on_nan == spec::GuardAction::stop ? spec::GuardAction::stop : spec::GuardAction::skip);
+kernels::StepRule make_rule(const spec::Recipe& recipe) {
+  kernels::StepRule rule;
+  rule.max_norm = static_cast<float>(recipe.optimizer.clip);
+  rule.beta1 = static_cast<float>(recipe.optimizer.beta1);
+  rule.beta2 = static_cast<float>(recipe.optimizer.beta2);
+  // An update with numbers that are not finite would destroy the weights, so `off` skips too.
+  rule.stops_on_nan = recipe.guard.on_nan == spec::GuardAction::stop;
+  rule.on_outlier = static_cast<kernels::OutlierAction>(recipe.guard.on_outlier);
+  rule.max_z = static_cast<float>(recipe.guard.max_z);
+  rule.window = static_cast<int32_t>(recipe.guard.window);
+  rule.max_skips = static_cast<int32_t>(std::min<int64_t>(recipe.guard.max_skips, 1 << 20));
+  if (recipe.train.precision == base::DType::f16) {
+    rule.scale_growth = 2.0f;
+    rule.growth_interval = static_cast<int32_t>(recipe.train.loss_scale_interval);
   }
-  if (recipe_.on_outlier != spec::GuardAction::off) {
-    const double z_loss = z_score(losses_, loss), z_norm = z_score(norms_, norm);
-    if (z_loss > recipe_.max_z || z_norm > recipe_.max_z) {
-      *reason = fmt::format("loss {:.4f} (z {:.1f}), gradient norm {:.3g} (z {:.1f}), limit z {}", loss, z_loss, norm,
-                            z_norm, recipe_.max_z);
-      return take(recipe_.on_outlier);
+  return rule;
+}
+
+}  // namespace
+
+StepOutcome read_outcome(const std::vector<float>& record) {
+  using namespace kernels;  // NOLINT: places in the record
+  StepOutcome outcome;
+  outcome.loss = static_cast<double>(record[kRecordLoss]);
+  outcome.norm = static_cast<double>(record[kRecordNorm]);
+  outcome.loss_scale = static_cast<double>(record[kRecordScale]);
+  outcome.verdict = static_cast<StepVerdict>(static_cast<int32_t>(record[kRecordVerdict]));
+  outcome.updates = static_cast<int64_t>(record[kRecordUpdates]);
+  outcome.loss_z = static_cast<double>(record[kRecordLossZ]);
+  outcome.norm_z = static_cast<double>(record[kRecordNormZ]);
+  return outcome;
+}
+
+DivergenceGuard::DivergenceGuard(const spec::Recipe& recipe, core::Device device)
+    : recipe_(recipe.guard),
+      device_(core::runtime(device)),
+      kernels_(kernels::kernels_for(device)),
+      rule_(make_rule(recipe)),
+      state_(device_.allocator(), {kernels::step_state_size(recipe.guard.window)}, core::DType::f32),
+      control_(device_.allocator(), {kernels::kControlSize}, core::DType::f32) {
+  set_state({{0.0}, {rule_.scale_growth > 0 ? recipe.train.loss_scale : 1.0, 0.0}, 0});
+}
+
+void DivergenceGuard::decide(const Tensor& loss_sum, double num_supervised, const Tensor& norm_squared,
+                             const Tensor& record) {
+  kernels_.step_control(device_.stream(), {.rule = rule_,
+                                           .loss_sum = loss_sum,
+                                           .loss_factor = static_cast<float>(1.0 / num_supervised),
+                                           .norm_squared = norm_squared,
+                                           .state = state_,
+                                           .control = control_,
+                                           .record = record});
+}
+
+std::string DivergenceGuard::reason(const StepOutcome& o) const {
+  using namespace kernels;  // NOLINT: verdicts
+  switch (o.verdict) {
+    case kStepSkippedOverflow:
+      return fmt::format("gradients overflowed at loss scale {:g}", o.loss_scale);
+    case kStepSkippedOutlier:
+    case kStepStoppedOutlier:
+      return fmt::format("loss {:.4f} (z {:.1f}), gradient norm {:.3g} (z {:.1f}), limit z {}", o.loss, o.loss_z, o.norm,
+                         o.norm_z, recipe_.max_z);
+    case kStepStoppedSkips:
+      return fmt::format("more than {} steps in a row skipped; the last had loss {}, gradient norm {}",
+                         recipe_.max_skips, o.loss, o.norm);
+    default:
+      return fmt::format("loss {}, gradient norm {}", o.loss, o.norm);
+  }
+}
+
+DivergenceGuard::State DivergenceGuard::state() const {
+  const std::vector<float> values = core::to_host<float>(state_);
+  const auto window = static_cast<size_t>(rule_.window), count = static_cast<size_t>(values[kernels::kStateCount]),
+             next = static_cast<size_t>(values[kernels::kStateNext]);
+  State out{{static_cast<double>(values[kernels::kStateSkips])},
+            {static_cast<double>(values[kernels::kStateScale]), static_cast<double>(values[kernels::kStateGoodSteps])},
+            static_cast<int64_t>(values[kernels::kStateUpdates])};
+  const size_t oldest = count == window ? next : 0;
+  for (size_t row = 0; row < 2; ++row) {
+    for (size_t i = 0; i < count; ++i) {
+      out.window.push_back(static_cast<double>(values[kernels::kStateWindow + row * window + (oldest + i) % window]));
     }
   }
-  skips_in_a_row_ = 0;
-  for (auto [window, value] : {std::pair{&losses_, loss}, std::pair{&norms_, norm}}) {
-    window->push_back(value);
-    if (static_cast<int64_t>(window->size()) > recipe_.window) window->erase(window->begin());
-  }
-  return Verdict::ok;
-}
-
-std::vector<double> DivergenceGuard::state() const {
-  std::vector<double> out{static_cast<double>(skips_in_a_row_)};
-  out.insert(out.end(), losses_.begin(), losses_.end());
-  out.insert(out.end(), norms_.begin(), norms_.end());
   return out;
 }
 
-void DivergenceGuard::set_state(const std::vector<double>& state) {
-  SINTER_CHECK(state.size() % 2 == 1, "the checkpoint's guard state has {} numbers; expected an odd count",
-               state.size());
-  skips_in_a_row_ = static_cast<int64_t>(state[0]);
-  const auto middle = state.begin() + 1 + static_cast<std::ptrdiff_t>(state.size() / 2);
-  losses_.assign(state.begin() + 1, middle);
-  norms_.assign(middle, state.end());
+void DivergenceGuard::set_state(const State& state) {
+  SINTER_CHECK(state.window.size() % 2 == 1, "the checkpoint's guard state has {} numbers; expected an odd count",
+               state.window.size());
+  SINTER_CHECK(state.loss_scale.size() == 2 && state.loss_scale[0] > 0,
+               "the checkpoint's loss scale is not a pair of a positive scale and a count");
+  std::vector<float> values(static_cast<size_t>(state_.num_elements()), 0.0f);
+  const auto window = static_cast<size_t>(rule_.window);
+  const size_t stored = state.window.size() / 2, count = std::min(stored, window);
+  for (size_t row = 0; row < 2; ++row) {  // the newest, when the window has become shorter
+    for (size_t i = 0; i < count; ++i) {
+      values[kernels::kStateWindow + row * window + i] =
+          static_cast<float>(state.window[1 + row * stored + (stored - count) + i]);
+    }
+  }
+  values[kernels::kStateUpdates] = static_cast<float>(state.updates);
+  values[kernels::kStateSkips] = static_cast<float>(state.window[0]);
+  values[kernels::kStateCount] = static_cast<float>(count);
+  values[kernels::kStateNext] = static_cast<float>(count % window);
+  values[kernels::kStateScale] = rule_.scale_growth > 0 ? static_cast<float>(state.loss_scale[0]) : 1.0f;
+  values[kernels::kStateGoodSteps] = static_cast<float>(state.loss_scale[1]);
+  device_.copy_to_device(state_.raw(), values.data(), state_.bytes(), device_.stream());
 }
 
 }  // namespace sinter::train

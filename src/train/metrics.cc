@@ -56,6 +56,7 @@ void MetricsFile::append(const StepMetrics& m) {
   add("balance_loss", m.balance_loss);
   add("mtp_loss", m.mtp_loss);
   add("validation_loss", m.validation_loss);
+  add("loss_scale", m.loss_scale);
   if (m.is_skipped) line["skipped"] = true;
   std::ofstream out(path_, std::ios::app);
   out << line.dump() << '\n' << std::flush;

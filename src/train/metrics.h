@@ -16,7 +16,7 @@ struct StepMetrics {
   double seconds = 0;            // of this step
   double tokens_per_second = 0;  // of this step, all ranks
   double flops_share = 0;        // of the measured matrix-product rate of all ranks
-  std::optional<double> noise_scale_tokens, balance_loss, mtp_loss, validation_loss;
+  std::optional<double> noise_scale_tokens, balance_loss, mtp_loss, validation_loss, loss_scale;
   bool is_skipped = false;
 };
 

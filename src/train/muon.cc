@@ -3,15 +3,27 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
+#include "base/rng.h"
+
 namespace sinter::train {
 namespace {
 
 using core::DType;
 using core::Tensor;
 
+// Matrices that go through the iterations at once fill at most this much of one scratch buffer: enough to fill a GPU.
+constexpr int64_t kGroupBytes = int64_t{128} << 20;
+
 // The first rows * columns elements of a scratch buffer as a matrix.
 Tensor matrix_in(const Tensor& scratch, int64_t rows, int64_t columns) {
   return scratch.slice(0, rows * columns).reshape({rows, columns});
+}
+
+// Rows of a tensor of any number of axes.
+Tensor rows_of(const Tensor& t, int64_t first, int64_t rows) {
+  const int64_t columns = t.size(-1);
+  return t.reshape({t.num_elements() / columns, columns}).slice(first, rows);
 }
 
 }  // namespace
@@ -26,93 +38,123 @@ Muon::Muon(const spec::OptimizerRecipe& recipe, models::ParameterStore& store)
       stream_(core::runtime(store.options().device).stream()),
       kernels_(kernels::kernels_for(store.options().device)) {
   core::DeviceRuntime& device = core::runtime(store.options().device);
-  int64_t largest = 1, largest_side = 1;
   for (size_t i = 0; i < store.slots().size(); ++i) {
     const spec::Parameter& info = store.slots()[i].info;
     if (!takes(info)) continue;
-    Tensor momentum(device.allocator(), info.shape, DType::f32);
+    Tensor momentum(device.allocator(), info.shape, recipe.states);
     device.set_zero(momentum.raw(), momentum.bytes(), device.stream());
     states_.push_back({i, momentum});
+  }
+  make_groups();
+  make_scratch();
+}
+
+void Muon::make_groups() {
+  for (size_t s = 0; s < states_.size(); ++s) {
+    const spec::Parameter& info = store_.slots()[states_[s].slot].info;
+    const int64_t columns = info.shape[-1], stack_rows = info.shape[-2];
     for (const spec::ParameterPart& part : info.parts) {
-      largest = std::max(largest, part.rows * info.shape[-1]);
-      largest_side = std::max(largest_side, std::min(part.rows, info.shape[-1]));
+      const int64_t most = std::max<int64_t>(1, kGroupBytes / (2 * part.rows * columns));
+      auto fits = [&](const Group& g) {
+        return g.rows == part.rows && g.columns == columns && static_cast<int64_t>(g.matrices.size()) < most;
+      };
+      auto found = std::find_if(groups_.begin(), groups_.end(), fits);
+      if (found == groups_.end()) found = groups_.insert(groups_.end(), {part.rows, columns, {}});
+      found->matrices.push_back({s, (part.expert < 0 ? 0 : part.expert * stack_rows) + part.row_begin});
     }
   }
-  // The iterations forgive rounding, so they run in the compute format.
-  const DType dtype = store.options().compute;
-  auto scratch = [&](int64_t count) { return Tensor(device.allocator(), {count}, dtype); };
-  direction_ = scratch(largest);
-  next_ = scratch(largest);
-  gram_ = scratch(largest_side * largest_side);
-  square_ = scratch(largest_side * largest_side);
-  norm_ = Tensor(device.allocator(), {1}, DType::f32);
+}
+
+void Muon::make_scratch() {
+  int64_t largest = 1, largest_square = 1;
+  for (const Group& group : groups_) {
+    const auto count = static_cast<int64_t>(group.matrices.size());
+    const int64_t side = std::min(group.rows, group.columns);
+    largest = std::max(largest, count * group.rows * group.columns);
+    largest_square = std::max(largest_square, count * side * side);
+  }
+  // The iterations forgive rounding of the mantissa, but not a small range.
+  const DType dtype = store_.options().compute == DType::f32 ? DType::f32 : DType::bf16;
+  core::Allocator& allocator = core::runtime(store_.options().device).allocator();
+  direction_ = Tensor(allocator, {largest}, dtype);
+  next_ = Tensor(allocator, {largest}, dtype);
+  gram_ = Tensor(allocator, {largest_square}, dtype);
+  square_ = Tensor(allocator, {largest_square}, dtype);
 }
 
 size_t Muon::bytes() const {
-  size_t bytes = direction_.bytes() + next_.bytes() + gram_.bytes() + square_.bytes() + norm_.bytes();
+  size_t bytes = direction_.bytes() + next_.bytes() + gram_.bytes() + square_.bytes();
   for (const State& state : states_) bytes += state.momentum.bytes();
   return bytes;
 }
 
-void Muon::update(const Tensor& control, float lr) {
-  const float grad_scale = core::to_host<float>(control)[0];
-  for (const State& state : states_) {
-    models::ParameterStore::Slot& slot = store_.slots()[state.slot];
-    const int64_t columns = slot.info.shape[-1], stack_rows = slot.info.shape[-2];
-    for (const spec::ParameterPart& part : slot.info.parts) {
-      const int64_t first = (part.expert < 0 ? 0 : part.expert * stack_rows) + part.row_begin;
-      auto rows_of = [&](const Tensor& t) {
-        return t.reshape({t.num_elements() / columns, columns}).slice(first, part.rows);
-      };
-      update_matrix(rows_of(slot.parameter.master), rows_of(slot.parameter.grad), rows_of(state.momentum), grad_scale,
-                    lr);
-    }
-    if (store_.options().compute != DType::f32) {
-      kernels_.axpby(stream_, {.x = slot.parameter.master, .y = slot.parameter.weight.data});
-    }
+void Muon::update(const Tensor& control, float lr, kernels::RandomKey key) {
+  SINTER_CHECK(control.num_elements() == kernels::kControlSize, "[muon] control has {} numbers; expected {}",
+               control.num_elements(), static_cast<int64_t>(kernels::kControlSize));
+  for (const Group& group : groups_) update_group(group, control, lr, key);
+}
+
+void Muon::update_group(const Group& group, const Tensor& control, float lr, kernels::RandomKey key) {
+  const auto count = static_cast<int64_t>(group.matrices.size());
+  const int64_t rows = group.rows;
+  Tensor x = matrix_in(direction_, count * rows, group.columns);
+  for (int64_t i = 0; i < count; ++i) {
+    const Matrix& matrix = group.matrices[static_cast<size_t>(i)];
+    const State& state = states_[matrix.state];
+    const auto place = static_cast<uint64_t>(store_.slots()[state.slot].offset + matrix.first_row);
+    kernels_.muon_momentum(stream_,
+                           {.grad = rows_of(store_.slots()[state.slot].parameter.grad, matrix.first_row, rows),
+                            .momentum = rows_of(state.momentum, matrix.first_row, rows),
+                            .direction = x.slice(i * rows, rows),
+                            .control = control,
+                            .mu = static_cast<float>(recipe_.muon_momentum),
+                            .key = {key.seed, base::mix_bits(key.stream, place)}});
+  }
+  const Tensor d = orthogonalize(x, count);
+  const float size = std::sqrt(std::max(1.0f, static_cast<float>(rows) / static_cast<float>(group.columns)));
+  const bool rounds = store_.options().compute != DType::f32;
+  for (int64_t i = 0; i < count; ++i) {
+    const Matrix& matrix = group.matrices[static_cast<size_t>(i)];
+    const autograd::Parameter& parameter = store_.slots()[states_[matrix.state].slot].parameter;
+    // The direction is clipped by nature: its own factor is 1.
+    kernels_.sgd(stream_, {.master = rows_of(parameter.master, matrix.first_row, rows),
+                           .grad = d.slice(i * rows, rows),
+                           .copy = rounds ? rows_of(parameter.weight.data, matrix.first_row, rows) : Tensor(),
+                           .control = control.slice(kernels::kControlOne, 2),
+                           .lr = lr * size,
+                           .weight_decay = static_cast<float>(recipe_.weight_decay) / size});
   }
 }
 
-void Muon::update_matrix(const Tensor& master, const Tensor& grad, const Tensor& momentum, float grad_scale, float lr) {
-  const auto mu = static_cast<float>(recipe_.muon_momentum);
-  const int64_t rows = master.size(0), columns = master.size(1);
-  Tensor d = matrix_in(direction_, rows, columns);
-  kernels_.axpby(stream_, {.x = grad, .y = momentum, .alpha = (1 - mu) * grad_scale, .beta = mu});
-  kernels_.axpby(stream_, {.x = momentum, .y = d, .alpha = mu, .beta = 0});
-  kernels_.axpby(stream_, {.x = grad, .y = d, .alpha = (1 - mu) * grad_scale, .beta = 1});
-  orthogonalize(d);
-  const float size = std::sqrt(std::max(1.0f, static_cast<float>(rows) / static_cast<float>(columns)));
-  const float keep = 1 - lr * static_cast<float>(recipe_.weight_decay);
-  kernels_.axpby(stream_, {.x = d, .y = master, .alpha = -lr * size, .beta = keep});
-}
-
-void Muon::orthogonalize(const Tensor& x) {
+Tensor Muon::orthogonalize(Tensor x, int64_t batch) {
   // Coefficients of the quintic iteration that pushes singular values towards 1 fastest from near 0 (Keller Jordan
   // 2024).
   constexpr float a = 3.4445f, b = -4.7750f, c = 2.0315f;
-  const int64_t rows = x.size(0), columns = x.size(1);
+  const int64_t rows = x.size(0) / batch, columns = x.size(1);
   const bool is_wide = rows <= columns;
   const int64_t side = std::min(rows, columns);
-  Tensor gram = matrix_in(gram_, side, side), square = matrix_in(square_, side, side);
-  Tensor next = matrix_in(next_, rows, columns);
-  kernels_.fill(stream_, norm_, 0.0f);
-  kernels_.sum_squares(stream_, {.x = x.reshape({rows * columns}), .total = norm_});
-  const float norm = std::sqrt(core::to_host<float>(norm_)[0]);
-  kernels_.axpby(stream_, {.x = x, .y = next, .alpha = 1 / (norm + 1e-7f), .beta = 0});
-  kernels_.axpby(stream_, {.x = next, .y = x});
+  Tensor gram = matrix_in(gram_, batch * side, side), square = matrix_in(square_, batch * side, side);
+  Tensor next = matrix_in(next_, batch * rows, columns);
+  kernels_.normalize(stream_, {.x = x.reshape({batch, rows * columns})});
   for (int64_t i = 0; i < recipe_.muon_iterations; ++i) {
-    // gram = x x^T (or x^T x, whichever is smaller); next = a x + (b gram + c gram^2) x.
-    kernels_.matmul(stream_, {.a = x, .b = {.data = x}, .c = gram, .transpose_a = !is_wide, .transpose_b = is_wide});
-    kernels_.matmul(stream_, {.a = gram, .b = {.data = gram}, .c = square, .alpha = c});
-    kernels_.axpby(stream_, {.x = gram, .y = square, .alpha = b, .beta = 1});
-    kernels_.axpby(stream_, {.x = x, .y = next, .alpha = a, .beta = 0});
-    if (is_wide) {
-      kernels_.matmul(stream_, {.a = square, .b = {.data = x}, .c = next, .accumulate = true});
-    } else {
-      kernels_.matmul(stream_, {.a = x, .b = {.data = square}, .c = next, .accumulate = true});
-    }
-    kernels_.axpby(stream_, {.x = next, .y = x});
+    // gram = x x^T (or x^T x, whichever is smaller); square = b gram + c gram^2; next = a x + square x (or x square).
+    kernels_.matmul(stream_, {.a = x,
+                              .b = {.data = x},
+                              .c = gram,
+                              .transpose_a = !is_wide,
+                              .transpose_b = is_wide,
+                              .batch = batch});
+    kernels_.matmul(stream_,
+                    {.a = gram, .b = {.data = gram}, .c = square, .alpha = c, .addend = gram, .beta = b, .batch = batch});
+    kernels_.matmul(stream_, {.a = is_wide ? square : x,
+                              .b = {.data = is_wide ? x : square},
+                              .c = next,
+                              .addend = x,
+                              .beta = a,
+                              .batch = batch});
+    std::swap(x, next);
   }
+  return x;
 }
 
 }  // namespace sinter::train

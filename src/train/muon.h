@@ -1,5 +1,6 @@
 // Muon: momentum whose direction is made orthogonal by Newton-Schulz iterations, for the matrices of the blocks.
 // Fused tensors (QKV, gate and up, stacks of experts) are taken apart: each matrix on disk is orthogonalised by itself.
+// Matrices of one shape go through the iterations together, and nothing on the way is read by the host.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -17,8 +18,9 @@ class Muon {
   static bool takes(const spec::Parameter& info);
 
   // For each matrix: b = momentum b + (1 - momentum) g; d = orthogonal((1 - momentum) g + momentum b);
-  // w = (1 - lr weight_decay) w - lr sqrt(max(1, rows / columns)) d.
-  void update(const core::Tensor& control, float lr);
+  // w = (1 - lr weight_decay) w - lr sqrt(max(1, rows / columns)) d. control (kControlSize) as step_control writes it;
+  // `key` draws the rounding of bf16 states.
+  void update(const core::Tensor& control, float lr, kernels::RandomKey key);
 
   struct State {
     size_t slot = 0;
@@ -28,19 +30,30 @@ class Muon {
   size_t bytes() const;
 
  private:
-  void update_matrix(const core::Tensor& master, const core::Tensor& grad, const core::Tensor& momentum,
-                     float grad_scale, float lr);
-  // x (rows, columns) becomes orthogonal, in place; uses the scratch.
-  void orthogonalize(const core::Tensor& x);
+  // A matrix inside a stored tensor.
+  struct Matrix {
+    size_t state = 0;       // its tensor among the states
+    int64_t first_row = 0;  // in the tensor, stacks of experts counted through
+  };
+  // Matrices of one shape, as many as the scratch holds.
+  struct Group {
+    int64_t rows = 0, columns = 0;
+    std::vector<Matrix> matrices;
+  };
+  void make_groups();
+  void make_scratch();
+  void update_group(const Group& group, const core::Tensor& control, float lr, kernels::RandomKey key);
+  // x (batch * rows, columns) holds `batch` matrices; returns where they lie orthogonal: in x or in the scratch.
+  core::Tensor orthogonalize(core::Tensor x, int64_t batch);
 
   const spec::OptimizerRecipe recipe_;
   models::ParameterStore& store_;
   core::Stream& stream_;
   const kernels::KernelTable& kernels_;
   std::vector<State> states_;
-  core::Tensor direction_, next_;  // of the largest matrix; these four in the compute format
-  core::Tensor gram_, square_;     // of the largest smaller side, squared
-  core::Tensor norm_;              // (1)
+  std::vector<Group> groups_;
+  core::Tensor direction_, next_;  // of the largest group; these four in f32 or bf16
+  core::Tensor gram_, square_;     // of the group with the largest squares of smaller sides
 };
 
 }  // namespace sinter::train

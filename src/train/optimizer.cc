@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/rng.h"
 #include "kernels/table.h"
 #include "train/muon.h"
 
@@ -11,10 +12,12 @@ namespace {
 using core::Tensor;
 using spec::OptimizerKind;
 
+constexpr uint64_t kRoundingStream = 0x524f554e44;  // apart from dropout's and the shuffle's random numbers
+
 }  // namespace
 
-Optimizer::Optimizer(const spec::OptimizerRecipe& recipe, models::ParameterStore& store)
-    : recipe_(recipe), store_(store) {
+Optimizer::Optimizer(const spec::OptimizerRecipe& recipe, models::ParameterStore& store, uint64_t seed)
+    : recipe_(recipe), seed_(seed), store_(store) {
   std::vector<size_t> order(store.slots().size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::sort(order.begin(), order.end(),
@@ -26,9 +29,11 @@ Optimizer::Optimizer(const spec::OptimizerRecipe& recipe, models::ParameterStore
     const models::ParameterStore::Slot& slot = store.slots()[order[i]];
     const int64_t end = i + 1 < order.size() ? store.slots()[order[i + 1]].offset : store.num_elements();
     const bool is_muon = muon_ && Muon::takes(slot.info);
-    const bool next_is_alike = i + 1 < order.size() && store.slots()[order[i + 1]].info.decays == slot.info.decays &&
-                               (muon_ && Muon::takes(store.slots()[order[i + 1]].info)) == is_muon;
-    if (next_is_alike) continue;
+    auto is_alike = [&](const models::ParameterStore::Slot& next) {
+      return next.info.decays == slot.info.decays && (muon_ && Muon::takes(next.info)) == is_muon &&
+             next.parameter.grad.dtype() == slot.parameter.grad.dtype();
+    };
+    if (i + 1 < order.size() && is_alike(store.slots()[order[i + 1]])) continue;
     if (!is_muon) add_range(begin, end, slot.info.decays);
     begin = end;
   }
@@ -41,17 +46,17 @@ Optimizer::~Optimizer() = default;
 
 void Optimizer::add_range(int64_t begin, int64_t end, bool decays) {
   core::DeviceRuntime& device = core::runtime(store_.options().device);
-  auto zeros = [&] {
-    Tensor t(device.allocator(), {end - begin}, core::DType::f32);
+  auto zeros = [&](core::DType dtype) {
+    Tensor t(device.allocator(), {end - begin}, dtype);
     device.set_zero(t.raw(), t.bytes(), device.stream());
     return t;
   };
   Range range{begin, end - begin, decays, {}, {}};
   if (recipe_.kind == OptimizerKind::sgd) {
-    if (recipe_.momentum > 0) range.first = zeros();
+    if (recipe_.momentum > 0) range.first = zeros(core::DType::f32);
   } else {
-    range.first = zeros();
-    range.second = zeros();
+    range.first = zeros(recipe_.states);
+    range.second = zeros(recipe_.states);
   }
   add_states(range);
   ranges_.push_back(std::move(range));
@@ -73,15 +78,16 @@ size_t Optimizer::state_bytes() const {
   return bytes;
 }
 
-void Optimizer::update(const Tensor& control, double lr_factor) {
-  ++num_updates_;
+void Optimizer::update(const Tensor& control, double lr_factor, int64_t step) {
+  ++num_calls_;
+  const kernels::RandomKey key{seed_, base::mix_bits(kRoundingStream, static_cast<uint64_t>(step))};
   core::Stream& stream = core::runtime(store_.options().device).stream();
   const kernels::KernelTable& kernels = kernels::kernels_for(store_.options().device);
   const bool rounds = store_.options().compute != core::DType::f32;
   const auto lr = static_cast<float>(recipe_.lr * lr_factor);
   for (const Range& range : ranges_) {
     Tensor master = store_.master().slice(range.begin, range.count),
-           grad = store_.grad().slice(range.begin, range.count);
+           grad = store_.gradients_of(range.begin, range.count);
     Tensor copy = rounds ? store_.compute().slice(range.begin, range.count) : Tensor();
     const auto decay =
         static_cast<float>(range.decays && recipe_.kind != OptimizerKind::adam ? recipe_.weight_decay : 0);
@@ -106,10 +112,11 @@ void Optimizer::update(const Tensor& control, double lr_factor) {
                              .beta2 = static_cast<float>(recipe_.beta2),
                              .eps = static_cast<float>(recipe_.eps),
                              .weight_decay = decay,
-                             .step = num_updates_});
+                             .step = num_calls_,
+                             .key = {key.seed, base::mix_bits(key.stream, static_cast<uint64_t>(range.begin))}});
     }
   }
-  if (muon_) muon_->update(control, static_cast<float>(recipe_.muon_lr * lr_factor));
+  if (muon_) muon_->update(control, static_cast<float>(recipe_.muon_lr * lr_factor), key);
   store_.bump_versions();
 }
 

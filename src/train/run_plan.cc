@@ -106,10 +106,67 @@ void check_fp8(core::Device device) {
       device.to_string(), runtime.description());
 }
 
+void check_precision(const RunPlan& plan, int ranks) {
+  core::DeviceRuntime& runtime = core::runtime(plan.device);
+  SINTER_CHECK(runtime.supports(plan.shape.compute),
+               "train.precision = \"{}\" is not possible on {}; use train.precision = \"fp16\", which scales the loss by "
+               "itself so that small gradients survive, or \"f32\"",
+               base::dtype_name(plan.shape.compute), runtime.description());
+  if (plan.shape.gradients == core::DType::f32) return;
+  SINTER_CHECK(plan.shape.compute == plan.shape.gradients && ranks == 1,
+               "train.gradients = \"bf16\" needs train.precision = \"bf16\" and one rank; here are {} and {} ranks",
+               base::dtype_name(plan.shape.compute), ranks);
+}
+
+size_t optimizer_bytes(const RunPlan& plan, const spec::OptimizerRecipe& recipe) {
+  models::ParameterStore store(plan.model, plan.store_options({core::DeviceKind::shapes, 0}));
+  return Optimizer(recipe, store).state_bytes();
+}
+
+// What a run that does not fit would need with one thing changed, one line each.
+std::string suggest_less_memory(const RunPlan& plan) {
+  std::string text;
+  const double all = static_cast<double>(plan.memory_bytes());
+  auto add = [&](const std::string& change, size_t before, size_t after) {
+    if (after >= before) return;
+    text += fmt::format("\n  {}: {}", change, format_bytes(all - static_cast<double>(before - after)));
+  };
+  for (autograd::Recompute mode : {autograd::Recompute::selective, autograd::Recompute::full}) {
+    if (mode <= plan.shape.recompute) continue;
+    StepShape shape = plan.shape;
+    shape.recompute = mode;
+    add(fmt::format("train.recompute = \"{}\"", mode == autograd::Recompute::full ? "full" : "selective"),
+        plan.memory.arena_bytes(), plan_step(plan.model, shape).arena_bytes());
+  }
+  for (int64_t part = 2; part <= plan.recipe.train.micro_batch; part *= 4) {
+    StepShape shape = plan.shape;
+    shape.num_tokens /= part;
+    shape.num_sequences = std::max<int64_t>(1, shape.num_sequences / part);
+    add(fmt::format("train.micro_batch = {}", plan.recipe.train.micro_batch / part), plan.memory.arena_bytes(),
+        plan_step(plan.model, shape).arena_bytes());
+  }
+  if (plan.recipe.optimizer.states == base::DType::f32) {
+    spec::OptimizerRecipe shorter = plan.recipe.optimizer;
+    shorter.states = base::DType::bf16;
+    add("optimizer.states = \"bf16\"", optimizer_bytes(plan, plan.recipe.optimizer), optimizer_bytes(plan, shorter));
+  }
+  return text;
+}
+
+void check_memory(const RunPlan& plan) {
+  core::DeviceRuntime& runtime = core::runtime(plan.device);
+  const bool is_cpu = plan.device.kind == core::DeviceKind::cpu;
+  const size_t there = is_cpu ? runtime.total_memory_bytes() : runtime.free_memory_bytes();
+  if (plan.memory_bytes() <= there) return;
+  std::string parts;
+  for (const MemoryRow& row : plan.memory_rows) parts += fmt::format("\n  {}: {}", row.what, format_bytes(double(row.bytes)));
+  base::fail("this run needs {} on {}, which has {} {}:{}\nwhat it would need with one change:{}",
+             format_bytes(double(plan.memory_bytes())), plan.device.to_string(), format_bytes(double(there)),
+             is_cpu ? "in all" : "free", parts, suggest_less_memory(plan));
+}
+
 void plan_memory_rows(RunPlan& plan) {
-  const core::Device nowhere{core::DeviceKind::shapes, 0};
-  models::ParameterStore store(plan.model, {.device = nowhere, .compute = plan.shape.compute, .trains = true});
-  const Optimizer optimizer(plan.recipe.optimizer, store);
+  models::ParameterStore store(plan.model, plan.store_options({core::DeviceKind::shapes, 0}));
   const auto n = static_cast<size_t>(store.num_elements());
   plan.memory = plan_step(plan.model, plan.shape);
   plan.memory_rows = {{"weights (f32 masters)", n * 4}};
@@ -118,20 +175,17 @@ void plan_memory_rows(RunPlan& plan) {
         {fmt::format("weights ({})", base::dtype_name(plan.shape.compute)), n * base::dtype_bytes(plan.shape.compute)});
   }
   if (plan.shape.fp8) plan.memory_rows.push_back({"weights (fp8, both orders) and scales", plan.memory.fp8_bytes});
-  plan.memory_rows.push_back({"gradients (f32)", n * 4});
-  plan.memory_rows.push_back({"optimizer", optimizer.state_bytes()});
+  size_t gradient_bytes = 0;
+  for (const core::Tensor& grad : store.gradients()) gradient_bytes += grad.bytes();
+  plan.memory_rows.push_back(
+      {plan.shape.gradients == core::DType::f32 ? "gradients (f32)" : "gradients (matrices bf16, rest f32)",
+       gradient_bytes});
+  plan.memory_rows.push_back({fmt::format("optimizer ({})", base::dtype_name(plan.recipe.optimizer.states)),
+                              Optimizer(plan.recipe.optimizer, store).state_bytes()});
   plan.memory_rows.push_back({"activations", plan.memory.arena_bytes()});
   const auto T = static_cast<size_t>(plan.shape.num_tokens), S = static_cast<size_t>(plan.shape.num_sequences);
   const auto heads = static_cast<size_t>(plan.model.mtp_heads), A = static_cast<size_t>(plan.shape.max_micro_batches);
   plan.memory_rows.push_back({"batch and losses", 4 * (T * 5 + 2 * S + 1 + A * T * (1 + heads) + 2 * heads * T)});
-  core::DeviceRuntime& runtime = core::runtime(plan.device);
-  const size_t there =
-      plan.device.kind == core::DeviceKind::cpu ? runtime.total_memory_bytes() : runtime.free_memory_bytes();
-  SINTER_CHECK(plan.memory_bytes() <= there,
-               "this run needs {} on {}, which has {}; lower train.micro_batch (now {}) or set train.recompute = "
-               "\"full\" (now \"{}\")",
-               format_bytes(double(plan.memory_bytes())), plan.device.to_string(), format_bytes(double(there)),
-               plan.recipe.train.micro_batch, spec::recompute_name(plan.recipe.train.recompute));
 }
 
 }  // namespace
@@ -178,12 +232,15 @@ RunPlan make_run_plan(const spec::Recipe& recipe, comm::Communicator& comm) {
                 .recompute = to_tape(recipe.train.recompute),
                 .compute = is_fp8 ? core::DType::bf16 : recipe.train.precision,
                 .fp8 = is_fp8,
+                .gradients = recipe.train.gradients,
                 .mtp_weight = recipe.model.mtp_weight,
                 .seed = static_cast<uint64_t>(recipe.train.seed)};
   plan.flops_per_token = plan::train_flops_per_token(plan::make_flop_basis(plan.model), static_cast<double>(T),
                                                      plan::flop_convention("palm-causal"))
                              .total();
+  check_precision(plan, comm.size());
   plan_memory_rows(plan);
+  check_memory(plan);
   return plan;
 }
 

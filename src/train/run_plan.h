@@ -31,6 +31,10 @@ struct RunPlan {
   std::vector<MemoryRow> memory_rows;  // of one rank
   double flops_per_token = 0;          // 6 N + 6 L T D
 
+  // The store of this run, on its device or on another.
+  models::StoreOptions store_options(core::Device on) const {
+    return {.device = on, .compute = shape.compute, .trains = true, .gradients = shape.gradients};
+  }
   size_t memory_bytes() const;
   int64_t tokens() const { return batches->sequences_before(steps) * shape.window; }
 };

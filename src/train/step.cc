@@ -52,7 +52,8 @@ double sum_of(const Tensor& values) {
 StepPlan plan_step(const spec::ModelSpec& spec, const StepShape& shape) {
   const core::Device nowhere{core::DeviceKind::shapes, 0};
   core::DeviceRuntime& device = core::runtime(nowhere);
-  models::ParameterStore store(spec, {.device = nowhere, .compute = shape.compute, .trains = true});
+  models::ParameterStore store(
+      spec, {.device = nowhere, .compute = shape.compute, .trains = true, .gradients = shape.gradients});
   models::Transformer transformer(spec, store);
   data::DeviceBatch batch(device.allocator(), shape.num_tokens, shape.num_sequences, shape.window);
   models::LossPlaces places = make_places(spec, device.allocator(), shape.num_tokens);
@@ -107,9 +108,12 @@ StepRunner::StepRunner(models::Transformer& transformer, const StepShape& shape,
       batch_(device_.allocator(), shape.num_tokens, shape.num_sequences, shape.window),
       places_(make_places(transformer.spec(), device_.allocator(), shape.num_tokens)),
       losses_(device_.allocator(), {shape.max_micro_batches, shape.num_tokens}, DType::f32),
-      squares_(device_.allocator(), {1}, DType::f32),
+      record_(device_.allocator(), {kernels::kRecordSize}, DType::f32),
+      one_(device_.allocator(), {1}, DType::f32),
       reducer_(comm, transformer.store().grad(), bucket_bytes),
       fp8_(make_fp8(shape, transformer.store())) {
+  kernels_.fill(device_.stream(), record_, 0.0f);
+  kernels_.fill(device_.stream(), one_, 1.0f);
   const int64_t heads = transformer.spec().mtp_heads;
   if (heads > 0)
     mtp_losses_ = Tensor(device_.allocator(), {heads * shape.max_micro_batches, shape.num_tokens}, DType::f32);
@@ -133,8 +137,8 @@ void StepRunner::mark_layer(int64_t layer) {
   }
 }
 
-void StepRunner::set_scale(Tensor& scale, double value) {
-  if (scale) kernels_.fill(device_.stream(), scale, static_cast<float>(value));
+void StepRunner::set_scale(Tensor& scale, const Tensor& loss_scale, double value) {
+  if (scale) kernels_.axpby(device_.stream(), {.x = loss_scale, .y = scale, .alpha = static_cast<float>(value)});
 }
 
 void StepRunner::run_micro_batch(const data::MicroBatch& host, size_t index, int64_t micro_batches, int64_t step) {
@@ -148,7 +152,6 @@ void StepRunner::run_micro_batch(const data::MicroBatch& host, size_t index, int
     std::vector<int32_t> targets = host.targets_ahead(j);
     device_.copy_to_device(places.mtp_targets[head].raw(), targets.data(), places.mtp_targets[head].bytes(),
                            device_.stream());
-    device_.synchronize(device_.stream());
     places.mtp_losses[head] = mtp_losses_.slice(j * shape_.max_micro_batches + i, 1).reshape({shape_.num_tokens});
   }
   // Keyed by the micro-batch's place in the step over all ranks, so that N ranks draw what one would.
@@ -161,50 +164,82 @@ void StepRunner::run_micro_batch(const data::MicroBatch& host, size_t index, int
   tape.backward();
 }
 
-StepResult StepRunner::run(const std::vector<data::MicroBatch>& micro_batches, int64_t step) {
+StepCounts StepRunner::start(const std::vector<data::MicroBatch>& micro_batches, int64_t step,
+                             const Tensor& loss_scale) {
   const auto count = static_cast<int64_t>(micro_batches.size());
   SINTER_CHECK(count >= 1 && count <= shape_.max_micro_batches, "[step] {} micro-batches; planned for 1 to {}", count,
                shape_.max_micro_batches);
   const spec::ModelSpec& spec = transformer_.spec();
-  StepResult result;
-  for (const auto& b : micro_batches) result.num_supervised += b.num_supervised;
-  result.num_supervised = comm_.sum(result.num_supervised);
-  const double supervised = static_cast<double>(std::max<int64_t>(result.num_supervised, 1));
-  const double all_micro_batches = static_cast<double>(count * comm_.size());
-  set_scale(places_.scale, 1.0 / supervised);
-  set_scale(places_.mtp_scale,
+  core::Stream& stream = device_.stream();
+  StepCounts counts;
+  for (const auto& b : micro_batches) counts.num_supervised += b.num_supervised;
+  counts.num_supervised = std::max<int64_t>(comm_.sum(counts.num_supervised), 1);
+  counts.micro_batches = static_cast<double>(count * comm_.size());
+  counts.small_tokens = static_cast<double>(micro_batches[0].num_supervised);
+  counts.has_small = count > 1;
+  const auto supervised = static_cast<double>(counts.num_supervised);
+  counts.small_factor = supervised / std::max(counts.small_tokens, 1.0);
+  set_scale(places_.scale, loss_scale, 1.0 / supervised);
+  set_scale(places_.mtp_scale, loss_scale,
             shape_.mtp_weight / (supervised * static_cast<double>(std::max<int64_t>(spec.mtp_heads, 1))));
-  set_scale(places_.balance.scale, spec.moe.balance_loss / all_micro_batches);
-  set_scale(places_.balance.loss, 0);
+  set_scale(places_.balance.scale, loss_scale, spec.moe.balance_loss / counts.micro_batches);
+  if (places_.balance.loss) kernels_.fill(stream, places_.balance.loss, 0.0f);
+  if (mtp_losses_) kernels_.fill(stream, mtp_losses_, 0.0f);
   transformer_.store().begin_step();
   if (fp8_) fp8_->begin_step(kernels_, device_.stream());
   reducer_.begin_step();
 
-  double small_norm_squared = 0;
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     run_micro_batch(micro_batches[i], i, count, step);
-    if (i > 0 || count == 1) continue;
-    kernels_.fill(device_.stream(), squares_, 0.0f);
-    kernels_.sum_squares(device_.stream(), {.x = transformer_.store().grad(), .total = squares_});
-    const double rescale = supervised / static_cast<double>(std::max<int64_t>(micro_batches[0].num_supervised, 1));
-    small_norm_squared = core::to_host<float>(squares_)[0] * rescale * rescale;
+    if (i > 0 || !counts.has_small) continue;
+    const Tensor squares = record_.slice(kSumSmallSquares, 1);
+    kernels_.fill(stream, squares, 0.0f);
+    for (const Tensor& grad : transformer_.store().gradients()) {
+      kernels_.sum_squares(stream, {.x = grad, .total = squares});
+    }
   }
   reducer_.finish();
+  kernels_.sum(stream, {.x = losses_.slice(0, count), .total = record_.slice(kSumLoss, 1)});
+  if (mtp_losses_) kernels_.sum(stream, {.x = mtp_losses_, .total = record_.slice(kSumMtp, 1)});
+  if (places_.balance.loss) kernels_.sum(stream, {.x = places_.balance.loss, .total = record_.slice(kSumBalance, 1)});
+  if (comm_.size() > 1) sum_over_ranks(counts);
+  return counts;
+}
 
-  std::vector<double> sums(5, 0.0);
-  sums[0] = sum_of(losses_.slice(0, count));
-  for (int64_t j = 0; j < spec.mtp_heads; ++j)
-    sums[1] += sum_of(mtp_losses_.slice(j * shape_.max_micro_batches, count));
-  if (places_.balance.loss) sums[2] = sum_of(places_.balance.loss);
-  sums[3] = small_norm_squared;
-  sums[4] = static_cast<double>(micro_batches[0].num_supervised);
+// The gradients of several ranks meet on the host, so their sums may too.
+void StepRunner::sum_over_ranks(StepCounts& counts) {
+  std::vector<float> record = core::to_host<float>(record_);
+  const double rescale = counts.small_factor * counts.small_factor, ranks = comm_.size();
+  std::vector<double> sums{record[kSumLoss], record[kSumMtp], record[kSumBalance], record[kSumSmallSquares] * rescale,
+                           counts.small_tokens};
   comm_.all_reduce(sums, comm::ReduceOp::sum);
-  result.loss = sums[0] / supervised;
-  result.mtp_loss = spec.mtp_heads > 0 ? sums[1] / (supervised * static_cast<double>(spec.mtp_heads)) : 0;
-  result.balance_loss = sums[2] / all_micro_batches;
-  if (count > 1) result.small_norm_squared = sums[3] / comm_.size();
-  result.small_tokens = sums[4] / comm_.size();
+  record[kSumLoss] = static_cast<float>(sums[0]);
+  record[kSumMtp] = static_cast<float>(sums[1]);
+  record[kSumBalance] = static_cast<float>(sums[2]);
+  record[kSumSmallSquares] = static_cast<float>(sums[3] / ranks);
+  counts.small_factor = 1;
+  counts.small_tokens = sums[4] / ranks;
+  device_.copy_to_device(record_.raw(), record.data(), record_.bytes(), device_.stream());
+}
+
+StepResult StepRunner::read(const StepCounts& counts, const std::vector<float>& record, double loss_scale) const {
+  const auto supervised = static_cast<double>(counts.num_supervised);
+  auto sum = [&](StepSums place) { return static_cast<double>(record[static_cast<size_t>(place)]); };
+  StepResult result;
+  result.num_supervised = counts.num_supervised;
+  result.loss = sum(kSumLoss) / supervised;
+  const int64_t heads = transformer_.spec().mtp_heads;
+  result.mtp_loss = heads > 0 ? sum(kSumMtp) / (supervised * static_cast<double>(heads)) : 0;
+  result.balance_loss = places_.balance.loss ? sum(kSumBalance) / counts.micro_batches : 0;
+  const double factor = counts.small_factor / loss_scale;
+  if (counts.has_small) result.small_norm_squared = sum(kSumSmallSquares) * factor * factor;
+  result.small_tokens = counts.small_tokens;
   return result;
+}
+
+StepResult StepRunner::run(const std::vector<data::MicroBatch>& micro_batches, int64_t step) {
+  const StepCounts counts = start(micro_batches, step, one_);
+  return read(counts, core::to_host<float>(record_), 1.0);
 }
 
 std::optional<double> StepRunner::evaluate(const std::vector<data::MicroBatch>& micro_batches) {
@@ -218,7 +253,6 @@ std::optional<double> StepRunner::evaluate(const std::vector<data::MicroBatch>& 
       std::vector<int32_t> targets = host.targets_ahead(static_cast<int64_t>(j));
       device_.copy_to_device(places.mtp_targets[j].raw(), targets.data(), places.mtp_targets[j].bytes(),
                              device_.stream());
-      device_.synchronize(device_.stream());
     }
     evaluate_arena_->begin_step();
     transformer_.loss({kernels_, device_.stream(), *evaluate_arena_, nullptr}, batch, {}, places);

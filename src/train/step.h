@@ -9,6 +9,7 @@
 #include "comm/communicator.h"
 #include "core/arena.h"
 #include "data/batch.h"
+#include "kernels/table.h"
 #include "models/transformer.h"
 #include "ops/fp8.h"
 #include "parallel/data.h"
@@ -25,6 +26,7 @@ struct StepShape {
   autograd::Recompute recompute = autograd::Recompute::none;
   core::DType compute = core::DType::f32;
   bool fp8 = false;  // the blocks' dense linear layers in fp8; compute is bf16 or f16
+  core::DType gradients = core::DType::f32;  // of the matrices of the blocks
   double mtp_weight = 0;
   uint64_t seed = 0;
 };
@@ -49,6 +51,23 @@ struct StepResult {
   double small_tokens = 0;
 };
 
+// What the host knows of a step before its numbers have come over.
+struct StepCounts {
+  int64_t num_supervised = 0;     // all ranks
+  double micro_batches = 1;       // all ranks
+  double small_tokens = 0;        // supervised tokens of the first micro-batch, mean over ranks
+  double small_factor = 1;        // of its norm in the sums: what makes it that of a mean gradient
+  bool has_small = false;
+};
+
+// Places of a step's sums in its record, behind what step_control writes. All are over all ranks.
+enum StepSums : int64_t {
+  kSumLoss = kernels::kRecordExtra,
+  kSumMtp,
+  kSumBalance,
+  kSumSmallSquares,  // squared norm of the gradient after the first micro-batch, of the scaled loss
+};
+
 class StepRunner {
  public:
   // Keeps references to all but the plan. The transformer's store must train.
@@ -56,7 +75,13 @@ class StepRunner {
              size_t bucket_bytes);
   ~StepRunner();
 
-  // Leaves in the store the gradient of the mean loss over the whole step, summed over ranks.
+  // Enqueues the passes of a step. They leave in the store the gradient of loss_scale (1) times the mean loss over the
+  // whole step, summed over ranks, and its sums in the record. On one rank nothing waits for the device.
+  StepCounts start(const std::vector<data::MicroBatch>& micro_batches, int64_t step, const core::Tensor& loss_scale);
+  const core::Tensor& record() const { return record_; }  // (kRecordSize) f32 on the device
+  // The sums of a step, from a copy of its record.
+  StepResult read(const StepCounts& counts, const std::vector<float>& record, double loss_scale) const;
+  // Both, with a loss scale of 1: waits for the device.
   StepResult run(const std::vector<data::MicroBatch>& micro_batches, int64_t step);
   // Mean loss over all ranks' batches, without gradients; nothing when no token is supervised.
   std::optional<double> evaluate(const std::vector<data::MicroBatch>& micro_batches);
@@ -67,7 +92,8 @@ class StepRunner {
 
  private:
   void run_micro_batch(const data::MicroBatch& host, size_t index, int64_t micro_batches, int64_t step);
-  void set_scale(core::Tensor& scale, double value);
+  void set_scale(core::Tensor& scale, const core::Tensor& loss_scale, double value);
+  void sum_over_ranks(StepCounts& counts);
   void mark_layer(int64_t layer);
 
   models::Transformer& transformer_;
@@ -83,7 +109,8 @@ class StepRunner {
   models::LossPlaces places_;
   core::Tensor losses_;      // (max_micro_batches, T) f32
   core::Tensor mtp_losses_;  // (heads * max_micro_batches, T) f32
-  core::Tensor squares_;     // (1) f32
+  core::Tensor record_;      // (kRecordSize) f32
+  core::Tensor one_;         // (1) f32
   parallel::GradientReducer reducer_;
   std::unique_ptr<ops::Fp8Layers> fp8_;
   struct LayerRange {

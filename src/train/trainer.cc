@@ -5,13 +5,16 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <deque>
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "base/threads.h"
+#include "core/host_copy.h"
 #include "io/tensor_folder.h"
+#include "kernels/choices.h"
 #include "models/weights.h"
 #include "train/checkpoint.h"
 #include "train/export.h"
@@ -52,35 +55,40 @@ class Run {
         kernels_(kernels::kernels_for(plan.device)),
         checkpoints_(recipe_.checkpoint.dir, recipe_.checkpoint.keep, comm),
         bytes_before_(device_.allocator().stats().current_bytes),
-        store_(plan.model, {.device = plan.device, .compute = plan.shape.compute, .trains = true}),
+        store_(plan.model, plan.store_options(plan.device)),
         transformer_(plan.model, store_),
-        optimizer_(recipe_.optimizer, store_),
+        optimizer_(recipe_.optimizer, store_, static_cast<uint64_t>(recipe_.train.seed)),
         runner_(transformer_, plan.shape, plan.memory, comm,
                 static_cast<size_t>(recipe_.parallel.bucket_mib * 1048576)),
-        guard_(recipe_.guard),
-        squares_(device_.allocator(), {1}, core::DType::f32),
-        norm_(device_.allocator(), {1}, core::DType::f32),
-        control_(device_.allocator(), {2}, core::DType::f32) {}
+        guard_(recipe_, plan.device),
+        squares_(device_.allocator(), {1}, core::DType::f32) {
+    for (int64_t i = 0; i <= steps_ahead(); ++i) records_.emplace_back(plan.device, kernels::kRecordSize);
+  }
 
   TrainResult run() {
     start();
     StopRequest stop(recipe_.checkpoint);
-    result_.steps = state_.step;
-    while (state_.step < plan_.steps) {
-      const Verdict verdict = make_step();
-      if (verdict == Verdict::stop) break;
-      if (recipe_.checkpoint.every > 0 && state_.step % recipe_.checkpoint.every == 0) save();
-      if (const std::string reason = agreed_stop(stop); !reason.empty() && state_.step < plan_.steps) {
-        result_.stopped = reason;
-        break;
-      }
+    result_.steps = begun_ = state_.step;
+    if (recipe_.checkpoint.initial && state_.step == 0) save();
+    while (begun_ < plan_.steps && result_.stopped.empty()) {
+      begin_step();
+      if (begun_ - state_.step > steps_ahead()) end_step();
+      if (needs_all_done(begun_)) end_all_steps();
+      const std::string reason = agreed_stop(stop);
+      if (!reason.empty()) end_all_steps();
+      if (!result_.stopped.empty()) break;
+      if (recipe_.checkpoint.every > 0 && begun_ % recipe_.checkpoint.every == 0) save();
+      if (!reason.empty() && state_.step < plan_.steps) result_.stopped = reason;
     }
+    end_all_steps();
     finish();
     return result_;
   }
 
  private:
   bool is_first_rank() const { return comm_.rank() == 0; }
+  // Steps that may be enqueued while the record of the one before is still on its way.
+  int64_t steps_ahead() const { return plan_.device.kind == core::DeviceKind::cpu ? 0 : 1; }
 
   void start() {
     const std::string& resume = recipe_.checkpoint.resume;
@@ -123,8 +131,8 @@ class Run {
       }
     }
     state_ = load_checkpoint(from, tensors);
-    optimizer_.set_num_updates(state_.updates);
-    guard_.set_state(state_.guard);
+    guard_.set_state({state_.guard, state_.loss_scale, state_.updates});
+    kernels::restore_kernel_choices(plan_.device, state_.kernel_choices);
     noise_scale_.set_state(state_.noise_scale);
     store_.refresh_compute();
     saved_step_ = state_.step;
@@ -143,64 +151,89 @@ class Run {
     return tensors;
   }
 
-  Verdict make_step() {
-    const double begin = now_seconds();
-    const int64_t step = state_.step;
-    const std::vector<data::MicroBatch> batches = plan_.loader->step(step);
-    const StepResult result = runner_.run(batches, step);
-    const double norm = clip();
-    const double lr_factor = train::lr_factor(recipe_.schedule, step, plan_.steps);
-    std::string reason;
-    const Verdict verdict = guard_.judge(result.loss, norm, &reason);
-    if (verdict == Verdict::ok) {
-      optimizer_.update(control_, lr_factor);
-      if (result.small_norm_squared) {
-        noise_scale_.add(*result.small_norm_squared, result.small_tokens, norm * norm,
-                         static_cast<double>(result.num_supervised));
-      }
-    } else if (verdict == Verdict::skip) {
-      progress_.finish();
-      base::log_warning("step {} skipped: {}", step + 1, reason);
-    } else {
-      base::log_error("stopped at step {}: {}", step + 1, reason);
-      result_.stopped = "diverged: " + reason;
-      return verdict;
+  // A step that is enqueued and whose record has not been read.
+  struct Begun {
+    int64_t step = 0;  // from 0
+    int64_t tokens = 0;
+    double lr_factor = 0;
+    StepCounts counts;
+  };
+
+  // Enqueues a whole step. What becomes of it is decided on the device (guard.h), so nothing here waits.
+  void begin_step() {
+    if (in_flight_.empty()) step_began_ = now_seconds();
+    Begun begun{.step = begun_,
+                .tokens = plan_.batches->sequences_at(begun_) * plan_.shape.window,
+                .lr_factor = lr_factor(recipe_.schedule, begun_, plan_.steps)};
+    begun.counts = runner_.start(plan_.loader->step(begun_), begun_, guard_.loss_scale());
+    kernels_.fill(device_.stream(), squares_, 0.0f);
+    for (const core::Tensor& grad : store_.gradients()) {
+      kernels_.sum_squares(device_.stream(), {.x = grad, .total = squares_});
     }
-    ++state_.step;
-    const int64_t tokens = plan_.batches->sequences_at(step) * plan_.shape.window;
-    state_.tokens += tokens;
-    state_.updates = optimizer_.num_updates();
-    result_.steps = state_.step;
-    result_.loss = result.loss;
+    guard_.decide(runner_.record().slice(kSumLoss, 1), static_cast<double>(begun.counts.num_supervised), squares_,
+                  runner_.record());
+    optimizer_.update(guard_.control(), begun.lr_factor, begun_);
+    records_[static_cast<size_t>(begun_) % records_.size()].post(runner_.record());
+    in_flight_.push_back(begun);
+    ++begun_;
+  }
+
+  // Reads the record of the oldest step in flight and tells of it.
+  void end_step() {
+    const Begun begun = in_flight_.front();
+    in_flight_.pop_front();
+    const std::vector<float> record = records_[static_cast<size_t>(begun.step) % records_.size()].take();
+    const StepOutcome outcome = read_outcome(record);
+    const StepResult result = runner_.read(begun.counts, record, outcome.loss_scale);
+    if (outcome.is_stop()) {
+      const std::string reason = guard_.reason(outcome);
+      progress_.finish();
+      base::log_error("stopped at step {}: {}", begun.step + 1, reason);
+      result_.stopped = "diverged: " + reason;
+      in_flight_.clear();  // the device ignores them too
+      begun_ = state_.step;
+      return;
+    }
+    if (!outcome.is_applied()) {
+      progress_.finish();
+      base::log_warning("step {} skipped: {}", begun.step + 1, guard_.reason(outcome));
+    } else if (result.small_norm_squared) {
+      noise_scale_.add(*result.small_norm_squared, result.small_tokens, outcome.norm * outcome.norm,
+                       static_cast<double>(result.num_supervised));
+    }
+    state_.step = result_.steps = begun.step + 1;
+    state_.tokens += begun.tokens;
+    state_.updates = outcome.updates;
+    result_.loss = outcome.loss;
 
     StepMetrics m{.step = state_.step,
                   .tokens = state_.tokens,
-                  .loss = result.loss,
-                  .grad_norm = norm,
-                  .lr = recipe_.optimizer.lr * lr_factor,
-                  .is_skipped = verdict == Verdict::skip};
-    device_.synchronize(device_.stream());
-    m.seconds = now_seconds() - begin;
-    m.tokens_per_second = static_cast<double>(tokens) / m.seconds;
+                  .loss = outcome.loss,
+                  .grad_norm = outcome.norm,
+                  .lr = recipe_.optimizer.lr * begun.lr_factor,
+                  .is_skipped = !outcome.is_applied()};
+    m.seconds = now_seconds() - step_began_;
+    m.tokens_per_second = static_cast<double>(begun.tokens) / m.seconds;
     m.noise_scale_tokens = noise_scale_.tokens();
+    if (plan_.shape.compute == core::DType::f16) m.loss_scale = outcome.loss_scale;
     if (plan_.model.moe.num_experts > 0) m.balance_loss = result.balance_loss;
     if (plan_.model.mtp_heads > 0) m.mtp_loss = result.mtp_loss;
-    const bool is_eval_step = recipe_.log.eval_every > 0 && state_.step % recipe_.log.eval_every == 0;
-    if (is_eval_step || state_.step == plan_.steps) m.validation_loss = validate();
+    if (is_eval_step(state_.step)) m.validation_loss = validate();
     report(m);
-    return verdict;
+    step_began_ = now_seconds();
   }
 
-  // Norm of the gradient before clipping; leaves the factor for the update in control_.
-  double clip() {
-    kernels_.fill(device_.stream(), squares_, 0.0f);
-    kernels_.sum_squares(device_.stream(), {.x = store_.grad(), .total = squares_});
-    kernels_.clip_control(device_.stream(), {.norm_squared = squares_,
-                                             .max_norm = static_cast<float>(recipe_.optimizer.clip),
-                                             .grad_scale = 1.0f,
-                                             .control = control_,
-                                             .norm = norm_});
-    return core::to_host<float>(norm_)[0];
+  void end_all_steps() {
+    while (!in_flight_.empty()) end_step();
+  }
+
+  bool is_eval_step(int64_t step) const {
+    return step == plan_.steps || (recipe_.log.eval_every > 0 && step % recipe_.log.eval_every == 0);
+  }
+  // Whether after this step something looks at the weights.
+  bool needs_all_done(int64_t step) const {
+    auto is_due = [&](int64_t every) { return every > 0 && step % every == 0; };
+    return is_eval_step(step) || is_due(recipe_.log.sample_every) || is_due(recipe_.checkpoint.every);
   }
 
   std::optional<double> validate() {
@@ -235,17 +268,25 @@ class Run {
     return reason.empty() ? "another rank's request" : reason;
   }
 
+  core::DType export_dtype() const {
+    return recipe_.checkpoint.exports == spec::ExportFormat::f32 ? core::DType::f32 : plan_.shape.compute;
+  }
+
   void save() {
     if (saved_step_ == state_.step) return;
     const double begin = now_seconds();
-    state_.guard = guard_.state();
+    const DivergenceGuard::State guard = guard_.state();
+    state_.guard = guard.window;
+    state_.loss_scale = guard.loss_scale;
+    state_.updates = guard.updates;
     state_.noise_scale = noise_scale_.state();
+    state_.kernel_choices = kernels::kernel_choices(plan_.device);
     state_.recipe = spec::recipe_to_toml(recipe_);
     const bool is_end = state_.step == plan_.steps || !result_.stopped.empty();
     const bool exports = comm_.size() == 1 || is_end ||
                          (recipe_.checkpoint.export_every > 0 && state_.step % recipe_.checkpoint.export_every == 0);
     checkpoints_.save(state_, state_tensors(), [&](const std::string& folder) {
-      if (exports) export_model(folder, plan_.model, store_, plan_.tokenizer_path);
+      if (exports) export_model(folder, plan_.model, store_, export_dtype(), plan_.tokenizer_path);
     });
     saved_step_ = state_.step;
     if (state_.step % std::max<int64_t>(plan_.steps / 10, 1) == 0 || is_end) progress_.finish();
@@ -287,8 +328,12 @@ class Run {
   StepRunner runner_;
   DivergenceGuard guard_;
   NoiseScale noise_scale_;
-  core::Tensor squares_, norm_, control_;
-  RunState state_;
+  core::Tensor squares_;  // (1) f32
+  RunState state_;        // after the last step whose record was read
+  int64_t begun_ = 0;     // steps enqueued
+  std::deque<Begun> in_flight_;
+  std::vector<core::HostCopy> records_;
+  double step_began_ = 0;
   size_t peak_bytes_ = 0;
   int64_t saved_step_ = -1;
   std::unique_ptr<MetricsFile> metrics_;
@@ -302,6 +347,7 @@ class Run {
 Trainer::Trainer(const spec::Recipe& recipe, comm::Communicator& comm) : comm_(comm) {
   set_threads(recipe.train.threads);
   plan_ = std::make_unique<RunPlan>(make_run_plan(recipe, comm));
+  if (recipe.train.deterministic) kernels::set_deterministic(plan_->device);
 }
 
 Trainer::~Trainer() = default;

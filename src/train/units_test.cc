@@ -40,27 +40,104 @@ TEST(Schedule, WarmsUpThenFollowsItsShapeToTheFinalRatio) {
   EXPECT_EQ(lr_factor(s, 99, 100), 1.0);
 }
 
-TEST(Guard, SkipsWhatIsNotFiniteAndStopsAfterTooMany) {
-  DivergenceGuard guard({.max_skips = 2});
-  std::string reason;
+// A guard on its own, fed numbers.
+class Judge {
+ public:
+  explicit Judge(const spec::GuardRecipe& guard, base::DType precision = base::DType::f32, int64_t interval = 2000)
+      : guard_(
+            [&] {
+              spec::Recipe recipe;
+              recipe.guard = guard;
+              recipe.train.precision = precision;
+              recipe.train.loss_scale_interval = interval;
+              recipe.optimizer.clip = 1.0;
+              return recipe;
+            }(),
+            {}) {}
+  // norm: of the gradient of the mean loss, without its scale.
+  StepOutcome operator()(double loss, double norm) {
+    const float scale = guard_.loss_scale().data<float>()[0];
+    auto one = [](double v) {
+      return core::make_tensor<float>(core::runtime({}).allocator(), {1}, {static_cast<float>(v)});
+    };
+    guard_.decide(one(10 * loss), 10, one(norm * norm * scale * scale), record_);
+    return read_outcome(core::to_host<float>(record_));
+  }
+  DivergenceGuard& guard() { return guard_; }
+  float control(int64_t i) const { return guard_.control().data<float>()[i]; }
+  float scale() const { return guard_.loss_scale().data<float>()[0]; }
+
+ private:
+  DivergenceGuard guard_;
+  core::Tensor record_{core::runtime({}).allocator(), {kernels::kRecordSize}, core::DType::f32};
+};
+
+TEST(Guard, SkipsWhatIsNotFiniteAndStopsForGoodAfterTooMany) {
+  Judge judge({.max_skips = 2});
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_EQ(guard.judge(2.0, 1.0, &reason), Verdict::ok);
-  EXPECT_EQ(guard.judge(nan, 1.0, &reason), Verdict::skip);
-  EXPECT_EQ(guard.judge(2.0, INFINITY, &reason), Verdict::skip);
-  EXPECT_EQ(guard.judge(nan, 1.0, &reason), Verdict::stop);
+  EXPECT_TRUE(judge(2.0, 1.0).is_applied());
+  EXPECT_EQ(judge.control(kernels::kControlApply), 1.0f);
+  EXPECT_EQ(judge(nan, 1.0).verdict, kernels::kStepSkippedNan);
+  EXPECT_EQ(judge.control(kernels::kControlApply), 0.0f);
+  EXPECT_EQ(judge(2.0, INFINITY).verdict, kernels::kStepSkippedNan);
+  EXPECT_EQ(judge(nan, 1.0).verdict, kernels::kStepStoppedSkips);
+  // Steps that were enqueued before the host noticed must not be applied.
+  EXPECT_EQ(judge(2.0, 1.0).verdict, kernels::kStepIgnored);
+  EXPECT_EQ(judge.control(kernels::kControlApply), 0.0f);
+  EXPECT_EQ(judge.guard().state().updates, 1);
+}
+
+TEST(Guard, StopsAtOnceWhenToldSo) {
+  Judge judge({.on_nan = spec::GuardAction::stop});
+  EXPECT_EQ(judge(INFINITY, 1.0).verdict, kernels::kStepStoppedNan);
 }
 
 TEST(Guard, FindsOutliersByZScoreAndRemembersAcrossACheckpoint) {
-  DivergenceGuard guard({.on_outlier = spec::GuardAction::skip, .max_z = 5, .window = 16});
-  std::string reason;
-  for (int i = 0; i < 16; ++i) EXPECT_EQ(guard.judge(2.0 + 0.01 * (i % 3), 1.0 + 0.1 * (i % 2), &reason), Verdict::ok);
-  DivergenceGuard resumed({.on_outlier = spec::GuardAction::skip, .max_z = 5, .window = 16});
-  resumed.set_state(guard.state());
-  EXPECT_EQ(resumed.judge(9.0, 1.0, &reason), Verdict::skip);
-  EXPECT_NE(reason.find("9.0"), std::string::npos);
-  EXPECT_EQ(resumed.judge(2.01, 1.05, &reason), Verdict::ok);
-  DivergenceGuard fresh({.on_outlier = spec::GuardAction::skip, .max_z = 5, .window = 16});
-  EXPECT_EQ(fresh.judge(9.0, 1.0, &reason), Verdict::ok);
+  const spec::GuardRecipe recipe{.on_outlier = spec::GuardAction::skip, .max_z = 5, .window = 16};
+  Judge judge(recipe), resumed(recipe), fresh(recipe), stopping({.on_outlier = spec::GuardAction::stop, .window = 16});
+  for (int i = 0; i < 21; ++i) EXPECT_TRUE(judge(2.0 + 0.01 * (i % 3), 1.0 + 0.1 * (i % 2)).is_applied());
+  resumed.guard().set_state(judge.guard().state());
+  stopping.guard().set_state(judge.guard().state());
+  const StepOutcome outlier = resumed(9.0, 1.0);
+  EXPECT_EQ(outlier.verdict, kernels::kStepSkippedOutlier);
+  EXPECT_NE(resumed.guard().reason(outlier).find("9.0"), std::string::npos);
+  EXPECT_EQ(judge(9.0, 1.0).loss_z, outlier.loss_z) << "the same bits after a checkpoint";
+  EXPECT_TRUE(resumed(2.01, 1.05).is_applied());
+  EXPECT_EQ(resumed.guard().state().updates, 22);
+  EXPECT_TRUE(fresh(9.0, 1.0).is_applied());
+  EXPECT_EQ(stopping(9.0, 1.0).verdict, kernels::kStepStoppedOutlier);
+}
+
+TEST(Guard, ClipsToTheNormAndCountsUpdatesForTheBiasCorrections) {
+  Judge judge({});
+  EXPECT_NEAR(judge(2.0, 4.0).norm, 4.0, 1e-6);
+  EXPECT_NEAR(judge.control(kernels::kControlFactor), 0.25, 1e-6);
+  EXPECT_NEAR(judge.control(kernels::kControlCorrection1), 1 / (1 - 0.9), 1e-4);
+  EXPECT_TRUE(judge(2.0, 0.5).is_applied());
+  EXPECT_EQ(judge.control(kernels::kControlFactor), 1.0f);
+  EXPECT_NEAR(judge.control(kernels::kControlCorrection2), 1 / std::sqrt(1 - 0.95 * 0.95), 1e-4);
+}
+
+TEST(Guard, TheLossScaleShrinksOnOverflowAndGrowsAfterGoodSteps) {
+  Judge judge({.max_skips = 1}, base::DType::f16, 3);
+  EXPECT_EQ(judge.scale(), 65536.0f);
+  for (int i = 1; i <= 4; ++i) {  // overflows are not divergence: more of them than max_skips
+    EXPECT_EQ(judge(2.0, INFINITY).verdict, kernels::kStepSkippedOverflow);
+    EXPECT_EQ(judge.scale(), 65536.0f / static_cast<float>(1 << i));
+  }
+  const StepOutcome good = judge(2.0, 2.0);
+  EXPECT_TRUE(good.is_applied());
+  EXPECT_NEAR(good.norm, 2.0, 1e-5);
+  EXPECT_NEAR(judge.control(kernels::kControlFactor), 0.5 / 4096, 1e-9);
+  Judge resumed({.max_skips = 1}, base::DType::f16, 3);
+  resumed.guard().set_state(judge.guard().state());
+  for (Judge* j : {&judge, &resumed}) {
+    (*j)(2.0, 2.0);
+    EXPECT_EQ(j->scale(), 4096.0f);
+    (*j)(2.0, 2.0);
+    EXPECT_EQ(j->scale(), 8192.0f);
+  }
+  EXPECT_EQ(judge(std::numeric_limits<double>::quiet_NaN(), 1.0).verdict, kernels::kStepSkippedNan);
 }
 
 // Gradients drawn as signal plus noise: the estimate must find the ratio that was put in.
@@ -122,8 +199,9 @@ void fill_gradients(models::ParameterStore& store) {
   }
 }
 
-core::Tensor make_control(float scale) {
-  return core::make_tensor<float>(core::runtime({}).allocator(), {2}, {scale, 1.0f});
+core::Tensor make_control(float scale, float apply = 1.0f) {
+  const std::vector<float> values{scale, apply, 1 / (1 - 0.9f), 1 / std::sqrt(1 - 0.95f), 1.0f, apply};
+  return core::make_tensor<float>(core::runtime({}).allocator(), {kernels::kControlSize}, values);
 }
 
 TEST(Muon, TheUpdateOfAMatrixHasSingularValuesNearOne) {

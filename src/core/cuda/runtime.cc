@@ -63,15 +63,23 @@ class CudaAllocator : public Allocator {
   std::mutex mutex_;
 };
 
-// Small host buffers pass through pinned memory: cudaMemcpyAsync from pageable memory would make the host wait for
-// everything enqueued before. A ring of slots, each free again once its event has passed.
+// Host buffers pass through pinned memory: cudaMemcpyAsync from pageable memory would make the host wait for everything
+// enqueued before. A ring of slots, each free again once its event has passed.
 class PinnedRing {
  public:
   static constexpr size_t kSlotBytes = size_t{1} << 20;
   static constexpr int kSlots = 8;
 
-  // Copies `bytes` (at most kSlotBytes) to the device in stream order; `host` may be reused on return.
+  // Copies to the device in stream order; `host` may be reused on return.
   void send(void* destination, const void* host, size_t bytes, cudaStream_t stream) {
+    for (size_t at = 0; at < bytes; at += kSlotBytes) {
+      send_slot(static_cast<std::byte*>(destination) + at, static_cast<const std::byte*>(host) + at,
+                std::min(kSlotBytes, bytes - at), stream);
+    }
+  }
+
+ private:
+  void send_slot(void* destination, const void* host, size_t bytes, cudaStream_t stream) {
     std::lock_guard lock(mutex_);
     if (!memory_) create();
     Slot& slot = slots_[next_];
@@ -82,7 +90,6 @@ class PinnedRing {
     SINTER_CUDA_CHECK(cudaEventRecord(slot.passed, stream));
   }
 
- private:
   struct Slot {
     std::byte* data = nullptr;
     cudaEvent_t passed = nullptr;
@@ -100,6 +107,21 @@ class PinnedRing {
   int next_ = 0;
 };
 
+class CudaEvent : public Event {
+ public:
+  CudaEvent() { SINTER_CUDA_CHECK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
+  ~CudaEvent() override { cudaEventDestroy(event_); }
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+  void record(Stream& stream) override {
+    SINTER_CUDA_CHECK(cudaEventRecord(event_, static_cast<cudaStream_t>(stream.native)));
+  }
+  void wait() override { SINTER_CUDA_CHECK(cudaEventSynchronize(event_)); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
 class CudaRuntime : public DeviceRuntime {
  public:
   explicit CudaRuntime(int index) : index_(index), allocator_(index) {
@@ -115,11 +137,7 @@ class CudaRuntime : public DeviceRuntime {
   void copy_to_device(void* destination, const void* host, size_t bytes, Stream& stream) override {
     if (bytes == 0) return;
     select();
-    if (bytes <= PinnedRing::kSlotBytes) {
-      ring_.send(destination, host, bytes, native(stream));
-    } else {
-      SINTER_CUDA_CHECK(cudaMemcpyAsync(destination, host, bytes, cudaMemcpyHostToDevice, native(stream)));
-    }
+    ring_.send(destination, host, bytes, native(stream));
   }
   void copy_to_host(void* host, const void* source, size_t bytes, Stream& stream) override {
     if (bytes == 0) return;
@@ -139,6 +157,24 @@ class CudaRuntime : public DeviceRuntime {
   void synchronize(Stream& stream) override {
     select();
     SINTER_CUDA_CHECK(cudaStreamSynchronize(native(stream)));
+  }
+  std::unique_ptr<Event> make_event() override {
+    select();
+    return std::make_unique<CudaEvent>();
+  }
+  std::shared_ptr<std::byte[]> allocate_staging(size_t bytes) override {
+    select();
+    void* data = nullptr;
+    SINTER_CUDA_CHECK(cudaHostAlloc(&data, std::max<size_t>(bytes, 1), cudaHostAllocDefault));
+    return {static_cast<std::byte*>(data), [](std::byte* p) { cudaFreeHost(p); }};
+  }
+  bool supports(base::DType dtype) override {
+    int major = 0, minor = 0;
+    SINTER_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index_));
+    SINTER_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index_));
+    if (dtype == base::DType::bf16) return major >= 8;
+    if (dtype == base::DType::f8e4m3 || dtype == base::DType::f8e5m2) return major > 8 || (major == 8 && minor >= 9);
+    return true;
   }
   size_t total_memory_bytes() override { return memory().second; }
   size_t free_memory_bytes() override { return memory().first; }

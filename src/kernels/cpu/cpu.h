@@ -30,6 +30,8 @@ void expert_combine(Stream&, const ExpertCombineArgs&);
 void expert_combine_backward(Stream&, const ExpertCombineBackwardArgs&);
 void adamw(Stream&, const AdamwArgs&);
 void sgd(Stream&, const SgdArgs&);
+void muon_momentum(Stream&, const MuonMomentumArgs&);
+void normalize(Stream&, const NormalizeArgs&);
 void sum_squares(Stream&, const SumSquaresArgs&);
 
 }  // namespace sinter::kernels::cpu

@@ -343,6 +343,62 @@ TEST(CpuOptimizer, StochasticRoundingIsFairOnAverage) {
   }
 }
 
+TEST(CpuOptimizer, AdamwTakesItsCorrectionsFromAFullControl) {
+  auto run = [&](std::vector<float> control, int64_t step) {
+    const auto size = static_cast<int64_t>(control.size());
+    AdamwArgs args{.master = random_tensor({1000}, DType::f32, 1),
+                   .grad = random_tensor({1000}, DType::f32, 2),
+                   .m = zero_tensor({1000}, DType::f32),
+                   .v = zero_tensor({1000}, DType::f32),
+                   .control = core::make_tensor(allocator(), {size}, control),
+                   .lr = 0.01f,
+                   .step = step};
+    cpu_table()->adamw(stream(), args);
+    return args.master;
+  };
+  const auto c1 = static_cast<float>(1 / (1 - std::pow(static_cast<double>(0.9f), 5))),
+             c2 = static_cast<float>(1 / std::sqrt(1 - std::pow(static_cast<double>(0.95f), 5)));
+  EXPECT_TRUE(bit_equal(run({0.5f, 1.0f}, 5), run({0.5f, 1.0f, c1, c2, 1.0f, 1.0f}, 99)));
+}
+
+TEST(CpuOptimizer, MuonMomentumMatchesReference) {
+  for (DType grad_format : {DType::f32, DType::bf16}) {
+    for (DType state_format : {DType::f32, DType::bf16}) {
+      for (DType out_format : {DType::f32, DType::bf16}) {
+        for (float go : {0.0f, 1.0f}) {
+          Tensor control = core::make_tensor(allocator(), {2}, std::vector<float>{0.7f, go});
+          check_against_reference(
+              [&](const KernelTable& table) {
+                MuonMomentumArgs args{.grad = random_tensor({3001}, grad_format, 1),
+                                      .momentum = random_tensor({3001}, state_format, 2),
+                                      .direction = random_tensor({3001}, out_format, 3),
+                                      .control = control,
+                                      .key = {5, 6}};
+                table.muon_momentum(stream(), args);
+                return std::vector<Tensor>{args.momentum, args.direction};
+              },
+              state_format == DType::bf16 || out_format == DType::bf16 ? 1.2e-2 : 1e-5, "muon momentum");
+        }
+      }
+    }
+  }
+}
+
+TEST(CpuMemory, NormalizeAndSumMatchReference) {
+  for (DType format : {DType::f32, DType::bf16}) {
+    for (int64_t columns : {1, 17, 5000}) {
+      check_against_reference(
+          [&](const KernelTable& table) {
+            Tensor x = random_tensor({3, columns}, format, 1, 4.0f), total = empty_tensor({1}, DType::f32);
+            table.normalize(stream(), {.x = x});
+            table.sum(stream(), {.x = random_tensor({columns}, DType::f32, 2), .total = total});
+            return std::vector<Tensor>{x, total};
+          },
+          format == DType::bf16 ? 1.2e-2 : 1e-5, "normalize of " + std::to_string(columns));
+    }
+  }
+}
+
 TEST(CpuOptimizer, SgdMatchesReference) {
   Tensor control = core::make_tensor(allocator(), {2}, std::vector<float>{0.7f, 1.0f});
   for (DType grad_format : {DType::f32, DType::bf16}) {

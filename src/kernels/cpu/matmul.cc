@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/threads.h"
+#include "kernels/cpu/cpu.h"
 #include "kernels/cpu/matmul_product.h"
 #include "kernels/cpu/matmul_weight.h"
 
@@ -119,7 +120,18 @@ void multiply_groups(const MatmulKernel& kernel, const MatmulArgs& args) {
 
 }  // namespace
 
-void matmul(Stream&, const MatmulArgs& args) {
+void matmul(Stream& stream, const MatmulArgs& args) {
+  if (args.batch > 1) {
+    for (int64_t i = 0; i < args.batch; ++i) matmul(stream, matmul_of_batch(args, i));
+    return;
+  }
+  if (args.addend) {
+    axpby(stream, {.x = args.addend, .y = args.c, .alpha = args.beta});
+    MatmulArgs rest = args;
+    rest.addend = {};
+    rest.accumulate = true;
+    return matmul(stream, rest);
+  }
   check_formats(args);
   const MatmulKernel& kernel = matmul_kernel(args.a.dtype());
   if (args.group_offsets) {

@@ -107,6 +107,32 @@ void adamw_any(const AdamwArgs& args, const float* factors) {
   });
 }
 
+void muon_momentum_any(const MuonMomentumArgs& args, float grad_factor) {
+  base::CounterRng rng{args.key.seed, args.key.stream};
+  const bool rounds = args.momentum.dtype() == base::DType::bf16;
+  Floats scale = set(grad_factor), mu = set(args.mu), rest = set(1.0f - args.mu);
+  base::parallel_for(args.grad.num_elements(), kPiece, [&](int64_t begin, int64_t end) {
+    Chunk grad, momentum, direction;
+    HWY_ALIGN uint32_t words[kChunk + 8 + 4 * kLanes];
+    for (int64_t first = begin; first < end; first += kChunk) {
+      size_t count = static_cast<size_t>(std::min<int64_t>(kChunk, end - first));
+      grad.open(args.grad, first, count);
+      momentum.open(args.momentum, first, count);
+      for_vectors(count, [&](size_t i, size_t n) HWY_ATTR {
+        Floats g = hn::Mul(rest, hn::Mul(scale, load_n(grad.floats + i, n)));
+        Floats b = hn::MulAdd(mu, load_n(momentum.floats + i, n), g);
+        store_n(b, momentum.floats + i, n);
+        store_n(hn::MulAdd(mu, b, g), direction.buffer + i, n);
+      });
+      write_copy(args.direction, first, direction.buffer, count);
+      if (rounds) {
+        round_stochastic(momentum.floats, random_bits(rng, static_cast<uint64_t>(first), count, words), 16, count);
+      }
+      momentum.close(args.momentum, first, count);
+    }
+  });
+}
+
 void sgd_any(const SgdArgs& args, float grad_scale) {
   Floats scale = set(grad_scale), lr = set(args.lr), momentum = set(args.momentum), decay = set(args.weight_decay);
   base::parallel_for(args.master.num_elements(), kPiece, [&](int64_t begin, int64_t end) {
@@ -140,14 +166,19 @@ namespace sinter::kernels::cpu {
 
 HWY_EXPORT(adamw_any);
 HWY_EXPORT(sgd_any);
+HWY_EXPORT(muon_momentum_any);
 
 void adamw(Stream&, const AdamwArgs& args) {
   const float* control = args.control.data<float>();
   if (control[1] == 0) return;
   double correction1 = 1.0 - std::pow(static_cast<double>(args.beta1), args.step);
   double correction2 = 1.0 - std::pow(static_cast<double>(args.beta2), args.step);
-  const float factors[3] = {control[0], static_cast<float>(1.0 / correction1),
-                            static_cast<float>(1.0 / std::sqrt(correction2))};
+  float factors[3] = {control[0], static_cast<float>(1.0 / correction1),
+                      static_cast<float>(1.0 / std::sqrt(correction2))};
+  if (args.control.num_elements() == kControlSize) {
+    factors[1] = control[kControlCorrection1];
+    factors[2] = control[kControlCorrection2];
+  }
   HWY_DYNAMIC_DISPATCH(adamw_any)(args, factors);
 }
 
@@ -155,6 +186,22 @@ void sgd(Stream&, const SgdArgs& args) {
   const float* control = args.control.data<float>();
   if (control[1] == 0) return;
   HWY_DYNAMIC_DISPATCH(sgd_any)(args, control[0]);
+}
+
+void muon_momentum(Stream&, const MuonMomentumArgs& args) {
+  const float* control = args.control.data<float>();
+  if (control[1] == 0) return;
+  HWY_DYNAMIC_DISPATCH(muon_momentum_any)(args, control[0]);
+}
+
+void normalize(Stream& stream, const NormalizeArgs& args) {
+  const Tensor rows = args.x.reshape({args.x.rows(), args.x.size(-1)});
+  for (int64_t r = 0; r < rows.size(0); ++r) {
+    Tensor row = rows.slice(r, 1);
+    float squares = 0;
+    sum_squares(stream, {.x = row, .total = Tensor::view_of(&squares, {1}, base::DType::f32, args.x.device())});
+    axpby(stream, {.x = row, .y = row, .alpha = 1.0f / (std::sqrt(squares) + args.eps)});
+  }
 }
 
 }  // namespace sinter::kernels::cpu

@@ -47,12 +47,16 @@ KernelTable make_table() {
       .expert_combine_backward = cpu::expert_combine_backward,
       .adamw = cpu::adamw,
       .sgd = cpu::sgd,
+      .muon_momentum = cpu::muon_momentum,
+      .normalize = cpu::normalize,
+      .sum = reference::sum,
       .sum_squares = cpu::sum_squares,
       .clip_control = reference::clip_control,
       .fp8_quantize = reference::fp8_quantize,
       .fp8_swiglu_forward = reference::fp8_swiglu_forward,
       .fp8_swiglu_backward = reference::fp8_swiglu_backward,
       .fp8_rescale = reference::fp8_rescale,
+      .step_control = reference::step_control,
   };
 }
 

@@ -9,13 +9,19 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <mutex>
+#include <sstream>
 #include <string_view>
 #include <vector>
 
+#include <fmt/ranges.h>
+
+#include "base/log.h"
 #include "core/cuda/check.h"
+#include "kernels/choices.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/profile.h"
 #include "kernels/fused.h"
@@ -36,7 +42,7 @@ constexpr int kMaxCandidates = 24;
 
 // Everything the choice of an algorithm depends on.
 struct ProductKey {
-  int64_t m, n, k;
+  int64_t m, n, k, batch;
   base::DType in_a, in_b, out;
   bool transpose_a, transpose_b, accumulate, has_bias, has_sums, has_gelu, has_gelu_gradient, is_fast;
   int align_a, align_b, align_c;
@@ -68,9 +74,10 @@ cublasLtEpilogue_t epilogue_of(const ProductKey& key) {
   return key.has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-// The largest power of two up to 256 that divides the address: what algorithms may assume of it.
-int alignment_of(const void* p) {
-  auto address = reinterpret_cast<uintptr_t>(p);
+// The largest power of two up to 256 that divides the address of every matrix of a batch: what algorithms may assume.
+int alignment_of(const Tensor& t, int64_t batch) {
+  auto address = reinterpret_cast<uintptr_t>(t.raw());
+  if (batch > 1) address |= t.bytes() / static_cast<size_t>(batch);
   return static_cast<int>(std::min<uintptr_t>(256, address & (~address + 1)));
 }
 
@@ -125,6 +132,54 @@ void find_candidates(const ProductKey& key, Plan& plan) {
   plan.candidates.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<size_t>(found) : 0);
 }
 
+// A choice that an earlier run made, by the fields of its key.
+struct Choice {
+  cublasLtMatmulAlgo_t algorithm;
+  bool runs_apart;
+};
+std::map<std::vector<int64_t>, Choice>& restored_choices() {
+  static std::map<std::vector<int64_t>, Choice> choices;
+  return choices;
+}
+
+std::vector<int64_t> fields_of(const ProductKey& key) {
+  return {key.m,
+          key.n,
+          key.k,
+          key.batch,
+          static_cast<int64_t>(key.in_a),
+          static_cast<int64_t>(key.in_b),
+          static_cast<int64_t>(key.out),
+          key.transpose_a,
+          key.transpose_b,
+          key.accumulate,
+          key.has_bias,
+          key.has_sums,
+          key.has_gelu,
+          key.has_gelu_gradient,
+          key.is_fast,
+          key.align_a,
+          key.align_b,
+          key.align_c};
+}
+
+// Puts an earlier run's choice in the place of all candidates.
+void take_up_choice(const ProductKey& key, Plan& plan) {
+  auto found = restored_choices().find(fields_of(key));
+  if (found == restored_choices().end()) return;
+  plan.runs_apart = found->second.runs_apart;
+  plan.is_measured = true;
+  if (plan.runs_apart) return;
+  cublasLtMatmulHeuristicResult_t result{};
+  cublasStatus_t status = cublasLtMatmulAlgoCheck(handle(), plan.operation, plan.first, plan.second, plan.out, plan.out,
+                                                  &found->second.algorithm, &result);
+  SINTER_CHECK(status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= kWorkspaceBytes,
+               "[matmul] the algorithm that a checkpoint names for ({}, {}, {}) in {} does not run here", key.m, key.n,
+               key.k, base::dtype_name(key.in_a));
+  result.algo = found->second.algorithm;
+  plan.candidates = {result};
+}
+
 void set_scales(Plan& plan, const Pointers& p) {
   set(plan.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.first_scale);
   set(plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.second_scale);
@@ -143,9 +198,16 @@ Plan make_plan(const ProductKey& key, const Pointers& p) {
     set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
     set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, type_of(key.out));
   }
-  auto layout = [](cublasLtMatrixLayout_t* l, base::DType dtype, int64_t rows, int64_t columns) {
+  auto layout = [&](cublasLtMatrixLayout_t* l, base::DType dtype, int64_t rows, int64_t columns) {
     SINTER_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(l, type_of(dtype), static_cast<uint64_t>(columns),
                                                    static_cast<uint64_t>(rows), columns));
+    if (key.batch == 1) return;
+    const auto count = static_cast<int32_t>(key.batch);
+    const int64_t stride = rows * columns;
+    SINTER_CUBLAS_CHECK(
+        cublasLtMatrixLayoutSetAttribute(*l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)));
+    SINTER_CUBLAS_CHECK(
+        cublasLtMatrixLayoutSetAttribute(*l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof(stride)));
   };
   if (base::is_fp8(key.in_a)) {
     set(plan.operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(key.is_fast));
@@ -157,6 +219,7 @@ Plan make_plan(const ProductKey& key, const Pointers& p) {
   find_candidates(key, plan);
   bool has_extras = key.has_sums || key.has_gelu || key.has_gelu_gradient;
   plan.runs_apart = has_extras && plan.candidates.empty();
+  take_up_choice(key, plan);
   SINTER_CHECK(plan.runs_apart || !plan.candidates.empty(),
                "[matmul] cuBLASLt has no algorithm for ({}, {}, {}) in {} to {}", key.m, key.n, key.k,
                base::dtype_name(key.in_a), base::dtype_name(key.out));
@@ -246,8 +309,8 @@ bool is_capturing(const Stream& stream) {
 }
 
 void check(const MatmulArgs& args, int64_t m, int64_t n, int64_t k) {
-  SINTER_CHECK(args.b.data.num_elements() == n * k, "[matmul] b has {} elements; expected {} x {}",
-               args.b.data.num_elements(), n, k);
+  SINTER_CHECK(args.b.data.num_elements() == args.batch * n * k, "[matmul] b has {} elements; expected {} x {} x {}",
+               args.b.data.num_elements(), args.batch, n, k);
   const bool is_fp8 = base::is_fp8(args.a.dtype()) && base::is_fp8(args.b.data.dtype());
   SINTER_CHECK(args.a.dtype() == args.b.data.dtype() || is_fp8, "[matmul] a in {} but b in {}; expected one format",
                base::dtype_name(args.a.dtype()), base::dtype_name(args.b.data.dtype()));
@@ -293,8 +356,13 @@ bool may_fuse(const FusedMatmulArgs& args) {
 // The plan of a call, made when it is new. Plans are never removed, so references stay valid.
 std::recursive_mutex plans_mutex;  // a plan's description carries pointers of the call, so calls take turns
 
-Plan& plan_for(const ProductKey& key, const Pointers& pointers) {
+std::map<ProductKey, Plan>& all_plans() {
   static std::map<ProductKey, Plan> plans;
+  return plans;
+}
+
+Plan& plan_for(const ProductKey& key, const Pointers& pointers) {
+  std::map<ProductKey, Plan>& plans = all_plans();
   auto found = plans.find(key);
   if (found == plans.end()) found = plans.emplace(key, make_plan(key, pointers)).first;
   return found->second;
@@ -303,9 +371,9 @@ Plan& plan_for(const ProductKey& key, const Pointers& pointers) {
 // Runs a product; false when its extras are better done apart (nothing was enqueued then).
 bool run_product(Stream& stream, const FusedMatmulArgs& fused) {
   const MatmulArgs& args = fused.product;
-  int64_t m = args.c.rows(), n = args.c.size(-1);
+  int64_t m = args.c.rows() / args.batch, n = args.c.size(-1);
   if (m == 0 || n == 0) return true;
-  int64_t k = args.a.num_elements() / m;
+  int64_t k = args.a.num_elements() / (args.batch * m);
   check(args, m, n, k);
   bool extras = has_extras(fused);
   if (extras && !may_fuse(fused)) return false;
@@ -313,20 +381,21 @@ bool run_product(Stream& stream, const FusedMatmulArgs& fused) {
   ProductKey key{m,
                  n,
                  k,
+                 args.batch,
                  args.a.dtype(),
                  args.b.data.dtype(),
                  args.c.dtype(),
                  args.transpose_a,
                  args.transpose_b,
-                 args.accumulate,
+                 args.accumulate || args.addend,
                  static_cast<bool>(args.bias),
                  static_cast<bool>(fused.a_sums),
                  static_cast<bool>(fused.pre_activation),
                  static_cast<bool>(fused.activation_input),
                  args.fast_accumulation,
-                 alignment_of(a),
-                 alignment_of(b),
-                 alignment_of(args.c.raw())};
+                 alignment_of(args.a, args.batch),
+                 alignment_of(args.b.data, args.batch),
+                 alignment_of(args.c, args.batch)};
   std::lock_guard lock(plans_mutex);
   void* sums = fused.a_sums ? scratch(stream, Scratch::tokens, sizeof(float) * static_cast<size_t>(m)) : nullptr;
   const void* aux = fused.pre_activation ? fused.pre_activation.raw() : fused.activation_input.raw();
@@ -340,6 +409,7 @@ bool run_product(Stream& stream, const FusedMatmulArgs& fused) {
                     args.c.raw(),
                     args.alpha,
                     args.accumulate ? 1.0f : 0.0f};
+  if (args.addend) pointers.c = args.addend.raw(), pointers.beta = args.beta;
   Plan& plan = plan_for(key, pointers);
   if (plan.runs_apart) return false;
   if (!plan.is_measured && options().tune && !is_capturing(stream)) {
@@ -376,6 +446,51 @@ void matmul(Stream& stream, const MatmulArgs& args) {
 }  // namespace sinter::kernels::cuda
 
 namespace sinter::kernels {
+
+namespace {
+
+// What algorithms hold for: they are numbers of one version of the library.
+std::string choices_title(core::Device device) {
+  return fmt::format("cublasLt {} on {}", cublasLtGetVersion(), core::runtime(device).description());
+}
+
+}  // namespace
+
+std::vector<std::string> cuda_kernel_choices(core::Device device) {
+  std::lock_guard lock(cuda::plans_mutex);
+  std::vector<std::string> lines{choices_title(device)};
+  for (const auto& [key, plan] : cuda::all_plans()) {
+    std::vector<uint64_t> words(8);
+    static_assert(sizeof(cublasLtMatmulAlgo_t) == 64);
+    if (!plan.runs_apart) std::memcpy(words.data(), &plan.candidates[plan.chosen].algo, 64);
+    lines.push_back(fmt::format("{} : {} {:x}", fmt::join(cuda::fields_of(key), " "), plan.runs_apart ? 1 : 0,
+                                fmt::join(words, " ")));
+  }
+  return lines;
+}
+
+void restore_cuda_kernel_choices(core::Device device, const std::vector<std::string>& lines) {
+  if (lines.front() != choices_title(device)) {
+    base::log_warning("the checkpoint's algorithms are of {}, this is {}: they are measured anew, and sums may differ in "
+                      "their last bits", lines.front(), choices_title(device));
+    return;
+  }
+  std::lock_guard lock(cuda::plans_mutex);
+  for (size_t i = 1; i < lines.size(); ++i) {
+    std::istringstream text(lines[i]);
+    std::vector<int64_t> fields(18);
+    for (int64_t& field : fields) text >> field;
+    std::string colon;
+    int runs_apart = 0;
+    text >> colon >> runs_apart >> std::hex;
+    uint64_t words[8] = {};
+    for (uint64_t& word : words) text >> word;
+    SINTER_CHECK(text && colon == ":", "the checkpoint's kernel choice '{}' is not one", lines[i]);
+    cuda::Choice choice{{}, runs_apart != 0};
+    std::memcpy(&choice.algorithm, words, sizeof(words));
+    cuda::restored_choices()[fields] = choice;
+  }
+}
 
 bool cuda_fused_matmul(Stream& stream, const FusedMatmulArgs& args) {
   bool is_done = false;

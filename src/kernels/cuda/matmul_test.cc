@@ -30,6 +30,25 @@ void test_product(DType t, DType out, const Product& p, bool transpose_a, bool t
   c.expect_close(y, "c", std::max(2e-5, rounding_limit(out)));
 }
 
+// Products of one shape in one call, with an addend: Muon's iterations.
+void test_batch(DType t, const Product& p, int64_t batch, bool transpose_a, bool transpose_b, bool addend) {
+  if (!wants("matmul_batch")) return;
+  Case c("matmul_batch", t,
+         fmt::format("{} of {}x{}x{} {}{}{}", batch, p.m, p.n, p.k, transpose_a ? "T" : "N", transpose_b ? "T" : "N",
+                     addend ? " addend" : ""));
+  int a = c.random(transpose_a ? Shape{batch * p.k, p.m} : Shape{batch * p.m, p.k}, t),
+      b = c.random(transpose_b ? Shape{batch * p.n, p.k} : Shape{batch * p.k, p.n}, t);
+  int y = c.output({batch * p.m, p.n}, t), add = addend ? c.random({batch * p.m, p.n}, t) : -1;
+  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+    MatmulArgs args;
+    args.a = at(a), args.b.data = at(b), args.c = at(y), args.addend = at(add);
+    args.transpose_a = transpose_a, args.transpose_b = transpose_b;
+    args.alpha = 0.5f, args.beta = -1.5f, args.batch = batch;
+    table.matmul(s, args);
+  });
+  c.expect_close(y, "c", std::max(2e-5, rounding_limit(t)));
+}
+
 // The gradients of a linear layer's weight and bias in one call.
 void test_sums(DType t, const Product& p, bool accumulate) {
   if (!wants("matmul_sums")) return;
@@ -127,6 +146,13 @@ void test_matmul() {
       test_activation_product(t, p, spec::Activation::silu, "silu");
       test_product(t, t, p, false, true, false, true);
       test_product(t, t, p, false, true, true, false);
+    }
+    for (const Product& p : {Product{37, 53, 29}, Product{64, 64, 192}}) {
+      for (bool addend : {false, true}) {
+        test_batch(t, p, 3, false, true, addend);
+        test_batch(t, p, 3, true, false, addend);
+        test_batch(t, p, 3, false, false, addend);
+      }
     }
     for (int mode = 0; mode < 3; ++mode) {
       for (DType out : {t, DType::f32}) {

@@ -1,4 +1,5 @@
-// AdamW and SGD over flat ranges, one launch each; what to do (gradient factor, skip) is read on the device.
+// AdamW, SGD and what Muon does before its products, over flat ranges, one launch each; what to do (gradient factor, skip,
+// bias corrections) is read on the device.
 #include <cmath>
 
 #include "kernels/cuda/common.cuh"
@@ -30,7 +31,8 @@ __device__ __forceinline__ void store_state(State* p, const float (&x)[N], const
 
 struct AdamwScalars {
   float lr, beta1, beta2, eps, weight_decay;
-  float inverse_correction1, inverse_correction2;
+  float correction1, correction2;  // 1 / (1 - beta1^step), 1 / sqrt(1 - beta2^step)
+  bool reads_corrections;          // from control instead
   RandomKey key;
 };
 
@@ -41,6 +43,8 @@ __global__ void __launch_bounds__(kThreads)
                  AdamwScalars a) {
   float grad_factor = control[0];
   if (control[1] == 0) return;
+  const float correction1 = a.reads_corrections ? control[kControlCorrection1] : a.correction1;
+  const float correction2 = a.reads_corrections ? control[kControlCorrection2] : a.correction2;
   int64_t stride = int64_t{gridDim.x} * kThreads * N;
   for (int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * N; i < count; i += stride) {
     float p[N], g[N], first[N], second[N];
@@ -63,7 +67,7 @@ __global__ void __launch_bounds__(kThreads)
       float d = g[j] * grad_factor;
       first[j] = a.beta1 * first[j] + (1.0f - a.beta1) * d;
       second[j] = a.beta2 * second[j] + (1.0f - a.beta2) * d * d;
-      float update = first[j] * a.inverse_correction1 / (sqrtf(second[j] * a.inverse_correction2) + a.eps);
+      float update = first[j] * correction1 / (sqrtf(second[j]) * correction2 + a.eps);
       p[j] -= a.lr * (update + a.weight_decay * p[j]);
     }
     store_floats<float, N>(master + i, p);
@@ -97,6 +101,70 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+template <class Grad, class State, class Out, int N>
+__global__ void __launch_bounds__(kThreads)
+    muon_momentum_kernel(const Grad* grad, State* momentum, Out* direction, const float* control, int64_t count, float mu,
+                         RandomKey key) {
+  const float grad_factor = control[0];
+  if (control[1] == 0) return;
+  int64_t stride = int64_t{gridDim.x} * kThreads * N;
+  for (int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * N; i < count; i += stride) {
+    float g[N], b[N];
+    load_floats<Grad, N>(grad + i, g);
+    load_floats<State, N>(momentum + i, b);
+    uint32_t high[N] = {};
+    if constexpr (sizeof(State) == 2) {
+      uint4 bits = philox_block(key.seed, key.stream, static_cast<uint64_t>(i) / 4);  // N is 4 or 1
+#pragma unroll
+      for (int j = 0; j < N; ++j) high[j] = word_of(bits, static_cast<uint32_t>((i + j) % 4)) >> 16;
+    }
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      g[j] *= grad_factor * (1.0f - mu);
+      b[j] = mu * b[j] + g[j];
+      g[j] += mu * b[j];
+    }
+    store_state<State, N>(momentum + i, b, high);
+    store_floats<Out, N>(direction + i, g);
+  }
+}
+
+constexpr int kNormParts = 32, kNormThreads = 512;  // blocks a row
+
+// partials[row][part]: sums of squares of the part's elements.
+template <class T, int N>
+__global__ void __launch_bounds__(kNormThreads) row_squares_kernel(const T* x, int64_t columns, float* partials) {
+  __shared__ float shared[kNormThreads / 32];
+  const T* row = x + int64_t{blockIdx.y} * columns;
+  float sum = 0;
+  for (int64_t i = (int64_t{blockIdx.x} * kNormThreads + threadIdx.x) * N; i < columns;
+       i += int64_t{kNormParts} * kNormThreads * N) {
+    float a[N];
+    load_floats<T, N>(row + i, a);
+#pragma unroll
+    for (int j = 0; j < N; ++j) sum += a[j] * a[j];
+  }
+  sum = block_sum<kNormThreads>(sum, shared);
+  if (threadIdx.x == 0) partials[int64_t{blockIdx.y} * kNormParts + blockIdx.x] = sum;
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kNormThreads)
+    scale_rows_kernel(T* x, int64_t columns, const float* partials, float eps) {
+  // Every warp adds the parts in the same order, so all blocks of a row find the same norm.
+  const float squares = warp_sum(partials[int64_t{blockIdx.y} * kNormParts + threadIdx.x % 32]);
+  const float factor = 1.0f / (sqrtf(squares) + eps);
+  T* row = x + int64_t{blockIdx.y} * columns;
+  for (int64_t i = (int64_t{blockIdx.x} * kNormThreads + threadIdx.x) * N; i < columns;
+       i += int64_t{kNormParts} * kNormThreads * N) {
+    float a[N];
+    load_floats<T, N>(row + i, a);
+#pragma unroll
+    for (int j = 0; j < N; ++j) a[j] *= factor;
+    store_floats<T, N>(row + i, a);
+  }
+}
+
 template <class Body>
 void dispatch_copy(const Tensor& copy, Body&& body) {
   if (!copy) {
@@ -125,14 +193,15 @@ void adamw(Stream& stream, const AdamwArgs& args) {
   if (count == 0) return;
   SINTER_CHECK(args.m.dtype() == args.v.dtype(), "[adamw] m in {} but v in {}; expected one format",
                base::dtype_name(args.m.dtype()), base::dtype_name(args.v.dtype()));
-  auto correction = [&](float beta) { return 1.0 / (1.0 - std::pow(static_cast<double>(beta), args.step)); };
+  auto rest = [&](float beta) { return 1.0 - std::pow(static_cast<double>(beta), args.step); };
   AdamwScalars scalars{args.lr,
                        args.beta1,
                        args.beta2,
                        args.eps,
                        args.weight_decay,
-                       static_cast<float>(correction(args.beta1)),
-                       static_cast<float>(correction(args.beta2)),
+                       static_cast<float>(1.0 / rest(args.beta1)),
+                       static_cast<float>(1.0 / std::sqrt(rest(args.beta2))),
+                       args.control.num_elements() == kControlSize,
                        args.key};
   bool vector = takes_vectors(count, {&args.master, &args.grad, &args.m, &args.v, &args.copy});
   dispatch_grad(args.grad, [&]<class Grad>(TypeTag<Grad>) {
@@ -166,6 +235,43 @@ void sgd(Stream& stream, const SgdArgs& args) {
       };
       vector ? launch(std::integral_constant<int, 4>{}) : launch(std::integral_constant<int, 1>{});
     });
+  });
+  SINTER_CUDA_LAUNCHED();
+}
+
+void muon_momentum(Stream& stream, const MuonMomentumArgs& args) {
+  int64_t count = args.grad.num_elements();
+  if (count == 0) return;
+  bool vector = takes_vectors(count, {&args.grad, &args.momentum, &args.direction});
+  dispatch_grad(args.grad, [&]<class Grad>(TypeTag<Grad>) {
+    dispatch_grad(args.momentum, [&]<class State>(TypeTag<State>) {
+      dispatch_grad(args.direction, [&]<class Out>(TypeTag<Out>) {
+        auto launch = [&]<int N>(std::integral_constant<int, N>) {
+          muon_momentum_kernel<Grad, State, Out, N>
+              <<<grid_for(stream, count, kThreads * N, 32), kThreads, 0, native(stream)>>>(
+                  args.grad.data<Grad>(), args.momentum.data<State>(), args.direction.data<Out>(),
+                  args.control.data<float>(), count, args.mu, args.key);
+        };
+        vector ? launch(std::integral_constant<int, 4>{}) : launch(std::integral_constant<int, 1>{});
+      });
+    });
+  });
+  SINTER_CUDA_LAUNCHED();
+}
+
+void normalize(Stream& stream, const NormalizeArgs& args) {
+  const int64_t columns = args.x.size(-1), rows = args.x.rows();
+  if (args.x.num_elements() == 0) return;
+  auto* partials = static_cast<float*>(
+      scratch(stream, Scratch::partials, sizeof(float) * static_cast<size_t>(rows * kNormParts)));
+  dim3 grid(kNormParts, static_cast<unsigned>(rows));
+  dispatch_format(args.x.dtype(), "normalize", [&]<class T>(TypeTag<T>) {
+    auto launch = [&]<int N>(std::integral_constant<int, N>) {
+      row_squares_kernel<T, N><<<grid, kNormThreads, 0, native(stream)>>>(args.x.data<T>(), columns, partials);
+      scale_rows_kernel<T, N><<<grid, kNormThreads, 0, native(stream)>>>(args.x.data<T>(), columns, partials, args.eps);
+    };
+    bool vector = columns % kWidth<T> == 0 && is_aligned(args.x.raw());
+    vector ? launch(std::integral_constant<int, kWidth<T>>{}) : launch(std::integral_constant<int, 1>{});
   });
   SINTER_CUDA_LAUNCHED();
 }

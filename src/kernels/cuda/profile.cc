@@ -114,6 +114,12 @@ void traced_clip_control(Stream& stream, const ClipControlArgs& args) {
   if (!t.is_done && ++t.current > t.step) t.write();
 }
 
+void traced_step_control(Stream& stream, const StepControlArgs& args) {
+  Trace& t = trace();
+  run_traced("step_control", stream, args, [&] { t.table->step_control(stream, args); });
+  if (!t.is_done && ++t.current > t.step) t.write();
+}
+
 template <auto kMember, class Args>
 void set(KernelTable& table, void (*KernelTable::*)(Stream&, const Args&), const char* name) {
   name_of<kMember> = name;
@@ -140,6 +146,7 @@ const KernelTable* traced_table(const KernelTable* table) {
     KernelTable t = *table;
     t.fill = traced_fill;
     t.clip_control = traced_clip_control;
+    t.step_control = traced_step_control;
 #define SINTER_TRACE_KERNEL(name) set<&KernelTable::name>(t, &KernelTable::name, #name)
     SINTER_TRACE_KERNEL(axpby);
     SINTER_TRACE_KERNEL(matmul);
@@ -168,6 +175,9 @@ const KernelTable* traced_table(const KernelTable* table) {
     SINTER_TRACE_KERNEL(expert_combine_backward);
     SINTER_TRACE_KERNEL(adamw);
     SINTER_TRACE_KERNEL(sgd);
+    SINTER_TRACE_KERNEL(muon_momentum);
+    SINTER_TRACE_KERNEL(normalize);
+    SINTER_TRACE_KERNEL(sum);
     SINTER_TRACE_KERNEL(sum_squares);
     SINTER_TRACE_KERNEL(fp8_quantize);
     SINTER_TRACE_KERNEL(fp8_swiglu_forward);

@@ -101,6 +101,39 @@ __global__ void clip_control_kernel(const float* norm_squared, float max_norm, f
   norm[0] = n;
 }
 
+constexpr int kSumBlocks = 64, kSumThreads = 256;
+
+__device__ __forceinline__ double block_sum_f64(double x, double* shared) {
+#pragma unroll
+  for (int step = 16; step > 0; step >>= 1) x += __shfl_xor_sync(0xffffffffu, x, step);
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+  __syncthreads();
+  double sum = 0;
+#pragma unroll
+  for (int w = 0; w < kSumThreads / 32; ++w) sum += shared[w];
+  return sum;
+}
+
+__global__ void __launch_bounds__(kSumThreads) sum_kernel(const float* x, int64_t count, double* partials) {
+  __shared__ double shared[kSumThreads / 32];
+  double sum = 0;
+  for (int64_t i = int64_t{blockIdx.x} * kSumThreads + threadIdx.x; i < count; i += int64_t{kSumBlocks} * kSumThreads)
+    sum += static_cast<double>(x[i]);
+  sum = block_sum_f64(sum, shared);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(kSumThreads) sum_partials_kernel(const double* partials, float* total) {
+  __shared__ double shared[kSumThreads / 32];
+  double sum = block_sum_f64(threadIdx.x < kSumBlocks ? partials[threadIdx.x] : 0.0, shared);
+  if (threadIdx.x == 0) total[0] = static_cast<float>(sum);
+}
+
+__global__ void step_control_kernel(StepRule rule, const float* loss_sum, float loss_factor, const float* norm_squared,
+                                    float* state, float* control, float* record) {
+  decide_step(rule, loss_sum[0] * loss_factor, norm_squared[0], state, control, record);
+}
+
 }  // namespace
 
 void reduce_partials(Stream& stream, const float* partials, int64_t groups, int64_t columns, int64_t row_stride,
@@ -154,6 +187,20 @@ void sum_squares(Stream& stream, const SumSquaresArgs& args) {
   });
   SINTER_CUDA_LAUNCHED();
   reduce_partials(stream, partials, kSquareBlocks, 1, 1, args.total.data<float>(), true);
+}
+
+void sum(Stream& stream, const SumArgs& args) {
+  auto* partials = static_cast<double*>(scratch(stream, Scratch::partials, sizeof(double) * kSumBlocks));
+  sum_kernel<<<kSumBlocks, kSumThreads, 0, native(stream)>>>(args.x.data<float>(), args.x.num_elements(), partials);
+  sum_partials_kernel<<<1, kSumThreads, 0, native(stream)>>>(partials, args.total.data<float>());
+  SINTER_CUDA_LAUNCHED();
+}
+
+void step_control(Stream& stream, const StepControlArgs& args) {
+  step_control_kernel<<<1, 1, 0, native(stream)>>>(args.rule, args.loss_sum.data<float>(), args.loss_factor,
+                                                   args.norm_squared.data<float>(), args.state.data<float>(),
+                                                   args.control.data<float>(), args.record.data<float>());
+  SINTER_CUDA_LAUNCHED();
 }
 
 void permute_rows(Stream& stream, const float* from, float* to, int64_t a, int64_t b, int64_t count) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/cuda/check.h"
+#include "kernels/choices.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/profile.h"
 
@@ -29,8 +30,8 @@ struct Block {
 
 }  // namespace
 
-const Options& options() {
-  static const Options options = [] {
+static Options& mutable_options() {
+  static Options options = [] {
     Options o;
     o.tf32 = read_switch("SINTER_TF32", o.tf32);
     o.deterministic = read_switch("SINTER_DETERMINISTIC", o.deterministic);
@@ -41,6 +42,7 @@ const Options& options() {
   }();
   return options;
 }
+const Options& options() { return mutable_options(); }
 
 void* scratch(Stream& stream, Scratch slot, size_t bytes) {
   static std::mutex mutex;
@@ -83,6 +85,9 @@ void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
 
 }  // namespace cuda
 
+// Choices stay measured: a run keeps them in its checkpoint (choices.h).
+void set_cuda_deterministic() { cuda::mutable_options().deterministic = true; }
+
 const KernelTable* cuda_table() {
   static constexpr KernelTable kTable{
       .name = "cuda",
@@ -114,12 +119,16 @@ const KernelTable* cuda_table() {
       .expert_combine_backward = cuda::expert_combine_backward,
       .adamw = cuda::adamw,
       .sgd = cuda::sgd,
+      .muon_momentum = cuda::muon_momentum,
+      .normalize = cuda::normalize,
+      .sum = cuda::sum,
       .sum_squares = cuda::sum_squares,
       .clip_control = cuda::clip_control,
       .fp8_quantize = cuda::fp8_quantize,
       .fp8_swiglu_forward = cuda::fp8_swiglu_forward,
       .fp8_swiglu_backward = cuda::fp8_swiglu_backward,
       .fp8_rescale = cuda::fp8_rescale,
+      .step_control = cuda::step_control,
   };
   static const KernelTable* table = cuda::traced_table(&kTable);
   return table;

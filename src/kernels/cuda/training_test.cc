@@ -61,6 +61,72 @@ void test_sgd(DType grad, int64_t n, bool velocity) {
   c.expect_close(copy, "copy", rounding_limit(DType::bf16));
 }
 
+void test_muon_momentum(DType grad, DType state, DType out, int64_t n) {
+  if (!wants("muon_momentum")) return;
+  Case c("muon_momentum", grad, fmt::format("{} state {} to {}", n, base::dtype_name(state), base::dtype_name(out)));
+  int g = c.random({n}, grad), b = c.random({n}, state), d = c.output({n}, out), control = c.floats({2}, {0.5f, 1.0f});
+  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+    MuonMomentumArgs a;
+    a.grad = at(g), a.momentum = at(b), a.direction = at(d), a.control = at(control), a.key = {5, 6};
+    table.muon_momentum(s, a);
+  });
+  c.expect_close(b, "momentum", state == DType::bf16 ? 1e-3 : 1e-5);
+  c.expect_close(d, "direction", std::max(1e-5, rounding_limit(out)));
+}
+
+void test_sums_and_norms() {
+  for (int64_t n : {int64_t{1}, int64_t{1003}, int64_t{300000}}) {
+    if (wants("sum")) {
+      Case c("sum", DType::f32, std::to_string(n));
+      int x = c.random({n}, DType::f32, 1.0f, 2.0f), total = c.output({1}, DType::f32);
+      c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) { table.sum(s, {at(x), at(total)}); });
+      c.expect_close(total, "total", 1e-6);
+    }
+    for (DType t : {DType::f32, DType::bf16}) {
+      if (!wants("normalize")) continue;
+      Case c("normalize", t, fmt::format("(3, {})", n));
+      int x = c.random({3, n}, t, 4.0f);
+      c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) { table.normalize(s, {at(x)}); });
+      c.expect_close(x, "x", std::max(1e-5, rounding_limit(t)));
+    }
+  }
+}
+
+// Verdicts, control and state of single decisions, from a state in the middle of a run.
+void test_step_control() {
+  if (!wants("step_control")) return;
+  constexpr int32_t kWindow = 8;
+  struct Numbers {
+    float loss_sum, norm_squared;
+  };
+  for (Numbers numbers : {Numbers{20, 4}, Numbers{NAN, 4}, Numbers{20, INFINITY}, Numbers{200, 4}, Numbers{20, 0.01f}}) {
+    for (bool scales : {false, true}) {
+      for (OutlierAction action : {OutlierAction::off, OutlierAction::skip, OutlierAction::stop}) {
+        Case c("step_control", DType::f32,
+               fmt::format("loss {} squared {} outlier {}{}", numbers.loss_sum, numbers.norm_squared,
+                           static_cast<int>(action), scales ? " scaled" : ""));
+        std::vector<float> state{30, 1, 0, kWindow, 3, scales ? 1024.0f : 1.0f, 4, 0};
+        for (int i = 0; i < 2 * kWindow; ++i) state.push_back(2.0f + 0.125f * static_cast<float>(i % 5));
+        int loss = c.floats({1}, {numbers.loss_sum}),
+            squares = c.floats({1}, {numbers.norm_squared * (scales ? 1024.0f * 1024.0f : 1.0f)}),
+            held = c.floats({step_state_size(kWindow)}, state), control = c.output({kControlSize}, DType::f32),
+            record = c.floats({kRecordSize}, std::vector<float>(kRecordSize, 0.0f));
+        c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+          StepControlArgs a;
+          a.rule = {.max_norm = 1, .on_outlier = action, .window = kWindow, .scale_growth = scales ? 2.0f : 0.0f,
+                    .growth_interval = 5};
+          a.loss_sum = at(loss), a.loss_factor = 0.1f, a.norm_squared = at(squares);
+          a.state = at(held), a.control = at(control), a.record = at(record);
+          table.step_control(s, a);
+        });
+        c.expect_close(held, "state", 1e-6);
+        c.expect_close(control, "control", 1e-6);
+        if (std::isfinite(numbers.loss_sum) && std::isfinite(numbers.norm_squared)) c.expect_close(record, "record", 1e-6);
+      }
+    }
+  }
+}
+
 void test_norm_and_clip() {
   for (DType t : {DType::f32, DType::bf16}) {
     for (int64_t n : {int64_t{1}, int64_t{1003}, int64_t{3000000}}) {
@@ -113,6 +179,15 @@ void test_training() {
       for (bool velocity : {true, false}) test_sgd(grad, n, velocity);
     }
   }
+  for (DType grad : {DType::f32, DType::bf16}) {
+    for (DType state : {DType::f32, DType::bf16}) {
+      for (DType out : {DType::f32, DType::bf16}) {
+        for (int64_t n : {int64_t{1000}, int64_t{1003}}) test_muon_momentum(grad, state, out, n);
+      }
+    }
+  }
+  test_sums_and_norms();
+  test_step_control();
   test_norm_and_clip();
 }
 

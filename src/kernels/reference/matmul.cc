@@ -12,7 +12,8 @@ struct Product {
   std::vector<float> b;  // (K, N)
   int64_t m, n, k;
 
-  void write(const FloatView& c, int64_t c_first, const FloatView& bias, float alpha, bool accumulate) const {
+  void write(const FloatView& c, int64_t c_first, const FloatView& bias, float alpha, bool accumulate,
+             const FloatView& addend = FloatView(Tensor()), float beta = 0) const {
     for_each_index(m, [&](int64_t i) {
       std::vector<double> sum(static_cast<size_t>(n));
       for (int64_t j = 0; j < k; ++j) {
@@ -23,6 +24,7 @@ struct Product {
       for (int64_t x = 0; x < n; ++x) {
         double value = alpha * sum[x] + (bias ? bias[x] : 0.0);
         int64_t at = c_first + i * n + x;
+        if (addend) value += beta * addend[at];
         c.set(at, accumulate ? c[at] + value : value);
       }
     });
@@ -42,7 +44,11 @@ std::vector<float> read_block(const FloatView& x, int64_t first, int64_t rows, i
 
 }  // namespace
 
-void matmul(Stream&, const MatmulArgs& args) {
+void matmul(Stream& stream, const MatmulArgs& args) {
+  if (args.batch > 1) {
+    for (int64_t i = 0; i < args.batch; ++i) matmul(stream, matmul_of_batch(args, i));
+    return;
+  }
   FloatView a(args.a), b(args.b.data), c(args.c), bias(args.bias);
   int64_t n = args.c.size(-1);
   float alpha = args.alpha;  // with the scales of fp8 factors
@@ -53,7 +59,7 @@ void matmul(Stream&, const MatmulArgs& args) {
     int64_t m = args.c.rows(), k = m == 0 ? 0 : a.size() / m;
     Product product{read_block(a, 0, args.transpose_a ? k : m, args.transpose_a ? m : k, args.transpose_a),
                     read_block(b, 0, args.transpose_b ? n : k, args.transpose_b ? k : n, args.transpose_b), m, n, k};
-    product.write(c, 0, bias, alpha, args.accumulate);
+    product.write(c, 0, bias, alpha, args.accumulate, FloatView(args.addend), args.beta);
     return;
   }
   const int32_t* offsets = args.group_offsets.data<int32_t>();

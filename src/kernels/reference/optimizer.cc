@@ -22,13 +22,17 @@ void adamw(Stream&, const AdamwArgs& args) {
   if (control[1] == 0) return;
   base::CounterRng rng = rng_of(args.key);
   bool rounds_m = args.m.dtype() == base::DType::bf16, rounds_v = args.v.dtype() == base::DType::bf16;
-  double correction1 = 1.0 - std::pow(static_cast<double>(args.beta1), args.step);
-  double correction2 = 1.0 - std::pow(static_cast<double>(args.beta2), args.step);
+  double factor1 = 1.0 / (1.0 - std::pow(static_cast<double>(args.beta1), args.step));
+  double factor2 = 1.0 / std::sqrt(1.0 - std::pow(static_cast<double>(args.beta2), args.step));
+  if (control.size() == kControlSize) {
+    factor1 = control[kControlCorrection1];
+    factor2 = control[kControlCorrection2];
+  }
   for (int64_t i = 0; i < master.size(); ++i) {
     double g = grad[i] * control[0];
     double new_m = args.beta1 * m[i] + (1.0 - args.beta1) * g;
     double new_v = args.beta2 * v[i] + (1.0 - args.beta2) * g * g;
-    double update = (new_m / correction1) / (std::sqrt(new_v / correction2) + args.eps);
+    double update = new_m * factor1 / (std::sqrt(new_v) * factor2 + args.eps);
     master.set(i, master[i] - args.lr * (update + args.weight_decay * master[i]));
     uint32_t bits = rounds_m || rounds_v ? rng.bits(static_cast<uint64_t>(i)) : 0;
     m.set(i, rounds_m ? round_stochastic(static_cast<float>(new_m), bits >> 16) : new_m);
@@ -49,6 +53,40 @@ void sgd(Stream&, const SgdArgs& args) {
     master.set(i, master[i] - args.lr * step);
     if (copy) copy.set(i, master[i]);
   }
+}
+
+void muon_momentum(Stream&, const MuonMomentumArgs& args) {
+  FloatView grad(args.grad), momentum(args.momentum), direction(args.direction), control(args.control);
+  if (control[1] == 0) return;
+  base::CounterRng rng = rng_of(args.key);
+  const bool rounds = args.momentum.dtype() == base::DType::bf16;
+  for (int64_t i = 0; i < grad.size(); ++i) {
+    double g = grad[i] * control[0], b = args.mu * momentum[i] + (1.0 - args.mu) * g;
+    direction.set(i, (1.0 - args.mu) * g + args.mu * b);
+    momentum.set(i, rounds ? round_stochastic(static_cast<float>(b), rng.bits(static_cast<uint64_t>(i)) >> 16) : b);
+  }
+}
+
+void normalize(Stream&, const NormalizeArgs& args) {
+  FloatView x(args.x);
+  const int64_t columns = args.x.size(-1);
+  for (int64_t r = 0; r < args.x.rows(); ++r) {
+    double squares = 0;
+    for (int64_t c = r * columns; c < (r + 1) * columns; ++c) squares += x[c] * x[c];
+    const double factor = 1.0 / (std::sqrt(squares) + static_cast<double>(args.eps));
+    for (int64_t c = r * columns; c < (r + 1) * columns; ++c) x.set(c, x[c] * factor);
+  }
+}
+
+void sum(Stream&, const SumArgs& args) {
+  double total = 0;
+  for (int64_t i = 0; i < args.x.num_elements(); ++i) total += static_cast<double>(args.x.data<float>()[i]);
+  args.total.data<float>()[0] = static_cast<float>(total);
+}
+
+void step_control(Stream&, const StepControlArgs& args) {
+  decide_step(args.rule, args.loss_sum.data<float>()[0] * args.loss_factor, args.norm_squared.data<float>()[0],
+              args.state.data<float>(), args.control.data<float>(), args.record.data<float>());
 }
 
 void sum_squares(Stream&, const SumSquaresArgs& args) {

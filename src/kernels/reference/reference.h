@@ -33,11 +33,15 @@ void expert_combine(Stream&, const ExpertCombineArgs&);
 void expert_combine_backward(Stream&, const ExpertCombineBackwardArgs&);
 void adamw(Stream&, const AdamwArgs&);
 void sgd(Stream&, const SgdArgs&);
+void muon_momentum(Stream&, const MuonMomentumArgs&);
+void normalize(Stream&, const NormalizeArgs&);
+void sum(Stream&, const SumArgs&);
 void sum_squares(Stream&, const SumSquaresArgs&);
 void clip_control(Stream&, const ClipControlArgs&);
 void fp8_quantize(Stream&, const Fp8QuantizeArgs&);
 void fp8_swiglu_forward(Stream&, const Fp8SwigluForwardArgs&);
 void fp8_swiglu_backward(Stream&, const Fp8SwigluBackwardArgs&);
 void fp8_rescale(Stream&, const Fp8RescaleArgs&);
+void step_control(Stream&, const StepControlArgs&);
 
 }  // namespace sinter::kernels::reference

@@ -33,12 +33,16 @@ const KernelTable* reference_table() {
       .expert_combine_backward = reference::expert_combine_backward,
       .adamw = reference::adamw,
       .sgd = reference::sgd,
+      .muon_momentum = reference::muon_momentum,
+      .normalize = reference::normalize,
+      .sum = reference::sum,
       .sum_squares = reference::sum_squares,
       .clip_control = reference::clip_control,
       .fp8_quantize = reference::fp8_quantize,
       .fp8_swiglu_forward = reference::fp8_swiglu_forward,
       .fp8_swiglu_backward = reference::fp8_swiglu_backward,
       .fp8_rescale = reference::fp8_rescale,
+      .step_control = reference::step_control,
   };
   return &kTable;
 }
