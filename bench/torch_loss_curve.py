@@ -2,10 +2,11 @@
 """Trains GPT-2 with PyTorch from a Hugging Face folder on batches that `sinter data batches` wrote, with AdamW, clipping and the
 schedule of a sinter recipe, and prints one JSON line per step: {"step", "loss", "grad_norm"}.
 
-Usage: torch_loss_curve.py MODEL_FOLDER BATCHES.safetensors RECIPE.toml OUT.jsonl [--validation FILE] [--compile] [--steps N]
+Usage: torch_loss_curve.py MODEL_FOLDER BATCHES.safetensors RECIPE.toml OUT.jsonl [--validation FILE] [--compile]
+       [--device cpu] [--steps N]
 
-The recipe is the one that `sinter train --print-recipe` prints, so every key is there. bf16 autocast over fp32 weights, SDPA,
-fused AdamW: what a PyTorch user would write."""
+The recipe is the one that `sinter train --print-recipe` prints, so every key is there. fp32 weights, bf16 autocast where the
+recipe says bf16, SDPA, fused AdamW: what a PyTorch user would write."""
 import argparse
 import json
 import math
@@ -108,6 +109,7 @@ def main():
         parser.add_argument(name)
     parser.add_argument("--validation")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--device", default="cuda")
     parser.add_argument("--steps", type=int, default=0, help="stop early; the schedule stays the recipe's")
     args = parser.parse_args()
 
@@ -116,10 +118,12 @@ def main():
         recipe = tomllib.load(file)
     with open(args.model + "/config.json") as file:
         config = json.load(file)
-    model = Gpt2(config).cuda()
+    device = args.device
+    model = Gpt2(config).to(device)
     model.load(read_safetensors(args.model + "/model.safetensors"))
     T = recipe["data"]["sequence_length"]
     batches = read_safetensors(args.batches)
+    is_bf16 = recipe["train"]["precision"] == "bf16"
     per_step = recipe["train"]["batch_tokens"] // (recipe["train"]["micro_batch"] * T)
     steps = recipe["train"]["steps"]
 
@@ -129,19 +133,19 @@ def main():
     others = [p for p in model.parameters() if p.dim() <= 1]
     optimizer = torch.optim.AdamW([{"params": decays, "weight_decay": options["weight_decay"]},
                                    {"params": others, "weight_decay": 0.0}], lr=options["lr"],
-                                  betas=(options["beta1"], options["beta2"]), eps=options["eps"], fused=True)
+                                  betas=(options["beta1"], options["beta2"]), eps=options["eps"], fused=device == "cuda")
     run = torch.compile(model) if args.compile else model
 
     def loss_of(tokens, targets):
-        tokens, targets = (t.view(-1, T).long().cuda(non_blocking=True) for t in (tokens, targets))
-        with torch.autocast("cuda", torch.bfloat16):
+        tokens, targets = (t.view(-1, T).long().to(device, non_blocking=True) for t in (tokens, targets))
+        with torch.autocast(device, torch.bfloat16, enabled=is_bf16):
             return run(tokens, targets)
 
     records, begin = [], time.time()
     for step in range(min(args.steps or steps, steps)):
         rows = range(step * per_step, (step + 1) * per_step)
         count = max(sum(int((batches["targets"][i] >= 0).sum()) for i in rows), 1)
-        total = torch.zeros((), device="cuda")
+        total = torch.zeros((), device=device)
         for i in rows:
             loss = loss_of(batches["tokens"][i], batches["targets"][i]) / count
             loss.backward()
@@ -152,7 +156,8 @@ def main():
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         records.append((step + 1, total, norm))
-    torch.cuda.synchronize()
+    if device == "cuda":
+        torch.cuda.synchronize()
     seconds = time.time() - begin
     with open(args.out, "w") as out:
         for step, loss, norm in records:
