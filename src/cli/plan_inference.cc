@@ -43,8 +43,10 @@ Setting make_setting(const InferenceOptions& o) {
   s.weights = plan::parse_weight_format(o.weights);
   s.model = plan::make_inference_model(s.spec, s.weights, plan::parse_format(o.kv));
   s.typical = plan::typical_efficiency(s.weights);
+  // A bandwidth told by the user is that of the whole step.
   if (o.mbu != 0) s.typical.bandwidth = o.mbu;
   if (o.achieved != 0) s.typical.bandwidth = o.achieved * 1e9 / s.cluster.device.bandwidth;
+  if (o.mbu != 0 || o.achieved != 0) s.typical.layer_seconds = 0;
   if (o.mfu != 0) s.typical.compute = o.mfu;
   auto share = [](double value, const char* flag) {
     if (!(value > 0 && value <= 1))
@@ -150,8 +152,8 @@ void print_choices(const Setting& s, const InferenceOptions& o, const std::vecto
 }
 
 void print_formats(const InferenceOptions& o, const Setting& s, int tp, json& out) {
-  base::Table table(
-      {"weights", "bytes/weight", "stored", "fits", "critical batch", "tok/s alone (bound)", "tok/s alone", "MBU"});
+  base::Table table({"weights", "bytes/weight", "stored", "fits", "critical batch", "tok/s alone (bound)",
+                     "tok/s alone", "GB/s", "MBU", "MBU (measured)"});
   out["formats"] = json::array();
   for (const char* name : {"fp32", "bf16", "fp8", "int8", "q4_k", "int4-g32", "int4-g128"}) {
     plan::WeightFormat w = plan::parse_weight_format(name);
@@ -165,7 +167,9 @@ void print_formats(const InferenceOptions& o, const Setting& s, int tp, json& ou
                    capacity.fits ? "yes" : "no", fmt::format("{:.0f}", critical),
                    fmt::format("{:.1f}", bound.tokens_per_s),
                    capacity.fits ? fmt::format("{:.1f}", expected.tokens_per_s) : "-",
-                   fmt::format("{:.0f} %", 100 * expected.mbu_theoretical)});
+                   fmt::format("{:.0f}", expected.mbu_theoretical * s.cluster.device.bandwidth / 1e9),
+                   fmt::format("{:.1f} %", 100 * expected.mbu_theoretical),
+                   expected.mbu_measured > 0 ? fmt::format("{:.1f} %", 100 * expected.mbu_measured) : "-"});
     out["formats"].push_back({{"weights", name},
                               {"bytes_per_weight", w.bytes_per_weight},
                               {"stored_bytes", m.stored_bytes},
@@ -173,9 +177,27 @@ void print_formats(const InferenceOptions& o, const Setting& s, int tp, json& ou
                               {"critical_batch", critical},
                               {"tokens_per_s_bound", bound.tokens_per_s},
                               {"tokens_per_s_expected", expected.tokens_per_s},
-                              {"mbu", expected.mbu_theoretical}});
+                              {"mbu", expected.mbu_theoretical},
+                              {"mbu_measured", expected.mbu_measured}});
   }
   if (!o.json) fmt::print("\nWeight formats at tp {}, one sequence\n{}", tp, table.to_string());
+}
+
+// Published GB/s come in two conventions; the tokens/s that follow from each.
+void print_at_bandwidth(const InferenceOptions& o, const Setting& s, json& out) {
+  const int tp = std::max(1, o.tp);
+  plan::AtBandwidth rate = plan::decode_at(s.model, o.achieved * 1e9, tp, s.context);
+  out["at_bandwidth"] = {
+      {"gb_s", o.achieved}, {"tokens_per_s_by_read", rate.by_read}, {"tokens_per_s_by_stored", rate.by_stored}};
+  if (o.json) return;
+  fmt::print(
+      "\nOne sequence at {:g} GB/s per device: {:.1f} tokens/s by the bytes a step reads ({:.3f} GB of weights, {:.3f} "
+      "GB "
+      "of cache);\n{:.1f} where the figure counts all {:.3f} GB stored and no cache, as gpt-fast's table does for "
+      "packed "
+      "weights.\n",
+      o.achieved, rate.by_read, s.model.read_bytes(1) / 1e9, s.model.kv_bytes(s.context) / 1e9, rate.by_stored,
+      s.model.stored_bytes / 1e9);
 }
 
 std::vector<ExplainedLine> explain(const InferenceOptions& o, const Setting& s, const Choice& c) {
@@ -191,9 +213,18 @@ std::vector<ExplainedLine> explain(const InferenceOptions& o, const Setting& s, 
       {"decode bound, one sequence", "tp x bandwidth / (weights read + KV of the context)",
        fmt::format("{} x {:.4g} / ({:.5g} + {:.4g})", c.tp, d.bandwidth, c.bound.weight_bytes, c.bound.kv_bytes),
        fmt::format("{:.1f} tokens/s", c.bound.tokens_per_s)},
-      {"decode expected", "bound x share of bandwidth reached, plus 2 all-reduces per layer",
-       fmt::format("{:.1f} x {:.3f}", c.bound.tokens_per_s, s.typical.bandwidth),
+      {"decode expected", "1 / (bytes / (tp x share x bandwidth) + layers x (time beside bytes + 2 all-reduces))",
+       fmt::format("1 / ({:.5g} / ({} x {:.4f} x {:.4g}) + {} x {:.3g} + {:.3g})",
+                   c.typical.weight_bytes + c.typical.kv_bytes, c.tp, s.typical.bandwidth, d.bandwidth,
+                   s.spec.num_layers, s.typical.layer_seconds, c.typical.communication_s),
        fmt::format("{:.1f} tokens/s", c.typical.tokens_per_s)},
+      {"MBU", "bytes per token x tokens/s / (tp x bandwidth of the table)",
+       fmt::format("{:.5g} x {:.1f} / ({} x {:.4g})", c.typical.weight_bytes + c.typical.kv_bytes,
+                   c.typical.tokens_per_s, c.tp, d.bandwidth),
+       fmt::format("{:.1f} %", 100 * c.typical.mbu_theoretical)},
+      {"MBU against the measured bandwidth", "the same over the best bandwidth measured",
+       d.measured_read_bandwidth > 0 ? fmt::format("{:.4g} bytes/s", d.measured_read_bandwidth) : "not measured",
+       d.measured_read_bandwidth > 0 ? fmt::format("{:.1f} %", 100 * c.typical.mbu_measured) : "-"},
       {"prefill bound", "(2 N s + 2 L A s^2 + 2 V C) / (tp x peak)",
        fmt::format("{:.4g} / ({} x {:.4g})", c.prefill_bound.flops, c.tp, d.compute_rate(s.weights.compute)),
        base::format_duration(c.prefill_bound.seconds)},
@@ -244,11 +275,13 @@ void run_inference(const InferenceOptions& o) {
       fmt::print("No width fits: take a device with more memory, more devices, or fewer bits per weight (below).\n");
     } else {
       fmt::print(
-          "Cheapest per token: tp {}. 'Bound' is the whole bandwidth; the other figures assume {:.0f} % of it and "
-          "{:.0f} % of the peak.\n",
-          cheapest->tp, 100 * s.typical.bandwidth, 100 * s.typical.compute);
+          "Cheapest per token: tp {}. 'Bound' is the whole bandwidth; the other figures assume {:.0f} % of it, {:.0f} "
+          "us "
+          "per layer beside the bytes and {:.0f} % of the peak.\n",
+          cheapest->tp, 100 * s.typical.bandwidth, 1e6 * s.typical.layer_seconds, 100 * s.typical.compute);
     }
   }
+  if (o.achieved != 0) print_at_bandwidth(o, s, out);
   print_formats(o, s, o.tp != 0 ? o.tp : first ? first->tp : choices.back().tp, out);
   if (o.json) return print_json(out);
   if (o.explain && cheapest) print_explanation(explain(o, s, *cheapest));

@@ -15,6 +15,7 @@ struct WeightFormat {
   Format compute =
       Format::bf16;  // format the products run in: 8 bits and fewer widen to bf16 when only weights are packed
   double bytes_per_weight = 2;
+  double bytes_per_row = 0;  // a 16-bit scale per output channel where weights have one
 };
 // "bf16", "fp8", "int8", "int4-g32" (4 bits, 16-bit scale and zero per 32), "int4-g128", "q8_0", "q4_k", ...
 WeightFormat parse_weight_format(const std::string& text);
@@ -40,18 +41,20 @@ struct InferenceModel {
 };
 InferenceModel make_inference_model(const spec::ModelSpec& spec, const WeightFormat& weights, Format kv);
 
-// Shares of the limits reached; 1 = the bound itself.
+// Shares of the limits reached; the defaults are the bound itself.
 struct InferenceEfficiency {
-  double bandwidth = 1;        // of the device's memory bandwidth
+  double bandwidth = 1;        // of the device's memory bandwidth, while weights and cache stream
   double compute = 1;          // of the peak
   bool count_latency = false;  // all-reduce latency under tensor parallelism
+  double layer_seconds = 0;    // of every layer beside its bytes: attention, norms, launches, ramps of the products
 };
-// What open engines reach: 70 / 55 / 45 % of the bandwidth with 16 / 8 / 4-bit weights, 60 % of the peak.
+// What a compiled engine reaches on an A100 with weights of this width (see inference.cc for the rows it was fitted
+// to).
 InferenceEfficiency typical_efficiency(const WeightFormat& weights);
 
 struct Decode {
   double weight_bytes = 0, kv_bytes = 0;  // per step, all devices
-  double memory_s = 0, compute_s = 0, communication_s = 0, step_s = 0;
+  double memory_s = 0, compute_s = 0, communication_s = 0, layers_s = 0, step_s = 0;
   double tokens_per_s = 0;     // of the whole batch
   double mbu_theoretical = 0;  // bytes / (time * bandwidth of the table)
   double mbu_measured = 0;     // against Device::measured_read_bandwidth; 0 = not measured
@@ -59,6 +62,13 @@ struct Decode {
 };
 Decode decode_step(const InferenceModel& model, const Device& device, const WeightFormat& weights, int tp, double batch,
                    double context, const InferenceEfficiency& efficiency);
+
+// Tokens per second of one sequence at a published bandwidth, under the two ways such figures are counted: by the bytes
+// a step reads, or by all stored bytes (the embedding table among them, no cache), as gpt-fast's table did.
+struct AtBandwidth {
+  double by_read = 0, by_stored = 0;
+};
+AtBandwidth decode_at(const InferenceModel& model, double bytes_per_second, int tp, double context);
 
 struct Prefill {
   double flops = 0, seconds = 0, tokens_per_s = 0;

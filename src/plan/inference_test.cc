@@ -22,29 +22,66 @@ Decode decode(const char* model, const char* device, const char* weights, double
   return decode_step(m, hardware().device(device), format, tp, batch, context, efficiency);
 }
 
-TEST(Inference, Llama7bDecodesAtThePublishedBandwidths) {
-  // gpt-fast, batch 1, 200 tokens: tokens/s at the bandwidth it reports. Ours counts every linear layer packed; the
-  // source's own bytes per token are 2 % and 4 % above that for int8 and int4.
-  struct Row {
-    const char* weights;
-    double bandwidth, tokens_per_s, tolerance;
-  };
-  for (Row row :
-       {Row{"bf16", 1397.31e9, 104.9, 0.001}, {"int8", 1069.2e9, 155.58, 0.025}, {"int4-g32", 862.69e9, 196.8, 0.04}}) {
-    Decode d = decode("llama-2-7b", "A100-80GB", row.weights, 200, {row.bandwidth / 2039e9, 1});
-    EXPECT_NEAR(d.tokens_per_s / row.tokens_per_s, 1, row.tolerance) << row.weights;
-    EXPECT_NEAR(d.mbu_theoretical, row.bandwidth / 2039e9, 1e-9);
+// gpt-fast's table: A100-80GB, one sequence, 5 tokens of prompt, 200 generated, a cache of 208 positions read whole.
+constexpr double kGptFastCache = 208;
+struct GptFastRow {
+  const char *model, *weights;
+  int tp;
+  double tokens_per_s;
+};
+
+TEST(Inference, Llama7bDecodesAtThePublishedRates) {
+  for (GptFastRow row : {GptFastRow{"llama-2-7b", "bf16", 1, 104.9},
+                         {"llama-2-7b", "int8", 1, 155.58},
+                         {"llama-2-7b", "int4-g32", 1, 196.8}}) {
+    InferenceEfficiency typical = typical_efficiency(parse_weight_format(row.weights));
+    Decode d = decode(row.model, "A100-80GB", row.weights, kGptFastCache, typical);
+    EXPECT_NEAR(d.tokens_per_s / row.tokens_per_s, 1, 0.001) << row.weights;
   }
 }
 
+// What the shares and the layer time were not fitted to row by row: other models, more devices.
+TEST(Inference, GptFastsOtherRowsAreWithinFivePercentOnAverage) {
+  const GptFastRow rows[] = {
+      {"llama-2-70b", "int8", 1, 19.13},   {"llama-2-70b", "int4-g32", 1, 25.25}, {"llama-3.1-8b", "bf16", 1, 93.89},
+      {"llama-3.1-8b", "int8", 1, 137.64}, {"llama-2-7b", "bf16", 2, 168.84},     {"llama-2-7b", "bf16", 4, 254.02},
+      {"llama-2-7b", "bf16", 8, 328.43},   {"llama-2-70b", "bf16", 2, 21.32},     {"llama-2-70b", "bf16", 4, 38.01},
+      {"llama-2-70b", "bf16", 8, 62.5},    {"llama-3.1-8b", "bf16", 2, 149.1},    {"llama-3.1-8b", "bf16", 4, 217.21},
+      {"llama-2-70b", "int8", 8, 80.44},   {"llama-2-70b", "int4-g32", 8, 90.77}, {"mixtral-8x7b", "int8", 1, 97.92},
+      {"mixtral-8x7b", "int8", 8, 279.35}, {"mixtral-8x7b", "bf16", 4, 155.35},   {"llama-3.1-70b", "bf16", 4, 37.45}};
+  double sum = 0;
+  for (const GptFastRow& row : rows) {
+    InferenceEfficiency typical = typical_efficiency(parse_weight_format(row.weights));
+    double rate = decode(row.model, "A100-80GB", row.weights, kGptFastCache, typical, row.tp).tokens_per_s;
+    EXPECT_NEAR(rate / row.tokens_per_s, 1, 0.15) << row.model << " " << row.weights << " tp " << row.tp;
+    sum += std::abs(rate / row.tokens_per_s - 1);
+  }
+  EXPECT_LE(sum / std::size(rows), 0.05);
+}
+
+// The same table's GB/s beside its tokens/s. bf16 follows from the bytes a step reads; the int8 and int4 rows count
+// every stored byte, with the embedding table in bf16 (and int4's two figures are of different runs, 0.2 % apart).
+TEST(Inference, PublishedBandwidthsFollowUnderTheirOwnConvention) {
+  auto at = [](const char* weights, double gigabytes) {
+    InferenceModel m =
+        make_inference_model(resolve_model("llama-2-7b").spec, parse_weight_format(weights), Format::bf16);
+    return decode_at(m, gigabytes * 1e9, 1, kGptFastCache);
+  };
+  EXPECT_NEAR(at("bf16", 1397.31).by_read, 104.9, 0.05);
+  EXPECT_NEAR(at("int8", 1069.20).by_stored, 155.58, 0.05);
+  EXPECT_NEAR(at("int4-g32", 862.69).by_stored, 196.80, 0.4);
+}
+
 TEST(Inference, MbuIsToldAgainstBothBandwidths) {
-  Device device = hardware().device("A100-80GB");
-  device.measured_read_bandwidth = 1700e9;
+  const Device& device = hardware().device("A100-80GB");
+  ASSERT_EQ(device.measured_read_bandwidth, 1700e9);
   WeightFormat bf16 = parse_weight_format("bf16");
   InferenceModel m = make_inference_model(resolve_model("llama-2-7b").spec, bf16, Format::bf16);
-  Decode d = decode_step(m, device, bf16, 1, 1, 200, {1397.31e9 / 2039e9, 1});
-  EXPECT_NEAR(d.mbu_theoretical, 0.685, 0.001);
-  EXPECT_NEAR(d.mbu_measured, 1397.31 / 1700, 0.001);
+  for (const InferenceEfficiency& e : {InferenceEfficiency{1397.31e9 / 2039e9, 1}, typical_efficiency(bf16)}) {
+    Decode d = decode_step(m, device, bf16, 1, 1, kGptFastCache, e);
+    EXPECT_NEAR(d.mbu_theoretical, 1397.31 / 2039, 0.001);
+    EXPECT_NEAR(d.mbu_measured, 1397.31 / 1700, 0.001);
+  }
 }
 
 TEST(Inference, SeventyBillionInBf16DoesNotFitOneA100) {
@@ -106,14 +143,6 @@ TEST(Inference, LargeBatchesTouchMoreExperts) {
   EXPECT_NEAR(m.read_bytes(1), m.dense_read_bytes + m.expert_bytes * 2 / 8, 1);
   EXPECT_NEAR(m.read_bytes(2), m.dense_read_bytes + m.expert_bytes * (1 - 0.75 * 0.75), 1);
   EXPECT_NEAR(m.read_bytes(1000), m.dense_read_bytes + m.expert_bytes, 1);
-}
-
-TEST(Inference, TensorParallelDecodeNearThePublishedRates) {
-  // gpt-fast, A100, bf16: what 2, 4 and 8 devices reached, with the share of the bandwidth one device reached.
-  for (auto [tp, rate] : {std::pair{2, 168.84}, {4, 254.02}}) {
-    EXPECT_NEAR(decode("llama-2-7b", "A100-80GB", "bf16", 100, {0.685, 1, true}, tp).tokens_per_s / rate, 1, 0.05)
-        << tp;
-  }
 }
 
 TEST(Inference, CapacityFillsTheRoomTheWeightsLeave) {
