@@ -120,16 +120,31 @@ double attention_seconds(const TrainStepCase& c) {
          });
 }
 
-double measure_parts(const TrainStepCase& c) {
+// Cross entropy with its gradient over one chunk of the logits.
+double loss_seconds(const TrainStepCase& c, int64_t rows) {
+  core::DeviceRuntime& device = core::runtime(c.device);
+  const kernels::KernelTable& kernels = kernels::kernels_for(c.device);
+  Tensor logits = random_tensor(device, {rows, c.model.vocab_size}, c.compute);
+  Tensor losses(device.allocator(), {rows}, DType::f32);
+  Tensor targets = core::make_tensor<int32_t>(device.allocator(), {rows}, std::vector<int32_t>(static_cast<size_t>(rows), 1));
+  Tensor scale = core::make_tensor<float>(device.allocator(), {1}, {1e-6f});
+  kernels::CrossEntropyArgs args{logits, targets, losses, scale, true};
+  return seconds_of(device, [&] { kernels.cross_entropy(device.stream(), args); });
+}
+
+void measure_parts(const TrainStepCase& c, TrainStepRate& rate) {
   const spec::ModelSpec& s = c.model;
   const int64_t T = c.batch * c.sequence, rows = std::min(T, ops::loss_chunk_rows(s.vocab_size, c.compute));
+  const double passes = static_cast<double>(c.accumulation), layers = passes * static_cast<double>(s.num_layers),
+               chunks = passes * static_cast<double>(T) / static_cast<double>(rows);
   auto linear = [&](int64_t N, int64_t K) {
     return c.fp8 ? fp8_linear_seconds(c, T, N, K) : linear_seconds(c, T, N, K);
   };
   double layer = linear(s.qkv_width(), s.hidden) + linear(s.hidden, s.q_width()) +
-                 linear(s.gated_mlp ? 2 * s.ffn : s.ffn, s.hidden) + linear(s.hidden, s.ffn) + attention_seconds(c);
-  double head = linear_seconds(c, rows, s.vocab_size, s.hidden) * static_cast<double>(T) / static_cast<double>(rows);
-  return static_cast<double>(c.accumulation) * (static_cast<double>(s.num_layers) * layer + head);
+                 linear(s.gated_mlp ? 2 * s.ffn : s.ffn, s.hidden) + linear(s.hidden, s.ffn);
+  rate.matmul_seconds = layers * layer + chunks * linear_seconds(c, rows, s.vocab_size, s.hidden);
+  rate.attention_seconds = layers * attention_seconds(c);
+  rate.loss_seconds = chunks * loss_seconds(c, rows);
 }
 
 spec::ModelSpec gpt2_spec(int64_t layers, int64_t hidden, int64_t heads) {
@@ -169,7 +184,7 @@ spec::ModelSpec llama_1b_spec() {
 
 TrainStepRate measure_train_step(const TrainStepCase& c, double seconds) {
   TrainStepRate rate;
-  rate.parts_seconds = measure_parts(c);
+  measure_parts(c, rate);
   core::DeviceRuntime& device = core::runtime(c.device);
   core::Allocator& memory = device.allocator();
   const size_t before = memory.stats().current_bytes;
@@ -194,17 +209,20 @@ TrainStepRate measure_train_step(const TrainStepCase& c, double seconds) {
   for (int64_t i = 0; i < c.accumulation; ++i) batches.push_back(random_batch(c, static_cast<uint64_t>(i)));
   const kernels::KernelTable& kernels = kernels::kernels_for(c.device);
   Tensor squares(memory, {1}, DType::f32), control(memory, {2}, DType::f32), norm(memory, {1}, DType::f32);
-  int64_t step = 0;
-  std::vector<double> times;
-  for (double begin = now_seconds(); times.size() < 5 || now_seconds() - begin < seconds;) {
-    const double start = now_seconds();
-    rate.loss = runner.run(batches, step++).loss;
+  auto update = [&] {
     kernels.fill(device.stream(), squares, 0.0f);
     kernels.sum_squares(device.stream(), {.x = store.grad(), .total = squares});
     kernels.clip_control(device.stream(),
                          {.norm_squared = squares, .max_norm = 1.0f, .grad_scale = 1.0f, .control = control, .norm = norm});
     optimizer.update(control, 1.0);
     device.synchronize(device.stream());
+  };
+  int64_t step = 0;
+  std::vector<double> times;
+  for (double begin = now_seconds(); times.size() < 5 || now_seconds() - begin < seconds;) {
+    const double start = now_seconds();
+    rate.loss = runner.run(batches, step++).loss;
+    update();
     times.push_back(now_seconds() - start);
   }
   times.erase(times.begin(), times.begin() + 2);  // the first steps choose algorithms
@@ -216,6 +234,7 @@ TrainStepRate measure_train_step(const TrainStepCase& c, double seconds) {
   rate.tokens_per_second = static_cast<double>(c.batch * c.sequence * c.accumulation) / rate.step_seconds;
   rate.flops_per_second = flops * rate.tokens_per_second;
   rate.peak_bytes = memory.stats().peak_bytes - before;
+  rate.optimizer_seconds = best_seconds(0.05, update);
   return rate;
 }
 
@@ -245,7 +264,7 @@ Report bench_gpu_train_step(const Options& options) {
       c.fp8 = precision == "fp8";
       TrainStepRate rate = measure_train_step(c, std::max(options.case_seconds, 4.0));
       report.rows.push_back({c.name, precision, rate.step_seconds * 1e3, rate.tokens_per_second,
-                             rate.flops_per_second / 1e12, 100 * rate.parts_seconds / rate.step_seconds, rate.loss,
+                             rate.flops_per_second / 1e12, 100 * rate.parts_seconds() / rate.step_seconds, rate.loss,
                              double(rate.planned_bytes) / (1 << 30), double(rate.peak_bytes) / (1 << 30)});
     }
   }

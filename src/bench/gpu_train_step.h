@@ -18,7 +18,9 @@ struct TrainStepCase {
 
 struct TrainStepRate {
   double step_seconds = 0, tokens_per_second = 0, flops_per_second = 0;
-  double parts_seconds = 0;  // matrix products, head and attention of the step, each measured alone
+  // Of the step, each measured alone: matrix products with the head's, attention, loss, clipping and AdamW.
+  double matmul_seconds = 0, attention_seconds = 0, loss_seconds = 0, optimizer_seconds = 0;
+  double parts_seconds() const { return matmul_seconds + attention_seconds; }
   double loss = 0;
   size_t planned_bytes = 0;  // weights, gradients, optimizer and the arena, before anything is allocated
   size_t peak_bytes = 0;     // the allocator's high-water mark

@@ -1,17 +1,30 @@
 // `sinter plan --measure`: this machine as a device of the planner's hardware table, by short benchmarks.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "bench/report.h"
+#include "core/device.h"
+#include "plan/calibrate.h"
 #include "plan/hardware.h"
 
 namespace sinter::bench {
 
-struct MeasuredDevice {
-  plan::Device device;
-  Report report;  // a training step that was not fitted to: measured beside predicted
+// A training step to run: `micro_batches` of `sequences` x `length` tokens.
+struct StepCase {
+  std::string name;
+  spec::ModelSpec model;
+  int64_t sequences = 1, length = 128, micro_batches = 1;
 };
-// Ceilings, then training steps of two small models in fp32 and bf16. Takes 20 to 60 seconds.
-MeasuredDevice measure_device(const std::string& name, const Options& options);
+// What the constants are fitted to, and larger steps of other models that they are then held against.
+std::vector<StepCase> fitted_cases(core::Device device);
+std::vector<StepCase> checked_cases(core::Device device);
+
+// Ceilings, then the fitted steps in fp32 and bf16 (a GPU: bf16). The best of several runs counts; 20 to 60 seconds.
+plan::Device measure_device(const std::string& name, core::Device device, const Options& options);
+
+// The checked steps in the formats `measured` has constants for: time measured beside predicted, and on a GPU memory by
+// the formulas beside the trainer's own plan and the allocator's high-water mark.
+Report check_measured_device(const plan::Device& measured, core::Device device, const Options& options);
 
 }  // namespace sinter::bench

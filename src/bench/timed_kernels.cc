@@ -9,8 +9,12 @@ namespace {
 
 using kernels::KernelTable;
 
-std::vector<KernelTime>& times() {
-  static std::vector<KernelTime> list;
+std::vector<std::string>& names() {
+  static std::vector<std::string> list;
+  return list;
+}
+std::vector<KernelCall>& calls() {
+  static std::vector<KernelCall> list;
   return list;
 }
 
@@ -23,9 +27,7 @@ struct Timed {
   static void call(Args... args) {
     double start = now_seconds();
     (kernels::kernels_for({}).*kMember)(args...);
-    KernelTime& time = times()[index];
-    time.seconds += now_seconds() - start;
-    ++time.calls;
+    calls().push_back({index, now_seconds() - start});
   }
   template <class... Args>
   static void put(void (*&entry)(Args...)) {
@@ -35,8 +37,8 @@ struct Timed {
 
 template <auto kMember>
 void put_clock(KernelTable& table, const char* name) {
-  Timed<kMember>::index = times().size();
-  times().push_back({name});
+  Timed<kMember>::index = names().size();
+  names().push_back(name);
   Timed<kMember>::put(table.*kMember);
 }
 
@@ -87,17 +89,21 @@ const KernelTable& timed_kernels() {
   return table;
 }
 
-std::vector<KernelTime> kernel_times() {
-  std::vector<KernelTime> list;
-  for (const KernelTime& time : times()) {
-    if (time.calls > 0) list.push_back(time);
+const std::vector<KernelCall>& kernel_calls() { return calls(); }
+
+std::vector<KernelClock> kernel_times(const std::vector<KernelCall>& list) {
+  std::vector<KernelClock> clocks(names().size());
+  for (const KernelCall& call : list) {
+    KernelClock& clock = clocks[call.entry];
+    clock.name = names()[call.entry];
+    clock.seconds += call.seconds;
+    ++clock.calls;
   }
-  std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
-  return list;
+  std::erase_if(clocks, [](const KernelClock& clock) { return clock.calls == 0; });
+  std::sort(clocks.begin(), clocks.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+  return clocks;
 }
 
-void reset_kernel_times() {
-  for (KernelTime& time : times()) time.seconds = 0, time.calls = 0;
-}
+void reset_kernel_times() { calls().clear(); }
 
 }  // namespace sinter::bench

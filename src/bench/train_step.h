@@ -7,15 +7,21 @@
 
 namespace sinter::bench {
 
-// The best of the steps run, and where its time went (seconds).
+// A step and where its time went (seconds).
 struct StepSample {
   double tokens = 0, seconds = 0;
   double matmul = 0, attention = 0, loss = 0, optimizer = 0;
   double other() const { return seconds - matmul - attention - loss - optimizer; }
 };
-// Steps (one micro-batch, AdamW, clipping) of `sequences` x `length` random tokens for about `seconds` of time.
-StepSample sample_train_step(const spec::ModelSpec& spec, base::DType dtype, int64_t sequences, int64_t length,
-                             double seconds);
+// The best of the steps run; and the step that the best run of every single kernel call would make, which is what a
+// machine takes when nothing else disturbs it.
+struct StepSamples {
+  StepSample best, undisturbed;
+};
+// Steps (one micro-batch, AdamW, clipping) of `sequences` x `length` random tokens for about `seconds` of time, at
+// least `least` of them after the first.
+StepSamples sample_train_step(const spec::ModelSpec& spec, base::DType dtype, int64_t sequences, int64_t length,
+                              double seconds, int least = 2);
 
 Report bench_train_step(const Options&);
 

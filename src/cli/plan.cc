@@ -5,14 +5,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "bench/measure_device.h"
 #include "cli/plan_report.h"
 #include "cli/plan_verbs.h"
 #include "cli/verbs.h"
@@ -32,7 +30,7 @@ struct PlanOptions {
   plan::LayoutWish wish;
   int64_t seq_len = 0, batch = 0;
   double pue = 1;
-  std::string measured_name = "this-machine";
+  MeasureOptions measuring;
   bool json = false, explain = false, measure = false;
 };
 
@@ -144,38 +142,6 @@ void run_plan(const PlanOptions& o) {
   if (o.explain) print_explanation(why);
 }
 
-// Benchmarks this machine and adds it to the user's hardware file, where load_hardware finds it.
-void run_measure(const PlanOptions& o) {
-  const std::string path = o.cluster.hardware.empty() ? plan::user_hardware_path() : o.cluster.hardware;
-  std::string before;
-  plan::HardwareTable own;
-  if (std::filesystem::exists(path)) {
-    before = base::read_file(path);
-    own.add_toml(before, path);
-  }
-  if (!o.json) fmt::print("Measuring this machine; this takes a minute or two.\n");
-  bench::MeasuredDevice measured = bench::measure_device(o.measured_name, {});
-  const auto same = [&](const plan::Device& d) { return d.name == o.measured_name; };
-  std::string text = before;
-  if (std::any_of(own.devices.begin(), own.devices.end(), same)) {  // replace it: write the file's entries anew
-    std::erase_if(own.devices, same);
-    text.clear();
-    for (const plan::Device& d : own.devices) text += plan::device_toml(d) + "\n";
-    if (!own.networks.empty())
-      base::fail("'{}' has networks and a device '{}' already; remove that device, or choose another --name", path,
-                 o.measured_name);
-  }
-  if (!text.empty() && text.back() != '\n') text += '\n';
-  text += plan::device_toml(measured.device);
-  std::filesystem::create_directories(std::filesystem::absolute(path).parent_path());
-  base::write_file_atomic(path, text);
-  if (o.json)
-    return print_json(
-        {{"file", path}, {"device", plan::device_toml(measured.device)}, {"steps", measured.report.to_json()}});
-  fmt::print("\n{}\n{}\nSaved in {}. Use it: sinter plan gpt2 --gpus {}\n", measured.report.to_text(),
-             plan::device_toml(measured.device), path, o.measured_name);
-}
-
 }  // namespace
 
 void add_plan(CLI::App& app) {
@@ -202,7 +168,7 @@ void add_plan(CLI::App& app) {
   plan->add_option("--pue", o->pue, "power of the building over power of the devices")->capture_default_str();
   plan->add_option("--html", o->html, "write one page of charts to this file");
   plan->add_flag("--measure", o->measure, "benchmark this machine and save it as a device in your hardware file");
-  plan->add_option("--name", o->measured_name, "name of the measured device")->capture_default_str();
+  add_measure_options(*plan, o->measuring);
   plan->add_flag("--json", o->json, "print JSON");
   plan->add_flag("--explain", o->explain, "print each formula with the numbers put in");
   add_plan_devices(*plan);
@@ -216,7 +182,8 @@ void add_plan(CLI::App& app) {
   add_plan_simulate(*plan);
   plan->callback([plan, o] {
     if (!plan->get_subcommands().empty()) return;
-    if (o->measure) return run_measure(*o);
+    if (o->measure) return run_measure(o->measuring, o->cluster.hardware, o->json);
+    if (o->measuring.check_only) base::fail_usage("--check-only goes with --measure");
     if (o->model.empty())
       base::fail_usage(
           "name a model, for example `sinter plan llama-3.1-8b --gpus 8xH100`, or a subcommand (see --help)");

@@ -31,7 +31,7 @@ json candidate_json(const plan::Candidate& c) {
   json parts, causes;
   std::array<double, 8> memory = plan::part_values(c.memory.device);
   for (size_t i = 0; i < memory.size(); ++i) parts[std::string(plan::kMemoryPartNames[i])] = memory[i];
-  std::array<double, 14> time = plan::part_values(c.step.time);
+  std::array<double, plan::kNumTimeParts> time = plan::part_values(c.step.time);
   for (size_t i = 0; i < time.size(); ++i) causes[std::string(plan::kTimePartNames[i])] = time[i];
   return {{"layout", spec::describe(p)},
           {"dp", p.dp()},

@@ -31,7 +31,7 @@ spec::ModelSpec small(int64_t layers, int64_t hidden) {
 
 // A step as a machine with these shares would run it.
 MeasuredStep made_step(const Device& truth, Format format, spec::ModelSpec model, int64_t sequences, int64_t length) {
-  MeasuredStep step{model, sequences, length, 0, 0, 0, 0};
+  MeasuredStep step{.model = model, .sequences = sequences, .seq_len = length};
   Cluster cluster;
   cluster.device = truth;
   cluster.per_node = 1;
@@ -46,6 +46,7 @@ MeasuredStep made_step(const Device& truth, Format format, spec::ModelSpec model
   step.matmul = t.matmul;
   step.attention = t.attention;
   step.elementwise = t.elementwise;
+  step.loss = t.loss;
   step.optimizer = t.optimizer;
   return step;
 }
@@ -53,19 +54,31 @@ MeasuredStep made_step(const Device& truth, Format format, spec::ModelSpec model
 TEST(Calibrate, RecoversTheSharesOfAMachine) {
   for (Format format : {Format::fp32, Format::bf16}) {
     Device truth = cpu();
-    truth.training[static_cast<size_t>(format)] = {0.8, 0.3, 0.6, 2e-5, 5e-6};
-    std::vector<MeasuredStep> steps{made_step(truth, format, small(4, 256), 2, 128),
-                                    made_step(truth, format, small(4, 768), 2, 512),
-                                    made_step(truth, format, small(2, 512), 1, 256)};
+    truth.training[static_cast<size_t>(format)] = {0.8, 0.3, 0.6, 2e-5, 5e-6, 0.5, 0.4, 0.2, 0.9};
+    std::vector<MeasuredStep> steps{
+        made_step(truth, format, small(4, 256), 2, 128), made_step(truth, format, small(4, 768), 2, 512),
+        made_step(truth, format, small(2, 512), 1, 256), made_step(truth, format, small(3, 1024), 1, 64)};
     Device device = cpu();
     TrainingShares found = fit_training_shares(device, format, steps);
     EXPECT_NEAR(found.gemm / 0.8, 1, 0.05);
     EXPECT_NEAR(found.attention / 0.3, 1, 0.05);
     EXPECT_NEAR(found.memory / 0.6, 1, 0.05);
+    EXPECT_NEAR(found.loss / 0.2, 1, 0.01);
+    EXPECT_NEAR(found.optimizer / 0.9, 1, 0.01);
     device.training[static_cast<size_t>(format)] = found;
     MeasuredStep other = made_step(truth, format, small(12, 768), 4, 256);
-    EXPECT_NEAR(predict_step_seconds(device, format, other) / other.seconds(), 1, 0.05);
+    EXPECT_NEAR(predict_step(device, format, other).seconds() / other.seconds(), 1, 0.05);
   }
+}
+
+TEST(Calibrate, NoConstantIsNegative) {
+  // The second column would have to be subtracted; the fit goes without it.
+  std::vector<double> x = fit_nonnegative({{1, 2, 4}, {0.1, 0.4, 3}});
+  EXPECT_GT(x[0], 0);
+  EXPECT_EQ(x[1], 0);
+  x = fit_nonnegative({{0.5, 0.25}, {0.5, 0.75}});
+  EXPECT_NEAR(x[0], 1, 1e-9);
+  EXPECT_NEAR(x[1], 1, 1e-9);
 }
 
 TEST(Calibrate, OneStepIsNotEnough) {
@@ -75,12 +88,14 @@ TEST(Calibrate, OneStepIsNotEnough) {
 
 TEST(Calibrate, MeasuredSharesSurviveTheHardwareFile) {
   Device d = cpu();
-  d.training[static_cast<size_t>(Format::bf16)] = {0.71, 0.22, 1.3, 1.5e-5, 4e-6};
+  d.training[static_cast<size_t>(Format::bf16)] = {0.71, 0.22, 1.3, 1.5e-5, 4e-6, 0.5, 0.6, 0.7, 0.8};
   HardwareTable table;
   table.add_toml(device_toml(d), "written");
   const TrainingShares& back = table.devices.at(0).training[static_cast<size_t>(Format::bf16)];
   EXPECT_NEAR(back.gemm, 0.71, 1e-6);
   EXPECT_NEAR(back.gemm_start, 1.5e-5, 1e-11);
+  EXPECT_NEAR(back.gemm_memory, 0.5, 1e-6);
+  EXPECT_NEAR(back.optimizer, 0.8, 1e-6);
   EXPECT_NEAR(find_efficiency(table.devices[0], "sinter", Format::bf16).memory, 1.3, 1e-6);
   EXPECT_NE(find_efficiency(table.devices[0], "sinter", Format::fp32).memory, 1.3);
 }

@@ -10,6 +10,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "plan/check_compare.h"
+#include "plan/memory.h"
+#include "plan/software.h"
 
 namespace sinter::plan {
 namespace {
@@ -21,7 +23,8 @@ std::string missing(const CheckRow& row) {
     if (!row.model) return "no model is given";
     if (!row.cluster) return "no device is given";
     int64_t step = row.parallel.micro_batch * row.parallel.dp();
-    if (row.parallel.global_batch < step) return "the batch is smaller than one micro-batch per data-parallel rank";
+    if (row.layout_given && row.parallel.global_batch < step)
+      return "the batch is smaller than one micro-batch per data-parallel rank";
   }
   if (row.kind == "decode" || row.kind == "prefill" || row.kind == "serve_throughput") {
     if (!row.spec)
@@ -48,12 +51,28 @@ ErrorSummary summarize(const std::string& source, const std::string& quantity, c
   return s;
 }
 
+// Counts a run of a sweep as fitting or not; true when the row is one of those that failed.
+bool count_fit(const CheckRow& row, FitSummary& fit) {
+  if (row.group.empty() || row.kind != "train") return false;
+  const Software& software = find_software(row.software);
+  bool fits = plan_memory(*row.model, row.parallel, software).fits(row.cluster->device.memory_bytes);
+  (row.failed ? fit.failed : fit.ran) += 1;
+  if (row.failed)
+    fit.failed_predicted += !fits;
+  else
+    fit.ran_predicted += fits;
+  return row.failed;
+}
+
 std::vector<RegretSummary> regrets(const std::vector<CheckRow>& rows) {
   std::map<std::string, std::vector<const CheckRow*>> groups;
   for (const CheckRow& row : rows) {
     if (!row.group.empty() && missing(row).empty() && measured_step(row)) groups[row.group].push_back(&row);
   }
   std::map<std::string, std::vector<std::pair<double, std::string>>> by_source;
+  auto machine = [](int64_t devices) {
+    return devices <= 64 ? "1 to 64 devices" : devices <= 256 ? "65 to 256 devices" : "more than 256 devices";
+  };
   for (const auto& [name, members] : groups) {
     if (members.size() < 2) continue;
     double best = 1e300, chosen = 0, fastest = 1e300;
@@ -65,8 +84,17 @@ std::vector<RegretSummary> regrets(const std::vector<CheckRow>& rows) {
     }
     std::string source = members[0]->source.rfind("vTrain", 0) == 0 ? "vTrain" : members[0]->source;
     by_source[source].push_back({chosen / best - 1, name});
+    by_source[fmt::format("{}, {}", source, machine(members[0]->cluster->num_devices))].push_back(
+        {chosen / best - 1, name});
   }
   std::vector<RegretSummary> out;
+  if (by_source.size() > 2) {
+    std::vector<std::pair<double, std::string>> all;
+    for (const auto& [source, values] : by_source) {
+      if (source.find(" devices") == std::string::npos) all.insert(all.end(), values.begin(), values.end());
+    }
+    by_source["all sweeps"] = all;
+  }
   for (auto& [source, values] : by_source) {
     std::sort(values.begin(), values.end());
     RegretSummary s{source, static_cast<int64_t>(values.size())};
@@ -89,17 +117,21 @@ CheckReport check_rows(const std::vector<CheckRow>& rows) {
   CheckReport report;
   report.num_rows = static_cast<int64_t>(rows.size());
   std::map<std::string, int64_t> reasons;
+  std::map<std::string, FitSummary> fits;
   for (const CheckRow& row : rows) {
     std::string problem = missing(row);
     size_t before = report.comparisons.size();
+    bool is_counted = false;
     if (problem.empty()) {
       try {
         compare_row(row, report.comparisons);
+        is_counted = count_fit(row, fits[row.source]);
       } catch (const base::Error& e) {
         problem = e.what();
       }
     }
-    if (report.comparisons.size() > before) {
+    if (problem.empty()) problem = row.time_problem;
+    if (report.comparisons.size() > before || is_counted) {
       ++report.num_predicted;
     } else {
       ++reasons[problem.empty() ? fmt::format("kind '{}': nothing measured that this check predicts", row.kind)
@@ -110,6 +142,10 @@ CheckReport check_rows(const std::vector<CheckRow>& rows) {
   for (const Comparison& c : report.comparisons) groups[{c.quantity, c.source}].push_back(c);
   for (const auto& [key, group] : groups) report.summaries.push_back(summarize(key.second, key.first, group));
   report.regrets = regrets(rows);
+  for (auto& [source, fit] : fits) {
+    fit.source = source;
+    if (fit.failed > 0) report.fits.push_back(fit);
+  }
   report.unpredicted.assign(reasons.begin(), reasons.end());
   std::stable_sort(report.unpredicted.begin(), report.unpredicted.end(),
                    [](const auto& a, const auto& b) { return a.second > b.second; });
@@ -134,6 +170,12 @@ std::string format_report(const CheckReport& report) {
                       percent(s.p90), percent(s.worst), s.worst_group});
     }
     text += regret.to_string();
+  }
+  for (const FitSummary& f : report.fits) {
+    text += fmt::format(
+        "\n{}: of {} runs that finished {} are predicted to fit; of {} that failed (memory, hangs and timeouts) {} are "
+        "predicted not to fit\n",
+        f.source, f.ran, f.ran_predicted, f.failed, f.failed_predicted);
   }
   if (!report.unpredicted.empty()) text += "\nnot predicted:\n";
   for (const auto& [reason, count] : report.unpredicted) text += fmt::format("  {:5}  {}\n", count, reason);
@@ -165,6 +207,13 @@ nlohmann::json report_json(const CheckReport& report) {
                              {"p90", s.p90},
                              {"worst", s.worst},
                              {"worst_group", s.worst_group}});
+  }
+  for (const FitSummary& f : report.fits) {
+    out["fits"].push_back({{"source", f.source},
+                           {"ran", f.ran},
+                           {"ran_predicted", f.ran_predicted},
+                           {"failed", f.failed},
+                           {"failed_predicted", f.failed_predicted}});
   }
   for (const auto& [reason, count] : report.unpredicted)
     out["unpredicted"].push_back({{"reason", reason}, {"rows", count}});

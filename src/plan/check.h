@@ -32,10 +32,18 @@ struct RegretSummary {
   std::string worst_group;
 };
 
+// Sweeps also hold runs that failed, out of memory among other reasons: does the memory model tell them apart?
+struct FitSummary {
+  std::string source;
+  int64_t ran = 0, ran_predicted = 0;        // runs that finished; of them predicted to fit
+  int64_t failed = 0, failed_predicted = 0;  // runs that did not; of them predicted not to fit
+};
+
 struct CheckReport {
   std::vector<Comparison> comparisons;
   std::vector<ErrorSummary> summaries;
   std::vector<RegretSummary> regrets;
+  std::vector<FitSummary> fits;
   int64_t num_rows = 0, num_predicted = 0;
   std::vector<std::pair<std::string, int64_t>> unpredicted;  // reason, rows
 };

@@ -28,7 +28,7 @@ void compare_memory(const CheckRow& row, std::vector<Comparison>& out) {
   double measured = at(row.measured, "memory_gib") * kGiB;
   if (measured == 0) measured = at(row.measured, "memory_alloc_gib") * kGiB;
   if (measured == 0) measured = at(row.measured, "memory_gb") * (row.software == "nanotron" ? kGiB : 1e9);
-  if (measured == 0) return;
+  if (measured == 0 || !row.layout_given) return;
   const Software& software = find_software(row.software);
   double predicted = row.software == "nanotron"
                          ? plan_stage_memory(*row.model, row.parallel, software, 0).device.total()
@@ -60,7 +60,7 @@ void compare_training(const CheckRow& row, std::vector<Comparison>& out) {
   compare_memory(row, out);
   compare_flops(row, out);
   std::optional<double> measured = measured_step(row);
-  if (!measured) return;
+  if (!measured || !row.time_problem.empty()) return;
   add(out, row, "step time", *measured, predicted_step(row, find_efficiency(row.cluster->device, row.software)));
 }
 
@@ -158,7 +158,10 @@ void compare_inference(const CheckRow& row, std::vector<Comparison>& out) {
   InferenceModel model = make_inference_model(*row.spec, weights, kv);
   InferenceEfficiency efficiency = typical_efficiency(weights);
   efficiency.count_latency = true;
-  if (row.source == "calm") efficiency.bandwidth = 0.88;  // one fused kernel per token, no launches in between
+  if (row.source == "calm") {  // one fused kernel per token, no launches in between
+    efficiency.bandwidth = 0.88;
+    efficiency.layer_seconds = 0;
+  }
   int tp = static_cast<int>(row.parallel.tp);
   double batch = static_cast<double>(row.parallel.global_batch), length = static_cast<double>(row.parallel.seq_len);
   const Device& device = row.cluster->device;
@@ -190,7 +193,9 @@ void compare_run(const CheckRow& row, std::vector<Comparison>& out) {
   // Hours of whole runs include what a step does not: 40 % of the peak is what such runs come to.
   double flops = 6 * static_cast<double>(row.model->active_parameters()) * tokens;
   double rate = 0.40 * row.cluster->device.compute_rate(Format::bf16);
-  add(out, row, "GPU hours at 40 % MFU", at(row.measured, "gpu_hours"), flops / rate / 3600);
+  double hours = at(row.measured, "gpu_hours");
+  if (hours == 0) hours = at(row.measured, "gpu_hours_pretrain");
+  add(out, row, "GPU hours at 40 % MFU", hours, flops / rate / 3600);
 }
 
 }  // namespace

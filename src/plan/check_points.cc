@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "plan/training_plan.h"
 
 namespace sinter::plan {
 namespace {
@@ -266,13 +267,13 @@ void read_hardware(const json& point, const HardwareTable& hardware, CheckRow& r
   double node = node_bandwidth_of(network.is_string() ? network.get<std::string>() : "");
   if (node > 0) cluster.network.bandwidth = node / cluster.rails;
   if (double hbm = number_at(h, "hbm_tbs", 0); hbm > 0) cluster.device.bandwidth = hbm * 1e12;
-  if (contains(name, "power limited")) row.problem = "the device is limited to a power that is not given";
+  if (contains(name, "power limited")) row.time_problem = "the device is limited to a power that is not given";
   row.peak_flops = number_at(h, "peak_bf16_tflops", number_at(h, "peak_fp16_tflops", 0)) * 1e12;
   if (row.format == "fp8" || row.format == "fp4") {
     row.peak_flops = number_at(h, "peak_fp8_tflops", cluster.device.peak(Format::fp8) / 1e12) * 1e12;
   }
   if (contains(plain, "TPU") && row.kind == "train")
-    row.problem = "the two-dimensional sharding of TPU pods is not planned";
+    row.time_problem = "the two-dimensional sharding of TPU pods is not planned";
   if (cluster.device.peak(Format::bf16) == 0 && row.format == "bf16") row.format = "fp16";
   row.cluster = cluster;
 }
@@ -352,25 +353,40 @@ CheckRow read_point(const json& point, const HardwareTable& hardware) {
   if (row.model && (row.software == "megatron-2021" || row.software == "megatron-deepspeed")) {
     row.model->has_dropout = true;  // GPT as trained in 2020-2022
   }
-  if (row.kind == "finetune") row.problem = "adapters and packed fine-tuning are not planned";
+  if (row.kind == "finetune") {
+    row.kind = "train";
+    if (contains(text_at(point, "mode") + text_at(point["layout"], "title"), "LORA") ||
+        contains(text_at(point, "mode"), "LoRA")) {
+      row.software = "megatron-lora";
+      row.flops_scale = 2.0 / 3;
+    }
+  }
   if (row.software == "megatron-2021" && row.source == "MegaScale" && !row.interleave_given) row.layout["vp"] = 6;
   if (row.model && row.source == "Megatron-Bridge" && row.model_name == "deepseek-v3") {
     row.model->num_mtp = contains(text_at(point["layout"], "variant"), "w/o MTP") ? 0 : 1;
   }
-  if (contains(text_at(point["layout"], "variant"), "tokendrop")) row.problem = "token dropping is not planned";
   if (row.kind == "train" && row.problem.empty() && row.model && row.cluster && !point["layout"].contains("dp") &&
       !point["layout"].contains("tp")) {
-    row.problem = "the layout is not given";
+    row.layout_given = false;
+    if (!point["batch"].contains("global_seqs")) {
+      row.parallel.global_batch = usual_global_batch(static_cast<double>(row.model->active_parameters()),
+                                                     row.parallel.seq_len, row.cluster->num_devices);
+    }
+    if (!row.spec) row.problem = "neither the layout nor a model that can be searched is given";
   }
   if (row.model_name == "vtrain-gpt" || row.source == "nanotron sweep") {
-    row.group = fmt::format("{} L{} h{} gpus {} batch {}", row.source, row.model ? row.model->num_layers : 0,
-                            row.model ? row.model->hidden : 0, row.cluster ? row.cluster->num_devices : 0,
-                            row.parallel.global_batch);
+    row.group = sweep_group(row);
   }
   return row;
 }
 
 }  // namespace
+
+std::string sweep_group(const CheckRow& row) {
+  return fmt::format("{} L{} h{} gpus {} length {} batch {}", contains(row.source, "vTrain") ? "vTrain" : row.source,
+                     row.model ? row.model->num_layers : 0, row.model ? row.model->hidden : 0,
+                     row.cluster ? row.cluster->num_devices : 0, row.parallel.seq_len, row.parallel.global_batch);
+}
 
 spec::ModelSpec gpt_spec(int64_t layers, int64_t hidden, int64_t heads, int64_t vocab, int64_t positions) {
   spec::ModelSpec model;

@@ -12,6 +12,9 @@ namespace sinter::plan {
 // GPT with biases, LayerNorm, learned positions and a tied head, MLP four times as wide.
 spec::ModelSpec gpt_spec(int64_t layers, int64_t hidden, int64_t heads, int64_t vocab, int64_t positions);
 
+// What rows of a sweep share when they are alternatives: sweep, model, devices, sequence length, batch.
+std::string sweep_group(const CheckRow& row);
+
 // Public models by the names the sources use; nullopt when the name is not known.
 std::optional<spec::ModelSpec> known_model(const std::string& name);
 

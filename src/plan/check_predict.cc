@@ -1,9 +1,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
 #include "plan/check.h"
 #include "plan/flops.h"
 #include "plan/memory.h"
+#include "plan/search.h"
+#include "plan/training_plan.h"
 
 namespace sinter::plan {
 namespace {
@@ -46,12 +49,14 @@ std::string convention_of(const CheckRow& row, bool hardware) {
   if (hardware) return "sc21";
   if (row.source == "MegaScale" || row.source == "Megatron-LM README") return "dgxc";
   if (row.source == "Llama 3") return "megatron";
+  if (row.source == "picotron" || row.source == "PaLM") return "palm";
   return "";
 }
 
 double convention_flops(const CheckRow& row, const std::string& convention) {
   FlopBasis basis = flop_basis(*row.model);
-  return train_flops_per_token(basis, static_cast<double>(row.parallel.seq_len), flop_convention(convention)).total();
+  return row.flops_scale *
+         train_flops_per_token(basis, static_cast<double>(row.parallel.seq_len), flop_convention(convention)).total();
 }
 
 std::optional<double> measured_step(const CheckRow& row) {
@@ -97,7 +102,27 @@ spec::ParallelSpec completed_layout(const CheckRow& row, const Efficiency& effic
   return best;
 }
 
+namespace {
+
+// A row that does not say its layout gets the one the planner would choose.
+double searched_step(const CheckRow& row) {
+  SearchRequest request;
+  request.model = *row.spec;
+  request.cluster = *row.cluster;
+  request.seq_len = row.parallel.seq_len;
+  request.global_batch = row.parallel.global_batch;
+  request.software = row.software;
+  request.format = parse_format(row.format);
+  request.top = 1;
+  SearchResult found = search_layouts(request);
+  if (found.best.empty()) base::fail("the layout is not given, and none that was tried fits");
+  return found.best.front().step.seconds;
+}
+
+}  // namespace
+
 double predicted_step(const CheckRow& row, const Efficiency& efficiency) {
+  if (!row.layout_given) return searched_step(row);
   spec::ParallelSpec p = completed_layout(row, efficiency);
   return plan_step(*row.model, p, *row.cluster, find_software(row.software), efficiency, parse_format(row.format))
       .seconds;

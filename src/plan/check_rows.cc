@@ -100,7 +100,7 @@ CheckRow vtrain_row(const Csv& csv, size_t i, const std::string& path, const Har
   row.format = "fp16";
   row.cluster = make_cluster(hardware, "A100-SXM4-80GB", csv.whole(i, "gpus"), 100);
   row.measured["step_time_s"] = csv.number(i, "iter_ms") / 1e3;
-  row.group = fmt::format("vTrain {} gpus {} batch {}", row.model_name, csv.whole(i, "gpus"), p.global_batch);
+  row.group = sweep_group(row);
   return row;
 }
 
@@ -130,11 +130,11 @@ CheckRow nanotron_row(const Csv& csv, size_t i, const std::string& path, const H
   row.peak_flops = 989e12;
   row.convention = "nanotron";
   row.failed = csv.text(i, "status") != "ok";
-  row.group = fmt::format("nanotron {} gpus {} batch {}", row.model_name, csv.whole(i, "gpus"), p.global_batch);
+  row.group = sweep_group(row);
+  if (row.failed) return row;  // some left figures behind; they are not of a run that finished
   if (!csv.text(i, "tok_s_gpu").empty()) row.measured["tokens_per_s_per_gpu"] = csv.number(i, "tok_s_gpu");
   if (!csv.text(i, "mem_gb").empty()) row.measured["memory_gib"] = csv.number(i, "mem_gb");
   if (!csv.text(i, "mfu_pct_published").empty()) row.measured["mfu_pct"] = csv.number(i, "mfu_pct_published");
-  if (row.failed) row.problem = "the run failed: nothing was measured";
   return row;
 }
 

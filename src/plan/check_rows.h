@@ -35,8 +35,11 @@ struct CheckRow {
   std::string group;                       // rows that are alternatives for the same model, machine and batch
   bool micro_batch_given = true;
   bool interleave_given = true;
-  bool failed = false;  // a sweep's run that did not finish
-  std::string problem;  // why the row cannot be predicted; empty = it can
+  bool layout_given = true;  // false: the planner's own choice is compared
+  bool failed = false;       // a sweep's run that did not finish
+  double flops_scale = 1;    // of the convention's FLOPs: 2/3 where weights are frozen
+  std::string time_problem;  // why its time cannot be predicted although the rest can
+  std::string problem;       // why the row cannot be predicted; empty = it can
 };
 
 // Throws base::Error when the file is of none of the known forms, naming what was found.

@@ -26,7 +26,8 @@ double Collectives::bandwidth(const Group& group) const {
   if (nodes(group) == 1) return inside;
   // A ring through a node enters and leaves it once per adapter; the group owns the adapters of its own devices.
   double adapters = single_rail_ ? 1.0 : static_cast<double>(local);
-  double outside = cluster_.device_network_bandwidth() * adapters * efficiency_.network_share;
+  double crowded = 1 + efficiency_.crowding * static_cast<double>(nodes(group) - 1);
+  double outside = cluster_.device_network_bandwidth() * adapters * efficiency_.network_share / crowded;
   return local == 1 ? outside : std::min(inside, outside);
 }
 

@@ -28,13 +28,18 @@ struct EfficiencyCurve {
   double at(double size, double otherwise = 1.0) const;
 };
 
-// What a training step of ours reached on the machine itself, by `plan --measure`; gemm 0 = not measured.
+// What a training step of ours reached on the machine itself, by `plan --measure`; gemm 0 = not measured. Shares of the
+// memory bandwidth are above 1 where caches serve, and 0 where bytes cost nothing beside the other terms.
 struct TrainingShares {
-  double gemm = 0;        // share of the format's peak in large products
-  double attention = 0;   // the same in fused attention
-  double memory = 0;      // element-wise bytes over the memory bandwidth; above 1 where caches serve
-  double gemm_start = 0;  // seconds a product takes beside its FLOPs
-  double kernel = 0;      // seconds any other kernel takes beside its bytes
+  double gemm = 0;              // share of the format's peak in large products
+  double attention = 0;         // the same in fused attention
+  double memory = 0;            // share of the bandwidth in element-wise work
+  double gemm_start = 0;        // seconds a product takes beside FLOPs and bytes
+  double kernel = 0;            // seconds any other kernel takes beside its bytes
+  double gemm_memory = 0;       // share of the bandwidth at which a product's operands pass, beside its FLOPs
+  double attention_memory = 0;  // the same for queries, keys, values and outputs
+  double loss = 0;              // share of the bandwidth in the loss over the vocabulary
+  double optimizer = 0;         // share of the bandwidth in the update
 };
 
 struct Device {

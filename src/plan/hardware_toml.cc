@@ -121,8 +121,15 @@ Device read_device(const toml::table& table, const std::string& origin) {
     d.attainable[at] = s.number("attainable_" + std::string(kFormatNames[at]), 0) * 1e12;
     any_rate = any_rate || d.flops[at] > 0;
     const std::string prefix = fmt::format("train_{}_", kFormatNames[at]);
-    d.training[at] = {s.number(prefix + "gemm", 0), s.number(prefix + "attention", 0), s.number(prefix + "memory", 0),
-                      s.number(prefix + "gemm_start_us", 0) * 1e-6, s.number(prefix + "kernel_us", 0) * 1e-6};
+    d.training[at] = {s.number(prefix + "gemm", 0),
+                      s.number(prefix + "attention", 0),
+                      s.number(prefix + "memory", 0),
+                      s.number(prefix + "gemm_start_us", 0) * 1e-6,
+                      s.number(prefix + "kernel_us", 0) * 1e-6,
+                      s.number(prefix + "gemm_memory", 0),
+                      s.number(prefix + "attention_memory", 0),
+                      s.number(prefix + "loss", 0),
+                      s.number(prefix + "optimizer", 0)};
   }
   SINTER_CHECK(d.memory_bytes > 0 && d.bandwidth > 0 && any_rate,
                "'{}': device '{}' needs memory_gib, bandwidth_gb_s and at least one rate (fp32, bf16, ...)", origin,
@@ -257,6 +264,10 @@ std::string device_toml(const Device& d) {
     number(prefix + "memory", t.memory);
     number(prefix + "gemm_start_us", t.gemm_start * 1e6);
     number(prefix + "kernel_us", t.kernel * 1e6);
+    number(prefix + "gemm_memory", t.gemm_memory);
+    number(prefix + "attention_memory", t.attention_memory);
+    number(prefix + "loss", t.loss);
+    number(prefix + "optimizer", t.optimizer);
   }
   curve("gemm_efficiency", d.gemm, 1e9);
   curve("memory_efficiency", d.memory, 1e6);

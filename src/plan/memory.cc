@@ -20,11 +20,11 @@ bool is_last(const spec::ParallelSpec& p, int64_t stage) { return stage == p.pp 
 
 // Calls visit(block, layers) for each kind of block a pipeline rank holds, all its chunks together.
 template <class Visit>
-void for_blocks(const ModelShape& model, const spec::ParallelSpec& p, int64_t stage, Visit visit) {
+void for_blocks(const ModelShape& model, const spec::ParallelSpec& p, const Software& software, int64_t stage,
+                Visit visit) {
   std::vector<int64_t> count(model.kinds.size(), 0);
-  int64_t chunks = p.pp * p.interleave;
   for (int64_t chunk = 0; chunk < p.interleave; ++chunk) {
-    spec::LayerRange range = spec::layers_of_stage(model.num_layers, chunks, chunk * p.pp + stage);
+    spec::LayerRange range = stage_layers(model, p, software, chunk * p.pp + stage);
     for (int64_t layer = range.begin; layer < range.begin + range.count; ++layer) {
       ++count[model.kind_of_layer[static_cast<size_t>(layer)]];
     }
@@ -85,7 +85,7 @@ void add_activations(const ModelShape& model, const spec::ParallelSpec& p, const
                      StageMemory& memory) {
   double in_flight = as_double(spec::max_in_flight(spec::pipeline_shape(p), stage));
   double per_micro_batch = 0, working_set = 0;
-  for_blocks(model, p, stage, [&](const BlockShape& block, int64_t layers) {
+  for_blocks(model, p, software, stage, [&](const BlockShape& block, int64_t layers) {
     BlockActivations a = block_activations(model, block, p, software);
     double kept = a.total();
     if (p.recompute == spec::Recompute::full) kept = a.checkpoint;
@@ -157,9 +157,38 @@ const StageMemory& MemoryPlan::worst() const {
   });
 }
 
-StageParameters stage_parameters(const ModelShape& model, const spec::ParallelSpec& p, int64_t stage) {
+spec::LayerRange stage_layers(const ModelShape& model, const spec::ParallelSpec& p, const Software& software,
+                              int64_t virtual_stage) {
+  const int64_t stages = p.pp * p.interleave;
+  if (!software.balances_head || p.interleave > 1 || p.pp == 1) {
+    return spec::layers_of_stage(model.num_layers, stages, virtual_stage);
+  }
+  // A stage takes blocks until its share of the work is passed; the head is the last block.
+  auto cost_of = [&](int64_t layer) {
+    double cost = 0;
+    for (const Matmul& m : model.block(layer).matmuls) {
+      cost += as_double(m.inputs * m.outputs) * (m.is_expert ? as_double(model.experts_per_token) : 1.0);
+    }
+    return cost;
+  };
+  double total = as_double(model.hidden * model.vocab);
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) total += cost_of(layer);
+  double done = 0;
+  int64_t stage = 0, begin = 0;
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    done += cost_of(layer);
+    if (done <= total * as_double(stage + 1) / as_double(p.pp)) continue;
+    if (stage == virtual_stage) return {begin, layer + 1 - begin};
+    ++stage, begin = layer + 1;
+  }
+  if (stage == virtual_stage) return {begin, model.num_layers - begin};
+  return {model.num_layers, 0};
+}
+
+StageParameters stage_parameters(const ModelShape& model, const spec::ParallelSpec& p, int64_t stage,
+                                 const Software& software) {
   StageParameters sum;
-  for_blocks(model, p, stage, [&](const BlockShape& block, int64_t layers) {
+  for_blocks(model, p, software, stage, [&](const BlockShape& block, int64_t layers) {
     double experts = 0, dense = block_parameters(block, p, &experts);
     sum.dense += dense * as_double(layers);
     sum.experts += experts * as_double(layers);
@@ -216,7 +245,7 @@ StageMemory plan_stage_memory(const ModelShape& model, const spec::ParallelSpec&
                               int64_t stage) {
   StageMemory memory;
   memory.stage = stage;
-  StageParameters params = stage_parameters(model, p, stage);
+  StageParameters params = stage_parameters(model, p, stage, software);
   memory.num_layers = params.num_layers;
   memory.parameters = params.dense + params.experts;
   add_state(p, params.dense, as_double(dense_shards(p)), memory);

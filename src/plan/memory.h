@@ -8,6 +8,7 @@
 #include "plan/model_shape.h"
 #include "plan/software.h"
 #include "spec/parallel_spec.h"
+#include "spec/schedule.h"
 
 namespace sinter::plan {
 
@@ -67,7 +68,11 @@ struct StageParameters {
   double largest_block = 0;  // dense and expert parameters of the largest block (what ZeRO-3 gathers at once)
   int64_t num_layers = 0;
 };
-StageParameters stage_parameters(const ModelShape& model, const spec::ParallelSpec& parallel, int64_t stage);
+StageParameters stage_parameters(const ModelShape& model, const spec::ParallelSpec& parallel, int64_t stage,
+                                 const Software& software = find_software("sinter"));
+// Layers of one chunk of the pipeline, the way the program cuts the model.
+spec::LayerRange stage_layers(const ModelShape& model, const spec::ParallelSpec& parallel, const Software& software,
+                              int64_t virtual_stage);
 
 // Ways ZeRO divides the dense and the expert parameters of a device.
 int64_t dense_shards(const spec::ParallelSpec& parallel);

@@ -34,7 +34,9 @@ std::string_view largest_part(const MemoryParts& parts) {
 class Search {
  public:
   explicit Search(const SearchRequest& request)
-      : request_(request), model_(make_model_shape(request.model)), software_(find_software(request.software)),
+      : request_(request),
+        model_(make_model_shape(request.model)),
+        software_(find_software(request.software)),
         efficiency_(find_efficiency(request.cluster.device, request.software, request.format)) {
     result_.usable_bytes = request.memory_share * request.cluster.device.memory_bytes;
   }
@@ -77,7 +79,8 @@ class Search {
       if (value <= 1 || cluster.num_devices % value == 0) continue;
       int64_t nearest = 1;
       for (int64_t d : divisors(cluster.num_devices)) {
-        if (std::abs(std::log(double(d) / double(value))) < std::abs(std::log(double(nearest) / double(value)))) nearest = d;
+        if (std::abs(std::log(double(d) / double(value))) < std::abs(std::log(double(nearest) / double(value))))
+          nearest = d;
       }
       base::fail("search: {} {} does not divide {} devices; the nearest that does is {}", name, value,
                  cluster.num_devices, nearest);
@@ -204,8 +207,10 @@ class Search {
     std::string out;
     for (size_t i = 0; i < head.size(); ++i) {
       bool digit = std::isdigit(static_cast<unsigned char>(head[i])) != 0;
-      if (!digit) out += head[i];
-      else if (out.empty() || out.back() != '#') out += '#';
+      if (!digit)
+        out += head[i];
+      else if (out.empty() || out.back() != '#')
+        out += '#';
     }
     return out;
   }
@@ -229,7 +234,7 @@ class Search {
 
   // Which part of the step grew most against the best layout.
   static void explain(const Candidate& best, Candidate& loser) {
-    std::array<double, 14> a = part_values(best.step.time), b = part_values(loser.step.time);
+    std::array<double, kNumTimeParts> a = part_values(best.step.time), b = part_values(loser.step.time);
     size_t worst = 0;
     for (size_t i = 1; i < a.size(); ++i) {
       if (b[i] - a[i] > b[worst] - a[worst]) worst = i;

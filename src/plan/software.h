@@ -25,16 +25,23 @@ struct Software {
   double overhead_bytes = 1.0e9;        // context, libraries' work space
   double fragmentation = 1.0;           // reserved / allocated
 
+  // Stages of a pipeline: equal numbers of layers, or equal work with the head counted as layers.
+  bool balances_head = false;
+
   // Time.
   bool overlaps_data_parallel = true;     // gradient and weight traffic runs under the backward and forward pass
+  bool overlaps_sharded = true;           // the same under ZeRO; false: only plain data parallelism overlaps
+  bool zero_all_reduces = false;          // ZeRO-1 sums whole gradients on every rank before it gathers the weights
   bool overlaps_tensor_parallel = false;  // pieces of the collectives run under the neighbouring products
   bool overlaps_pipeline = false;
   bool overlaps_expert_parallel = false;  // half of the experts' traffic runs under other work
   bool sends_tokens_once = false;     // a token goes once to each node that has an expert for it, not once per expert
+  double bucket_bytes = 0;            // gradients travel in pieces of this size without ZeRO; 0 = in one
   double gradient_wire_bytes = 0;     // of one gradient between ranks; 0 = as wide as they are summed
   bool single_rail = false;           // a collective between nodes runs over one adapter, whatever the node has
   double attention_scale = 1.0;       // speed of fused attention over FlashAttention-2 on Hopper and later
   double elementwise_scale = 1.0;     // passes over memory beside those of fused kernels
+  bool freezes_weights = false;       // adapters are trained: no weight gradients, no traffic or update to speak of
   double selective_matmul_share = 0;  // of a block's forward products that `selective` computes again
 };
 

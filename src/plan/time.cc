@@ -42,10 +42,11 @@ double StepTime::total() const {
   return sum;
 }
 
-std::array<double, 14> part_values(const StepTime& t) {
+std::array<double, kNumTimeParts> part_values(const StepTime& t) {
   return {t.matmul,
           t.attention,
           t.elementwise,
+          t.loss,
           t.recompute,
           t.host,
           t.tensor_parallel,
@@ -93,7 +94,9 @@ double TimeModel::matmul_time(const Matmul& m, double tokens, bool is_weight_gra
   double bytes = element_ * (tokens * (k + n) + weights);
   if (is_weight_gradient) bytes += weights * (2 * bytes_of(p_.main_gradients) - element_);  // summed in place
   double rate = gemm_rate_ * (m.is_expert ? efficiency_.expert : 1.0);
-  double time = std::max(flops / rate, bytes / (cluster_.device.bandwidth * efficiency_.memory));
+  double time = efficiency_.gemm_memory > 0
+                    ? flops / rate + bytes / (cluster_.device.bandwidth * efficiency_.gemm_memory)
+                    : std::max(flops / rate, bytes / (cluster_.device.bandwidth * efficiency_.memory));
   if (is_narrow(format_)) time += 4 * tokens * k / (cluster_.device.bandwidth * efficiency_.memory);  // cast, transpose
   return time + efficiency_.gemm_start;
 }
@@ -103,7 +106,11 @@ double TimeModel::attention_time(const BlockShape& block) const {
   double keys = mean_keys(p_.seq_len, block.window, flash);
   double flops = 2 * tokens_ * keys * as_double(model_.qk_width() + model_.v_width()) / as_double(p_.tp);
   if (flash) {
-    return flops / (peak_ * efficiency_.attention * software_.attention_scale) + efficiency_.gemm_start;
+    double time = flops / (peak_ * efficiency_.attention * software_.attention_scale) + attention_start();
+    if (efficiency_.attention_memory == 0) return time;
+    double elements =
+        tokens_ * as_double(model_.qk_width() + 2 * model_.kv_width + model_.v_width()) / as_double(p_.tp);
+    return time + element_ * elements / (cluster_.device.bandwidth * efficiency_.attention_memory);
   }
   double scores = tokens_ * as_double(p_.seq_len) * as_double(model_.num_heads) / as_double(p_.tp);
   return flops / (peak_ * efficiency_.gemm) +
@@ -157,18 +164,37 @@ TimeModel::Pass TimeModel::block_forward(const BlockShape& block) const {
                            (software_.overlaps_expert_parallel ? 0.5 : 1.0);
     collectives += 2;
   }
-  double host = efficiency_.host_block + collectives * efficiency_.host_collective;
-  pass.host = std::max(0.0, host - pass.total());
+  add_host(collectives, pass);
   return pass;
+}
+
+// What the host's launches and the waiting in its collectives (four in a block's pass) leave uncovered. Work covers the
+// drift of one job's hosts; on very many nodes it covers nothing.
+void TimeModel::add_host(int collectives, Pass& pass) const {
+  double wait = p_.tp > 1 ? 4 * stall(p_.tp) : 0;
+  double host = efficiency_.host_block + collectives * efficiency_.host_collective + (is_far() ? 0 : wait);
+  pass.host = std::max(0.0, host - pass.total()) + (is_far() ? wait : 0);
+}
+
+bool TimeModel::is_far() const {
+  return efficiency_.delay_nodes > 0 && cluster_.num_nodes() >= efficiency_.delay_nodes;
+}
+
+// Ranks whose hosts a pipeline's blocking receives (or many nodes times micro-batches) drive apart wait for the last of
+// them in every collective.
+double TimeModel::stall(int64_t ranks) const {
+  bool drifts = efficiency_.drift_passes > 0 && cluster_.num_nodes() * p_.micro_batches() >= efficiency_.drift_passes;
+  bool far = is_far() && ranks >= cluster_.per_node;  // smaller groups were not seen to wait
+  return p_.pp > 1 || drifts || far ? efficiency_.rank_stall * as_double(ranks) : 0;
 }
 
 TimeModel::Pass TimeModel::block_backward(const BlockShape& block, const Pass& forward) const {
   Pass pass;
   for (const Matmul& m : block.matmuls) {
-    pass.matmul += matmul_time(m, tokens_, false) + matmul_time(m, tokens_, true);
+    pass.matmul += matmul_time(m, tokens_, false) + (trains_weights() ? matmul_time(m, tokens_, true) : 0);
   }
   if (software_.flash_attention) {
-    pass.attention = (forward.attention - efficiency_.gemm_start) * kAttentionBackward + 2 * efficiency_.gemm_start;
+    pass.attention = (forward.attention - attention_start()) * kAttentionBackward + 2 * attention_start();
   } else {
     double scores = tokens_ * as_double(p_.seq_len) * as_double(model_.num_heads) / as_double(p_.tp);
     double rate = cluster_.device.bandwidth * efficiency_.memory;
@@ -178,8 +204,7 @@ TimeModel::Pass TimeModel::block_backward(const BlockShape& block, const Pass& f
   pass.tensor_parallel = forward.tensor_parallel;
   pass.context_parallel = 2 * forward.context_parallel;
   pass.expert_parallel = forward.expert_parallel;
-  double host = efficiency_.host_block + (p_.tp > 1 ? 2 : 0) * efficiency_.host_collective;
-  pass.host = std::max(0.0, host - pass.total());
+  add_host(p_.tp > 1 ? 2 : 0, pass);
   return pass;
 }
 
@@ -211,19 +236,21 @@ void TimeModel::add_head(ChunkTime& chunk) const {
   Matmul head{model_.hidden, model_.vocab, Matmul::Cut::outputs, false};
   double heads = as_double(1 + model_.num_mtp);
   double forward = heads * matmul_time(head, tokens_, false);
-  double backward = heads * (matmul_time(head, tokens_, false) + matmul_time(head, tokens_, true));
+  double backward =
+      heads * (matmul_time(head, tokens_, false) + (trains_weights() ? matmul_time(head, tokens_, true) : 0));
   // Logits are read and written a few times in full precision: maximum, sum, probabilities, gradient.
   double logits = heads * tokens_ * as_double(model_.vocab) / as_double(p_.tp);
-  double loss = 20 * logits / (cluster_.device.bandwidth * efficiency_.memory);
+  double share = efficiency_.loss_memory > 0 ? efficiency_.loss_memory : efficiency_.memory;
+  double loss = 20 * logits / (cluster_.device.bandwidth * share);
   chunk.forward += forward + 0.6 * loss;
   chunk.backward += backward + 0.4 * loss;
   chunk.parts.matmul += forward + backward;
-  chunk.parts.elementwise += loss;
+  chunk.parts.loss += loss;
 }
 
 void TimeModel::add_sharding(const BlockTime& block, double layers, ChunkTime& chunk) const {
   if (block.weight_traffic == 0) return;
-  double hide = software_.overlaps_data_parallel ? 1.0 : 0.0;
+  double hide = software_.overlaps_data_parallel && software_.overlaps_sharded ? 1.0 : 0.0;
   auto exposed = [&](double traffic, double compute) {
     return std::max(kNeverHidden * traffic, traffic - hide * compute);
   };
@@ -237,7 +264,7 @@ void TimeModel::add_sharding(const BlockTime& block, double layers, ChunkTime& c
 
 ChunkTime TimeModel::chunk(int64_t virtual_stage) const {
   int64_t stages = p_.pp * p_.interleave;
-  spec::LayerRange range = spec::layers_of_stage(model_.num_layers, stages, virtual_stage);
+  spec::LayerRange range = stage_layers(model_, p_, software_, virtual_stage);
   std::vector<int64_t> count(blocks_.size(), 0);
   for (int64_t layer = range.begin; layer < range.begin + range.count; ++layer) {
     ++count[model_.kind_of_layer[static_cast<size_t>(layer)]];
@@ -281,8 +308,8 @@ double TimeModel::wire_bytes() const {
 }
 
 double TimeModel::data_parallel_tail(double last_backward) const {
-  if (p_.dp() * p_.cp == 1) return 0;
-  StageParameters first = stage_parameters(model_, p_, 0);
+  if (p_.dp() * p_.cp == 1 || !trains_weights()) return 0;
+  StageParameters first = stage_parameters(model_, p_, 0, software_);
   double gradient = wire_bytes(), dense = first.dense, experts = first.experts;
   int64_t shards = p_.shard * p_.cp;
   Group everyone{p_.dp() * p_.cp, p_.tp}, inside{shards, p_.tp}, across{p_.replica, p_.tp * shards};
@@ -292,15 +319,23 @@ double TimeModel::data_parallel_tail(double last_backward) const {
     reduce =
         collectives_.all_reduce(everyone, dense * gradient) + collectives_.all_reduce(expert_group, experts * gradient);
   } else {
-    if (p_.zero < 3) {
+    if (p_.zero == 1 && software_.zero_all_reduces) {
+      reduce =
+          collectives_.all_reduce(inside, dense * gradient) + collectives_.all_reduce(expert_group, experts * gradient);
+    } else if (p_.zero < 3) {
       reduce = collectives_.reduce_scatter(inside, dense * gradient) +
                collectives_.reduce_scatter(expert_group, experts * gradient);
+    }
+    if (p_.zero < 3) {
       gather =
           collectives_.all_gather(inside, dense * element_) + collectives_.all_gather(expert_group, experts * element_);
     }
     reduce += collectives_.all_reduce(across, (dense + experts) * gradient / as_double(shards));
   }
-  if (!software_.overlaps_data_parallel) return reduce + gather;
+  double pieces = p_.zero == 0 && software_.bucket_bytes > 0 ? dense * element_ / software_.bucket_bytes : 1.0;
+  reduce += std::max(1.0, pieces) * stall(everyone.size);
+  if (gather > 0) gather += stall(everyone.size);
+  if (!software_.overlaps_data_parallel || (p_.zero > 0 && !software_.overlaps_sharded)) return reduce + gather;
   // What the last micro-batch's backward and the next step's first forward do not hide; ZeRO-2 keeps only
   // shards of the gradients, so every micro-batch's must travel.
   double hidden = 0.9 * last_backward;
@@ -310,7 +345,8 @@ double TimeModel::data_parallel_tail(double last_backward) const {
 }
 
 double TimeModel::state_traffic() const {
-  StageParameters first = stage_parameters(model_, p_, 0);
+  if (!trains_weights()) return 0;
+  StageParameters first = stage_parameters(model_, p_, 0, software_);
   double shards = p_.zero >= 1 ? as_double(dense_shards(p_)) : 1.0;
   double owned = first.dense / shards + first.experts / (p_.zero >= 1 ? as_double(expert_shards(p_)) : 1.0);
   double master = p_.master == p_.compute ? 0.0 : bytes_of(p_.master);
@@ -327,7 +363,8 @@ StepTime TimeModel::tail(double last_backward) const {
   if (p_.offload.optimizer) {
     tail.offload = state / std::max(1.0, cluster_.device.pcie_bandwidth * 0.8);
   } else {
-    tail.optimizer = state / (cluster_.device.bandwidth * efficiency_.memory);
+    double share = efficiency_.optimizer_memory > 0 ? efficiency_.optimizer_memory : efficiency_.memory;
+    tail.optimizer = state / (cluster_.device.bandwidth * share);
   }
   tail.fixed = efficiency_.step_fixed;
   return tail;
@@ -351,6 +388,12 @@ double TimeModel::hardware_flops() const {
   return model;
 }
 
+// A stage inside the pipeline has two neighbours, one at its end one.
+double TimeModel::message_delay() const {
+  if (p_.pp == 1 || !is_far()) return 0;
+  return efficiency_.message_delay * (p_.pp > 2 ? 2.0 : 1.0);
+}
+
 StepPlan TimeModel::plan() const {
   double m = as_double(p_.micro_batches()), v = as_double(p_.interleave);
   std::vector<ChunkTime> ranks(static_cast<size_t>(p_.pp));
@@ -360,11 +403,12 @@ StepPlan TimeModel::plan() const {
     ChunkTime& rank = ranks[static_cast<size_t>(stage % p_.pp)];
     rank.forward += one.forward;
     rank.backward += one.backward;
-    std::array<double, 14> parts = part_values(one.parts);
+    const StepTime& part = one.parts;
     StepTime& sum = rank.parts;
-    sum.matmul += parts[0], sum.attention += parts[1], sum.elementwise += parts[2], sum.recompute += parts[3];
-    sum.host += parts[4], sum.tensor_parallel += parts[5], sum.context_parallel += parts[6];
-    sum.expert_parallel += parts[7], sum.data_parallel += parts[10];
+    sum.matmul += part.matmul, sum.attention += part.attention, sum.elementwise += part.elementwise;
+    sum.loss += part.loss, sum.recompute += part.recompute, sum.host += part.host;
+    sum.tensor_parallel += part.tensor_parallel, sum.context_parallel += part.context_parallel;
+    sum.expert_parallel += part.expert_parallel, sum.data_parallel += part.data_parallel;
     if (stage == 0) last_backward = one.backward;
   }
   size_t slowest = 0;
@@ -379,14 +423,15 @@ StepPlan TimeModel::plan() const {
   StepTime& t = plan.time;
   t = tail(last_backward * v);
   const StepTime& b = busiest.parts;
-  t.matmul = m * b.matmul, t.attention = m * b.attention, t.elementwise = m * b.elementwise;
+  t.matmul = m * b.matmul, t.attention = m * b.attention, t.elementwise = m * b.elementwise, t.loss = m * b.loss;
   t.recompute = m * b.recompute, t.host = m * b.host, t.tensor_parallel = m * b.tensor_parallel;
   t.context_parallel = m * b.context_parallel, t.expert_parallel = m * b.expert_parallel;
   t.data_parallel += m * b.data_parallel;
+  t.pipeline_transfer = m * message_delay();
   t.bubble = (sum - busiest.forward - busiest.backward) / v;
   if (p_.pp > 1) {
     double exposed = software_.overlaps_pipeline ? 0.2 : 1.0;
-    t.pipeline_transfer = 2 * transfer() * (exposed * m * v + as_double(p_.pp - 1));
+    t.pipeline_transfer += 2 * transfer() * (exposed * m * v + as_double(p_.pp - 1));
   }
   plan.seconds = t.total();
   plan.tokens_per_second = as_double(p_.global_batch * p_.seq_len) / plan.seconds;

@@ -16,35 +16,58 @@ namespace sinter::plan {
 
 // What a device reaches of its peaks in training, fitted to measurements (see efficiency.cc for which).
 struct Efficiency {
-  double gemm = 0.75;            // share of the dense peak, large products
-  double gemm_narrow = 0.6;      // the same for fp8 and narrower formats, against their own peak
-  double expert = 0.7;           // of those shares that experts' grouped products reach
-  double gemm_start = 6e-6;      // seconds a product takes beside its FLOPs: ramp, tail wave, launch gap
-  double attention = 0.45;       // share of the 16-bit peak of fused attention, forward; its backward gets 0.75 of it
-  double memory = 0.8;           // share of the memory bandwidth in element-wise work
-  double kernel = 4e-6;          // seconds any other kernel takes beside its bytes
-  double host_block = 0;         // seconds the host needs to launch one block's forward pass
-  double host_collective = 0;    // and for each collective in it
-  double step_fixed = 0;         // seconds per step that depend on nothing: data, logging, clipping's synchronisation
+  double gemm = 0.75;          // share of the dense peak, large products
+  double gemm_narrow = 0.6;    // the same for fp8 and narrower formats, against their own peak
+  double expert = 0.7;         // of those shares that experts' grouped products reach
+  double gemm_start = 6e-6;    // seconds a product takes beside its FLOPs: ramp, tail wave, launch gap
+  double attention = 0.45;     // share of the 16-bit peak of fused attention, forward; its backward gets 0.75 of it
+  double memory = 0.8;         // share of the memory bandwidth in element-wise work
+  double kernel = 4e-6;        // seconds any other kernel takes beside its bytes
+  double host_block = 0;       // seconds the host needs to launch one block's forward pass
+  double host_collective = 0;  // and for each collective in it
+  double rank_stall = 0;       // seconds per collective and rank of its group, where hosts run apart (see stall())
+  double message_delay = 0;    // seconds per micro-batch and neighbour in the pipeline, on `delay_nodes` and more
+  int64_t delay_nodes = 0;     // 0 = never
+  int64_t drift_passes = 0;    // nodes times micro-batches from which hosts run apart without a pipeline; 0 = never
+  // Machines measured on the spot tell these apart; 0 = as said.
+  double gemm_memory = 0;  // share of the bandwidth at which operands pass, added to FLOPs; 0 = the roofline's maximum
+  double attention_memory = 0;  // the same for attention's operands; 0 = free
+  double loss_memory = 0;       // share of the bandwidth in the loss; 0 = `memory`
+  double optimizer_memory = 0;  // and in the update; 0 = `memory`
+  double step_fixed = 0;        // seconds per step that depend on nothing: data, logging, clipping's synchronisation
   LinkEfficiency links;
 };
 
 struct StepTime {
   // By cause, in seconds of the busiest device; the sum is the step.
   double matmul = 0, attention = 0, elementwise = 0;
+  double loss = 0;  // over the vocabulary
   double recompute = 0;
-  double host = 0;                       // the device waits for launches
+  double host = 0;  // the device waits for launches
   double tensor_parallel = 0, context_parallel = 0, expert_parallel = 0;
   double pipeline_transfer = 0, bubble = 0;
-  double data_parallel = 0;              // gradient and weight traffic that is not hidden
+  double data_parallel = 0;  // gradient and weight traffic that is not hidden
   double optimizer = 0, offload = 0, fixed = 0;
 
   double total() const;
 };
-inline constexpr std::array<std::string_view, 14> kTimePartNames{
-    "matmul", "attention", "element-wise", "recompute", "host", "tensor parallel", "context parallel",
-    "expert parallel", "pipeline transfer", "bubble", "data parallel", "optimizer", "offload", "fixed"};
-std::array<double, 14> part_values(const StepTime& time);
+inline constexpr size_t kNumTimeParts = 15;
+inline constexpr std::array<std::string_view, kNumTimeParts> kTimePartNames{"matmul",
+                                                                            "attention",
+                                                                            "element-wise",
+                                                                            "loss",
+                                                                            "recompute",
+                                                                            "host",
+                                                                            "tensor parallel",
+                                                                            "context parallel",
+                                                                            "expert parallel",
+                                                                            "pipeline transfer",
+                                                                            "bubble",
+                                                                            "data parallel",
+                                                                            "optimizer",
+                                                                            "offload",
+                                                                            "fixed"};
+std::array<double, kNumTimeParts> part_values(const StepTime& time);
 
 struct StepPlan {
   StepTime time;
@@ -100,10 +123,17 @@ class TimeModel {
   void add_block_traffic(const BlockShape& block, BlockTime& time) const;
   double matmul_time(const Matmul& m, double tokens, bool is_weight_gradient) const;
   double attention_time(const BlockShape& block) const;
+  // Measured machines have the bytes of attention's operands in place of a start.
+  double attention_start() const { return efficiency_.attention_memory > 0 ? 0 : efficiency_.gemm_start; }
   double elementwise_bytes(const BlockShape& block) const;
   void add_head(ChunkTime& chunk) const;
   void add_sharding(const BlockTime& block, double layers, ChunkTime& chunk) const;
+  bool trains_weights() const { return !software_.freezes_weights; }
   double data_parallel_tail(double last_backward) const;
+  void add_host(int collectives, Pass& pass) const;
+  bool is_far() const;
+  double stall(int64_t ranks) const;
+  double message_delay() const;
   double wire_bytes() const;     // of one gradient between ranks
   double state_traffic() const;  // optimizer's bytes
 
@@ -114,10 +144,10 @@ class TimeModel {
   const Efficiency& efficiency_;
   Format format_;
   Collectives collectives_;
-  double tokens_;     // of one micro-batch on one device
-  double element_;    // bytes of an activation
-  double peak_;       // of the 16-bit format
-  double gemm_rate_;  // reached by large products
+  double tokens_;                  // of one micro-batch on one device
+  double element_;                 // bytes of an activation
+  double peak_;                    // of the 16-bit format
+  double gemm_rate_;               // reached by large products
   std::vector<BlockTime> blocks_;  // one per kind
 };
 
