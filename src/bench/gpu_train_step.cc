@@ -51,7 +51,8 @@ Tensor random_tensor(core::DeviceRuntime& device, core::Shape shape, DType dtype
   base::convert_elements(DType::f32, values.data(), dtype, raw.data(), values.size());
   Tensor t(device.allocator(), shape, dtype);
   for (size_t begin = 0; begin < t.bytes(); begin += raw.size()) {
-    device.copy_to_device(static_cast<char*>(t.raw()) + begin, raw.data(), std::min(raw.size(), t.bytes() - begin), device.stream());
+    device.copy_to_device(static_cast<char*>(t.raw()) + begin, raw.data(), std::min(raw.size(), t.bytes() - begin),
+                          device.stream());
     device.synchronize(device.stream());
   }
   return t;
@@ -105,18 +106,28 @@ double attention_seconds(const TrainStepCase& c) {
   const spec::ModelSpec& s = c.model;
   const int64_t T = c.batch * c.sequence;
   core::RaggedBatch batch = core::upload(device.allocator(), random_batch(c, 0));
-  kernels::AttentionShape shape{.num_heads = s.num_heads, .num_kv_heads = s.num_kv_heads, .head_dim = s.head_dim,
-                                .scale = s.scale_of(0)};
-  Tensor qkv = random_tensor(device, {T, s.qkv_width()}, c.compute), dout = random_tensor(device, {T, s.q_width()}, c.compute),
+  kernels::AttentionShape shape{
+      .num_heads = s.num_heads, .num_kv_heads = s.num_kv_heads, .head_dim = s.head_dim, .scale = s.scale_of(0)};
+  Tensor qkv = random_tensor(device, {T, s.qkv_width()}, c.compute),
+         dout = random_tensor(device, {T, s.q_width()}, c.compute),
          out(device.allocator(), {T, s.q_width()}, c.compute), lse(device.allocator(), {s.num_heads, T}, DType::f32),
-         delta(device.allocator(), {s.num_heads, T}, DType::f32), dqkv(device.allocator(), {T, s.qkv_width()}, c.compute);
+         delta(device.allocator(), {s.num_heads, T}, DType::f32),
+         dqkv(device.allocator(), {T, s.qkv_width()}, c.compute);
   core::Stream& stream = device.stream();
-  return seconds_of(device, [&] {
-           kernels.attention_forward(stream, {.shape = shape, .batch = &batch, .qkv = qkv, .out = out, .lse = lse});
-         }) +
+  return seconds_of(device,
+                    [&] {
+                      kernels.attention_forward(stream,
+                                                {.shape = shape, .batch = &batch, .qkv = qkv, .out = out, .lse = lse});
+                    }) +
          seconds_of(device, [&] {
-           kernels.attention_backward(stream, {.shape = shape, .batch = &batch, .qkv = qkv, .out = out, .lse = lse,
-                                               .dout = dout, .delta = delta, .dqkv = dqkv});
+           kernels.attention_backward(stream, {.shape = shape,
+                                               .batch = &batch,
+                                               .qkv = qkv,
+                                               .out = out,
+                                               .lse = lse,
+                                               .dout = dout,
+                                               .delta = delta,
+                                               .dqkv = dqkv});
          });
 }
 
@@ -126,7 +137,8 @@ double loss_seconds(const TrainStepCase& c, int64_t rows) {
   const kernels::KernelTable& kernels = kernels::kernels_for(c.device);
   Tensor logits = random_tensor(device, {rows, c.model.vocab_size}, c.compute);
   Tensor losses(device.allocator(), {rows}, DType::f32);
-  Tensor targets = core::make_tensor<int32_t>(device.allocator(), {rows}, std::vector<int32_t>(static_cast<size_t>(rows), 1));
+  Tensor targets =
+      core::make_tensor<int32_t>(device.allocator(), {rows}, std::vector<int32_t>(static_cast<size_t>(rows), 1));
   Tensor scale = core::make_tensor<float>(device.allocator(), {1}, {1e-6f});
   kernels::CrossEntropyArgs args{logits, targets, losses, scale, true};
   return seconds_of(device, [&] { kernels.cross_entropy(device.stream(), args); });
@@ -212,8 +224,9 @@ TrainStepRate measure_train_step(const TrainStepCase& c, double seconds) {
   auto update = [&] {
     kernels.fill(device.stream(), squares, 0.0f);
     kernels.sum_squares(device.stream(), {.x = store.grad(), .total = squares});
-    kernels.clip_control(device.stream(),
-                         {.norm_squared = squares, .max_norm = 1.0f, .grad_scale = 1.0f, .control = control, .norm = norm});
+    kernels.clip_control(
+        device.stream(),
+        {.norm_squared = squares, .max_norm = 1.0f, .grad_scale = 1.0f, .control = control, .norm = norm});
     optimizer.update(control, 1.0);
     device.synchronize(device.stream());
   };

@@ -1,5 +1,5 @@
-// Whole training steps on a GPU: forward, backward, clipping and AdamW over accumulated micro-batches on planned memory,
-// and the share of what the step's own matrix products and attention alone would allow.
+// Whole training steps on a GPU: forward, backward, clipping and AdamW over accumulated micro-batches on planned
+// memory, and the share of what the step's own matrix products and attention alone would allow.
 #pragma once
 #include "bench/report.h"
 #include "core/tensor.h"

@@ -143,6 +143,37 @@ plan::Device describe_gpu(core::Device device) {
   return d;
 }
 
+std::vector<Cell> make_row(const StepCase& c, DType dtype, const Sample& s, const plan::MeasuredStep& p,
+                           bool is_fitted) {
+  auto ms = [](double seconds) { return 1e3 * seconds; };
+  std::vector<Cell> row{std::string(is_fitted ? "yes" : "no"),
+                        std::string(base::dtype_name(dtype)),
+                        c.name,
+                        static_cast<double>(c.micro_batches),
+                        static_cast<double>(c.sequences),
+                        static_cast<double>(c.length),
+                        ms(s.step.seconds()),
+                        ms(p.seconds()),
+                        100 * (p.seconds() / s.step.seconds() - 1),
+                        ms(p.matmul - s.step.matmul),
+                        ms(p.attention - s.step.attention),
+                        ms(p.elementwise - s.step.elementwise),
+                        ms(p.loss - s.step.loss),
+                        ms(p.optimizer - s.step.optimizer)};
+  if (s.peak_bytes == 0) {
+    row.resize(row.size() + 3);
+    return row;
+  }
+  plan::OwnRun run{.num_tokens = c.sequences * c.length,
+                   .num_sequences = c.sequences,
+                   .max_micro_batches = c.micro_batches,
+                   .compute = dtype};
+  for (double bytes : {plan::own_trainer_memory(c.model, run).total(), s.planned_bytes, s.peak_bytes}) {
+    row.emplace_back(bytes / kGiB);
+  }
+  return row;
+}
+
 }  // namespace
 
 std::vector<StepCase> fitted_cases(core::Device device) {
@@ -174,30 +205,18 @@ std::vector<StepCase> checked_cases(core::Device device) {
           {"Llama 1B", llama(16, 2048, 8, 8192, 32768), 8, 4096, 2}};
 }
 
-plan::Device measure_device(const std::string& name, core::Device device, const Options& options) {
-  plan::Device d = device.kind == core::DeviceKind::cpu ? describe_cpu() : describe_gpu(device);
-  d.name = name;
-  for (auto [dtype, format] : formats_of(device)) {
-    std::vector<plan::MeasuredStep> steps;
-    for (const StepCase& c : fitted_cases(device)) steps.push_back(run_case(c, dtype, device, options).step);
-    d.training[static_cast<size_t>(format)] = plan::fit_training_shares(d, format, steps);
-  }
-  return d;
-}
-
-Report check_measured_device(const plan::Device& measured, core::Device device, const Options& options) {
+Report make_step_report(core::Device device) {
   Report report;
   report.name = "measure";
   std::string where = device.kind == core::DeviceKind::cpu
                           ? fmt::format("{} threads, {}", base::num_threads(), base::cpu_description())
                           : core::runtime(device).description();
-  report.title = fmt::format(
-      "Training steps the constants were not fitted to ({}): ms measured and predicted, then predicted - measured by "
-      "cause",
-      where);
-  report.columns = {{"format", "format"},
+  report.title =
+      fmt::format("Training steps ({}): ms measured and predicted, then predicted - measured by cause", where);
+  report.columns = {{"fitted", "fitted to"},
+                    {"format", "format"},
                     {"model", "model"},
-                    {"micro_batches", "micro-batches", 0},
+                    {"micro_batches", "x", 0},
                     {"sequences", "B", 0},
                     {"length", "T", 0},
                     {"ms", "measured", 1},
@@ -211,40 +230,36 @@ Report check_measured_device(const plan::Device& measured, core::Device device, 
                     {"formula_gib", "formula GiB", 2},
                     {"planned_gib", "planned", 2},
                     {"peak_gib", "high-water", 2}};
+  return report;
+}
+
+plan::Device measure_device(const std::string& name, core::Device device, const Options& options, Report& report) {
+  plan::Device d = device.kind == core::DeviceKind::cpu ? describe_cpu() : describe_gpu(device);
+  d.name = name;
+  for (auto [dtype, format] : formats_of(device)) {
+    std::vector<StepCase> cases = fitted_cases(device);
+    std::vector<Sample> samples;
+    std::vector<plan::MeasuredStep> steps;
+    for (const StepCase& c : cases) {
+      samples.push_back(run_case(c, dtype, device, options));
+      steps.push_back(samples.back().step);
+    }
+    d.training[static_cast<size_t>(format)] = plan::fit_training_shares(d, format, steps);
+    for (size_t i = 0; i < cases.size(); ++i) {
+      report.rows.push_back(make_row(cases[i], dtype, samples[i], plan::predict_step(d, format, steps[i]), true));
+    }
+  }
+  return d;
+}
+
+void check_measured_device(const plan::Device& measured, core::Device device, const Options& options, Report& report) {
   for (auto [dtype, format] : formats_of(device)) {
     if (measured.training[static_cast<size_t>(format)].gemm == 0) continue;
     for (const StepCase& c : checked_cases(device)) {
       Sample s = run_case(c, dtype, device, options);
-      plan::MeasuredStep p = plan::predict_step(measured, format, s.step);
-      auto ms = [](double seconds) { return 1e3 * seconds; };
-      std::vector<Cell> row{std::string(base::dtype_name(dtype)),
-                            c.name,
-                            static_cast<double>(c.micro_batches),
-                            static_cast<double>(c.sequences),
-                            static_cast<double>(c.length),
-                            ms(s.step.seconds()),
-                            ms(p.seconds()),
-                            100 * (p.seconds() / s.step.seconds() - 1),
-                            ms(p.matmul - s.step.matmul),
-                            ms(p.attention - s.step.attention),
-                            ms(p.elementwise - s.step.elementwise),
-                            ms(p.loss - s.step.loss),
-                            ms(p.optimizer - s.step.optimizer)};
-      if (s.peak_bytes > 0) {
-        plan::OwnRun run{.num_tokens = c.sequences * c.length,
-                         .num_sequences = c.sequences,
-                         .max_micro_batches = c.micro_batches,
-                         .compute = dtype};
-        row.push_back(plan::own_trainer_memory(c.model, run).total() / kGiB);
-        row.push_back(s.planned_bytes / kGiB);
-        row.push_back(s.peak_bytes / kGiB);
-      } else {
-        row.resize(report.columns.size());
-      }
-      report.rows.push_back(std::move(row));
+      report.rows.push_back(make_row(c, dtype, s, plan::predict_step(measured, format, s.step), false));
     }
   }
-  return report;
 }
 
 }  // namespace sinter::bench

@@ -20,11 +20,15 @@ struct StepCase {
 std::vector<StepCase> fitted_cases(core::Device device);
 std::vector<StepCase> checked_cases(core::Device device);
 
-// Ceilings, then the fitted steps in fp32 and bf16 (a GPU: bf16). The best of several runs counts; 20 to 60 seconds.
-plan::Device measure_device(const std::string& name, core::Device device, const Options& options);
+// A table of steps: time measured beside predicted, and on a GPU memory by the formulas beside the trainer's own plan
+// and the allocator's high-water mark.
+Report make_step_report(core::Device device);
 
-// The checked steps in the formats `measured` has constants for: time measured beside predicted, and on a GPU memory by
-// the formulas beside the trainer's own plan and the allocator's high-water mark.
-Report check_measured_device(const plan::Device& measured, core::Device device, const Options& options);
+// Ceilings, then the fitted steps in fp32 and bf16 (a GPU: bf16), which are added to `report`. The best run of every
+// kernel counts; 20 to 60 seconds.
+plan::Device measure_device(const std::string& name, core::Device device, const Options& options, Report& report);
+
+// Adds the checked steps in the formats `measured` has constants for.
+void check_measured_device(const plan::Device& measured, core::Device device, const Options& options, Report& report);
 
 }  // namespace sinter::bench

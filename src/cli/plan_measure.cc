@@ -57,6 +57,7 @@ void run_measure(const MeasureOptions& o, const std::string& hardware, bool as_j
   bench::Options options;
   options.case_seconds = o.seconds / 5;
   plan::Device measured;
+  bench::Report report = bench::make_step_report(device);
   if (o.check_only) {
     measured = plan::load_hardware(path).device(o.name);
   } else {
@@ -64,10 +65,10 @@ void run_measure(const MeasureOptions& o, const std::string& hardware, bool as_j
       fmt::print("Measuring {}; this takes a minute or two.\n", device.to_string());
       std::fflush(stdout);
     }
-    measured = bench::measure_device(o.name, device, options);
+    measured = bench::measure_device(o.name, device, options, report);
     save_device(measured, path);
   }
-  bench::Report report = bench::check_measured_device(measured, device, options);
+  bench::check_measured_device(measured, device, options, report);
   if (as_json)
     return print_json({{"file", path}, {"device", plan::device_toml(measured)}, {"steps", report.to_json()}});
   fmt::print("\n{}\n", report.to_text());
