@@ -38,3 +38,14 @@ else()
   set(SINTER_CUDNN OFF)
   message(STATUS "cuDNN attention: not built (cudnn or the cudnn-frontend headers were not found; run tools/setup)")
 endif()
+
+# Hopper's products with activations inside, by the header-only CUTLASS. Without it they go in parts.
+find_path(CUTLASS_INCLUDE_DIR cutlass/cutlass.h
+          HINTS ${CMAKE_SOURCE_DIR}/build-deps/cutlass/include ENV CUTLASS_PATH PATH_SUFFIXES include)
+if(CUTLASS_INCLUDE_DIR AND CMAKE_CUDA_ARCHITECTURES MATCHES "90a")
+  set(SINTER_CUTLASS ON)
+  message(STATUS "CUTLASS kernels for sm_90a: ${CUTLASS_INCLUDE_DIR}")
+else()
+  set(SINTER_CUTLASS OFF)
+  message(STATUS "CUTLASS kernels: not built (the headers were not found, or sm_90a is not asked for; run tools/setup)")
+endif()

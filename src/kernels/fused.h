@@ -25,7 +25,7 @@ void fused_matmul(const KernelTable& table, Stream& stream, const FusedMatmulArg
 // The parts by the table's kernels.
 void matmul_in_parts(const KernelTable& table, Stream& stream, const FusedMatmulArgs& args);
 
-// Implemented in kernels/cuda/matmul.cc, or as absent in kernels/cuda_absent.cc. False: nothing was done.
+// Implemented in kernels/cuda/fused_matmul.cc, or as absent in kernels/cuda_absent.cc. False: nothing was done.
 bool cuda_fused_matmul(Stream& stream, const FusedMatmulArgs& args);
 
 }  // namespace sinter::kernels

@@ -56,11 +56,21 @@ bool cudnn_attention_backward(Stream&, const AttentionBackwardArgs&);
 // (A, B, count) becomes (B, A, count).
 void permute_rows(Stream&, const float* from, float* to, int64_t a, int64_t b, int64_t count);
 
+// What of kernels/fused.h runs as one kernel, where that measures faster than the parts (SINTER_CUDA_FUSE).
+enum class Fuse {
+  none,  // 0
+  own,   // by default: our kernels for Hopper
+  // 1: cuBLASLt's epilogues too. Not by default: on an H200 they are slower than their parts, and whole steps of GPT-2
+  // 124M no faster (567k tokens/s beside a peer at 520k; 588k beside 528k without, other changes between).
+  all,
+};
+
 // Switches, read from the environment once.
 struct Options {
   bool tf32 = false;           // SINTER_TF32=1: f32 matrix products round their factors to TF32
   bool tune = true;            // SINTER_CUDA_TUNE=0: take the library's first choice of algorithm, measure nothing
   bool cudnn = true;           // SINTER_CUDNN=0: our own attention kernel everywhere
+  Fuse fuse = Fuse::own;
   bool deterministic = false;  // SINTER_DETERMINISTIC=1: no algorithm whose result may differ from run to run
 };
 const Options& options();

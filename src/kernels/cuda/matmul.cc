@@ -8,13 +8,11 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <sstream>
-#include <string_view>
 #include <vector>
 
 #include <fmt/ranges.h>
@@ -23,8 +21,7 @@
 #include "core/cuda/check.h"
 #include "kernels/choices.h"
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/profile.h"
-#include "kernels/fused.h"
+#include "kernels/cuda/fused_matmul.h"
 
 namespace sinter::kernels::cuda {
 namespace {
@@ -236,8 +233,8 @@ cublasStatus_t run(Stream& stream, Plan& plan, size_t candidate, const Pointers&
                         static_cast<cudaStream_t>(stream.native));
 }
 
-// Milliseconds of one call in a steady stream of them: the GPU must run at the clock it holds under load, or algorithms
-// that draw more power look faster than they are. Negative when a call fails.
+}  // namespace
+
 double time_calls(Stream& stream, const std::function<bool()>& call) {
   auto native = static_cast<cudaStream_t>(stream.native);
   cudaEvent_t begin = nullptr, end = nullptr;
@@ -260,6 +257,14 @@ double time_calls(Stream& stream, const std::function<bool()>& call) {
   SINTER_CUDA_CHECK(cudaEventDestroy(end));
   return ms;
 }
+
+bool is_capturing(const Stream& stream) {
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  SINTER_CUDA_CHECK(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native), &capture));
+  return capture != cudaStreamCaptureStatusNone;
+}
+
+namespace {
 
 // Times the candidates on the caller's own data and keeps the fastest; then, for a product with extras, the same done
 // apart. A product that accumulates writes its trials elsewhere. This is the one place where the backend waits for the
@@ -302,12 +307,6 @@ void measure(Stream& stream, Plan& plan, Pointers p, size_t out_bytes, const std
   if (elsewhere) SINTER_CUDA_CHECK(cudaFree(elsewhere));
 }
 
-bool is_capturing(const Stream& stream) {
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  SINTER_CUDA_CHECK(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native), &capture));
-  return capture != cudaStreamCaptureStatusNone;
-}
-
 void check(const MatmulArgs& args, int64_t m, int64_t n, int64_t k) {
   SINTER_CHECK(args.b.data.num_elements() == args.batch * n * k, "[matmul] b has {} elements; expected {} x {} x {}",
                args.b.data.num_elements(), args.batch, n, k);
@@ -329,20 +328,9 @@ void check(const MatmulArgs& args, int64_t m, int64_t n, int64_t k) {
 
 bool has_extras(const FusedMatmulArgs& args) { return args.a_sums || args.pre_activation || args.activation_input; }
 
-// SINTER_CUDA_FUSE=1 lets the library do activations and bias gradients in its epilogues, where that measures faster than
-// doing them apart. Off by default: the first whole steps of GPT-2 124M with it on an H200 were no faster (567k tokens/s
-// beside a peer at 520k; 588k beside 528k without, other changes between). A whole-step gain must be shown first.
-bool fuses_extras() {
-  static const bool fuses = [] {
-    const char* text = std::getenv("SINTER_CUDA_FUSE");
-    return text && std::string_view(text) == "1";
-  }();
-  return fuses;
-}
-
 // Whether the library may do this call's extras in its epilogue.
 bool may_fuse(const FusedMatmulArgs& args) {
-  if (!fuses_extras()) return false;
+  if (options().fuse != Fuse::all) return false;
   const MatmulArgs& p = args.product;
   bool is_16_bit = p.c.dtype() == base::DType::bf16 || p.c.dtype() == base::DType::f16;
   if (args.pre_activation || args.activation_input) {
@@ -443,6 +431,8 @@ void matmul(Stream& stream, const MatmulArgs& args) {
   run_product(stream, {.product = args});
 }
 
+bool library_fused_matmul(Stream& stream, const FusedMatmulArgs& args) { return run_product(stream, args); }
+
 }  // namespace sinter::kernels::cuda
 
 namespace sinter::kernels {
@@ -466,6 +456,7 @@ std::vector<std::string> cuda_kernel_choices(core::Device device) {
     lines.push_back(fmt::format("{} : {} {:x}", fmt::join(cuda::fields_of(key), " "), plan.runs_apart ? 1 : 0,
                                 fmt::join(words, " ")));
   }
+  cuda::append_fused_choices(lines);
   return lines;
 }
 
@@ -477,6 +468,7 @@ void restore_cuda_kernel_choices(core::Device device, const std::vector<std::str
   }
   std::lock_guard lock(cuda::plans_mutex);
   for (size_t i = 1; i < lines.size(); ++i) {
+    if (cuda::restore_fused_choice(lines[i])) continue;
     std::istringstream text(lines[i]);
     std::vector<int64_t> fields(18);
     for (int64_t& field : fields) text >> field;
@@ -490,12 +482,6 @@ void restore_cuda_kernel_choices(core::Device device, const std::vector<std::str
     std::memcpy(&choice.algorithm, words, sizeof(words));
     cuda::restored_choices()[fields] = choice;
   }
-}
-
-bool cuda_fused_matmul(Stream& stream, const FusedMatmulArgs& args) {
-  bool is_done = false;
-  cuda::trace_call("matmul (fused)", stream, [&] { is_done = cuda::run_product(stream, args); });
-  return is_done;
 }
 
 }  // namespace sinter::kernels

@@ -154,6 +154,12 @@ void test_matmul() {
         test_batch(t, p, 3, false, false, addend);
       }
     }
+    // Sizes that a kernel with tiles of 128 rows takes: edges in every direction, more tiles than multiprocessors.
+    if (t != DType::f32 && !test_options().small) {
+      for (const Product& p : std::vector<Product>{{128, 8, 8}, {333, 264, 136}, {1031, 72, 72}, {2309, 1544, 776}}) {
+        test_activation_product(t, p, spec::Activation::gelu_tanh, "gelu_tanh");
+      }
+    }
     for (int mode = 0; mode < 3; ++mode) {
       for (DType out : {t, DType::f32}) {
         test_grouped(t, out, {3, 0, 20, 1}, 40, 64, mode, false);

@@ -1,0 +1,101 @@
+// Chooses, once per shape, between one kernel for a product with extras and its parts.
+#include "kernels/cuda/fused_matmul.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <mutex>
+#include <sstream>
+
+#include "base/error.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/profile.h"
+
+namespace sinter::kernels {
+namespace cuda {
+namespace {
+
+constexpr const char* kChoiceWord = "fused";  // begins its lines in a checkpoint
+
+void run_sm90(Stream& stream, const FusedMatmulArgs& args) {
+  args.pre_activation ? sm90_gelu_product(stream, args) : sm90_gelu_slope_product(stream, args);
+}
+
+// What a choice depends on: device, rows, columns, inner size, forward or gradient, with a bias or without.
+using Key = std::array<int64_t, 6>;
+std::mutex choices_mutex;
+std::map<Key, bool>& choices() {
+  static std::map<Key, bool> choices;  // true: our kernel
+  return choices;
+}
+
+// Whether our kernel beats the parts: measured on the caller's data the first time a shape is seen. Where nothing may
+// be measured it is taken as faster, which it is for the shapes of training.
+bool is_sm90_faster(Stream& stream, const FusedMatmulArgs& args) {
+  const MatmulArgs& p = args.product;
+  const Key key{stream.device.index,         p.c.rows(),    p.c.size(-1), p.a.size(-1),
+                args.pre_activation ? 1 : 0, p.bias ? 1 : 0};
+  {
+    std::lock_guard lock(choices_mutex);
+    if (auto found = choices().find(key); found != choices().end()) return found->second;
+  }
+  if (!options().tune || is_capturing(stream)) return true;
+  auto time = [&](auto&& call) {
+    return time_calls(stream, [&] {
+      call();
+      return true;
+    });
+  };
+  matmul_in_parts(*cuda_table(), stream, args);  // its product chooses its own algorithm first
+  double fused_ms = 1e30, parts_ms = 1e30;
+  for (int round = 0; round < 2; ++round) {  // in turns, so that what else the machine does weighs on both
+    fused_ms = std::min(fused_ms, time([&] { run_sm90(stream, args); }));
+    parts_ms = std::min(parts_ms, time([&] { matmul_in_parts(*cuda_table(), stream, args); }));
+  }
+  std::lock_guard lock(choices_mutex);
+  return choices()[key] = fused_ms < parts_ms;
+}
+
+bool run_fused(Stream& stream, const FusedMatmulArgs& args) {
+  if (options().fuse != Fuse::none && sm90_takes(stream, args)) {
+    if (!is_sm90_faster(stream, args)) return false;
+    run_sm90(stream, args);
+    return true;
+  }
+  return library_fused_matmul(stream, args);
+}
+
+}  // namespace
+
+void append_fused_choices(std::vector<std::string>& lines) {
+  std::lock_guard lock(choices_mutex);
+  for (const auto& [key, is_ours] : choices()) {
+    lines.push_back(fmt::format("{} {} : {}", kChoiceWord, fmt::join(key, " "), is_ours ? 1 : 0));
+  }
+}
+
+bool restore_fused_choice(const std::string& line) {
+  std::istringstream text(line);
+  std::string word, colon;
+  if (!(text >> word) || word != kChoiceWord) return false;
+  Key key{};
+  for (int64_t& field : key) text >> field;
+  int is_ours = 0;
+  text >> colon >> is_ours;
+  SINTER_CHECK(text && colon == ":", "the checkpoint's kernel choice '{}' is not one", line);
+  std::lock_guard lock(choices_mutex);
+  choices()[key] = is_ours != 0;
+  return true;
+}
+
+}  // namespace cuda
+
+bool cuda_fused_matmul(Stream& stream, const FusedMatmulArgs& args) {
+  bool is_done = false;
+  cuda::trace_call("matmul (fused)", stream, [&] { is_done = cuda::run_fused(stream, args); });
+  return is_done;
+}
+
+}  // namespace sinter::kernels

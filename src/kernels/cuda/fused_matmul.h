@@ -1,0 +1,32 @@
+// Products with extras (kernels/fused.h) on CUDA: who may do them in one kernel, and how calls are timed to choose.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/fused.h"
+
+namespace sinter::kernels::cuda {
+
+// By an epilogue of cuBLASLt: matmul.cc. False: better or only done apart (nothing was enqueued).
+bool library_fused_matmul(Stream&, const FusedMatmulArgs&);
+
+// By our kernels for Hopper, built with CUTLASS (*_sm90.cu; without it sm90_absent.cc takes nothing): tanh-GELU in
+// bf16, sizes in multiples of 8, at least a tile of rows.
+bool sm90_takes(const Stream&, const FusedMatmulArgs&);
+// pre_activation given: pre_activation = a b^T (+ bias), c = gelu(pre_activation).
+void sm90_gelu_product(Stream&, const FusedMatmulArgs&);
+// activation_input given: c = (a b) * gelu'(activation_input).
+void sm90_gelu_slope_product(Stream&, const FusedMatmulArgs&);
+
+// The choices between one kernel and the parts, a line each for a checkpoint (kernels/choices.h), and back: false when
+// the line is of another kind.
+void append_fused_choices(std::vector<std::string>& lines);
+bool restore_fused_choice(const std::string& line);
+
+// Milliseconds of one call in a steady stream of them: the GPU must run at the clock it holds under load, or algorithms
+// that draw more power look faster than they are. Negative when a call fails. Waits for the stream.
+double time_calls(Stream& stream, const std::function<bool()>& call);
+bool is_capturing(const Stream& stream);
+
+}  // namespace sinter::kernels::cuda
