@@ -55,7 +55,7 @@ struct Sample {
 };
 
 Sample run_on_cpu(const StepCase& c, DType dtype, const Options& options) {
-  constexpr int kLeast = 5;
+  constexpr int kLeast = 4;
   StepSample s = sample_train_step(c.model, dtype, c.sequences, c.length, 5 * options.case_seconds, kLeast).undisturbed;
   Sample out;
   out.step = {c.model, c.sequences, c.length, 1, s.matmul, s.attention, s.other(), s.loss, s.optimizer};
@@ -178,7 +178,9 @@ std::vector<Cell> make_row(const StepCase& c, DType dtype, const Sample& s, cons
 
 std::vector<StepCase> fitted_cases(core::Device device) {
   if (device.kind == core::DeviceKind::cpu) {
-    return {{"gpt 4 x 256", gpt(4, 256, 8192), 4, 128},
+    return {{"gpt 8 x 128", gpt(8, 128, 2048), 2, 32},  // little but fixed costs
+            {"llama 8 x 128", llama(8, 128, 2, 384, 2048), 1, 64},
+            {"gpt 4 x 256", gpt(4, 256, 8192), 4, 128},
             {"gpt 3 x 768", gpt(3, 768, 16384), 2, 256},
             {"gpt 2 x 1024", gpt(2, 1024, 32768), 1, 64},
             {"gpt 4 x 384", gpt(4, 384, 4096), 1, 1024},
@@ -194,11 +196,11 @@ std::vector<StepCase> fitted_cases(core::Device device) {
 
 std::vector<StepCase> checked_cases(core::Device device) {
   if (device.kind == core::DeviceKind::cpu) {
-    return {{"GPT-2 124M", gpt(12, 768, 50257), 4, 64},
-            {"GPT-2 124M", gpt(12, 768, 50257), 1, 512},
-            {"gpt 6 x 512", gpt(6, 512, 16384), 4, 256},
-            {"llama 8 x 512", llama(8, 512, 4, 1536, 32000), 2, 256},
-            {"llama 6 x 768", llama(6, 768, 4, 2048, 16384), 8, 64}};
+    return {{"GPT-2 124M", gpt(12, 768, 50257), 2, 64},
+            {"gpt 6 x 512", gpt(6, 512, 16384), 2, 128},
+            {"gpt 8 x 384", gpt(8, 384, 16384), 1, 512},
+            {"llama 8 x 512", llama(8, 512, 4, 1536, 32000), 1, 256},
+            {"llama 6 x 768", llama(6, 768, 4, 2048, 16384), 4, 64}};
   }
   return {{"GPT-2 124M", gpt(12, 768, 50304), 64, 1024, 8},
           {"GPT-2 350M", gpt(24, 1024, 50304), 16, 1024, 2},
