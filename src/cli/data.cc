@@ -79,8 +79,8 @@ void run_batches(const BatchFlags& flags) {
   const std::unique_ptr<comm::Communicator> self = comm::make_self();
   const train::RunPlan plan = train::make_run_plan(spec::load_recipe(flags.recipe, flags.overrides), *self);
   const int64_t last = flags.steps > 0 ? std::min(flags.first + flags.steps, plan.steps) : plan.steps;
-  SINTER_CHECK(flags.is_validation || flags.first < last, "the recipe has {} steps; nothing from step {} on", plan.steps,
-               flags.first);
+  SINTER_CHECK(flags.is_validation || flags.first < last, "the recipe has {} steps; nothing from step {} on",
+               plan.steps, flags.first);
   SINTER_CHECK(!flags.is_validation || !plan.loader->validation().empty(), "the recipe has no data.validation");
   auto batches_at = [&](int64_t step) {
     return flags.is_validation ? plan.loader->validation() : plan.loader->step(step);
@@ -141,8 +141,9 @@ void add_data(CLI::App& app) {
   CLI::App* batches = verb->add_subcommand("batches", "write what a training run reads, step by step, as safetensors");
   batches->add_option("recipe", batch_flags->recipe, "RECIPE.toml of the run")->required();
   batches->add_option("overrides", batch_flags->overrides, "section.key=value, wins over the recipe");
-  batches->add_option("-o,--output", batch_flags->output,
-                      "file with `tokens` and `targets` (micro-batches, tokens) i32; a target of -1 is not trained on")
+  batches
+      ->add_option("-o,--output", batch_flags->output,
+                   "file with `tokens` and `targets` (micro-batches, tokens) i32; a target of -1 is not trained on")
       ->required();
   batches->add_option("--first", batch_flags->first, "first step, counted from 0")->check(CLI::NonNegativeNumber);
   batches->add_option("--steps", batch_flags->steps, "number of steps; 0 = to the end of the recipe")

@@ -20,7 +20,7 @@ using nlohmann::json;
 
 struct SearchOptions {
   ClusterOptions cluster;
-  std::string model, recompute, format = "bf16", gradients = "f32", recipe_out, slurm_out, job = "sinter";
+  std::string model, recompute, format = "bf16", gradients = "f32", moments = "f32", recipe_out, slurm_out, job = "sinter";
   plan::SearchRequest request;
   double hours = 24;
   bool json = false, offload_optimizer = false;
@@ -95,6 +95,7 @@ void run_search(SearchOptions& o) {
   if (r.format == plan::Format::fp32 || r.format == plan::Format::tf32) r.base.compute = base::DType::f32;
   if (r.format == plan::Format::fp16) r.base.compute = base::DType::f16;
   r.base.main_gradients = base::parse_dtype(o.gradients);
+  r.base.moments = base::parse_dtype(o.moments);
   r.base.offload.optimizer = o.offload_optimizer;
   if (!o.recompute.empty()) r.recompute = {spec::parse_recompute(o.recompute)};
   if (r.global_batch == 0) r.global_batch = std::max<int64_t>(r.cluster.num_devices, (4 << 20) / r.seq_len);
@@ -144,6 +145,8 @@ void add_plan_search(CLI::App& plan) {
       ->capture_default_str()
       ->check(CLI::Range(0.05, 1.0));
   search->add_option("--format", o->format, "number format of the products: bf16, fp16, fp8, ...")
+      ->capture_default_str();
+  search->add_option("--moments", o->moments, "what the optimizer's moments are kept in: f32 or bf16")
       ->capture_default_str();
   search->add_option("--main-gradients", o->gradients, "what micro-batches are summed in: f32 or bf16")
       ->capture_default_str();

@@ -1,5 +1,5 @@
-// What kernels choose by measuring (on CUDA: the algorithm of every matrix product). Two choices differ in the last bits of
-// their sums, so a run that must go on bit for bit after a restart keeps its choices with its checkpoint.
+// What kernels choose by measuring (on CUDA: the algorithm of every matrix product). Two choices differ in the last
+// bits of their sums, so a run that must go on bit for bit after a restart keeps its choices with its checkpoint.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,11 +8,11 @@
 
 namespace sinter::kernels {
 
-// The choices made so far, a line each; the first names the library and the device they hold for. Empty where nothing is
-// measured.
+// The choices made so far, a line each; the first names the library and the device they hold for. Empty where nothing
+// is measured.
 std::vector<std::string> kernel_choices(core::Device device);
-// Takes up choices for calls that have not been made yet. Those of another library or device are left out with a warning.
-// Throws base::Error on lines that kernel_choices did not write.
+// Takes up choices for calls that have not been made yet. Those of another library or device are left out with a
+// warning. Throws base::Error on lines that kernel_choices did not write.
 void restore_kernel_choices(core::Device device, const std::vector<std::string>& lines);
 
 // From now on no algorithm whose result may differ between two calls with the same numbers. Before the first kernel.

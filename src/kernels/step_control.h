@@ -1,9 +1,9 @@
-// The decision about a training step: clip, take or skip its update, by the loss and the gradient's norm. It is made where
-// the numbers are, so that no host waits for them; the same code runs on every backend.
+// The decision about a training step: clip, take or skip its update, by the loss and the gradient's norm. It is made
+// where the numbers are, so that no host waits for them; the same code runs on every backend.
 //
-// What later decisions depend on is the state, a small f32 tensor on the device: counters, the loss scale, and the losses
-// and norms of the last good steps. The host reads the record of a step when it has come over, some time later. A step
-// that says stop also keeps every later one from being applied, so it does not matter when the host notices.
+// What later decisions depend on is the state, a small f32 tensor on the device: counters, the loss scale, and the
+// losses and norms of the last good steps. The host reads the record of a step when it has come over, some time later.
+// A step that says stop also keeps every later one from being applied, so it does not matter when the host notices.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -27,8 +27,9 @@ struct StepRule {
   float max_z = 6;
   int32_t window = 128;    // good steps that z-scores are taken over; 0 z before there are as many
   int32_t max_skips = 20;  // in a row; one more stops
-  // Dynamic loss scale: a finite loss with a norm that is not finite is an overflow of the scaled gradients. The step is
-  // skipped without counting as a skip, and the scale shrinks; after growth_interval good steps it grows. 0: no scaling.
+  // Dynamic loss scale: a finite loss with a norm that is not finite is an overflow of the scaled gradients. The step
+  // is skipped without counting as a skip, and the scale shrinks; after growth_interval good steps it grows. 0: no
+  // scaling.
   float scale_growth = 0;
   float scale_backoff = 0.5f;
   int32_t growth_interval = 2000;
@@ -88,7 +89,8 @@ namespace step_control_detail {
 SINTER_HOST_DEVICE inline bool is_finite(double x) { return x - x == 0; }
 
 // How many deviations `value` lies above the mean of the window's values, added oldest first.
-SINTER_HOST_DEVICE inline double z_score(const float* values, int64_t window, int64_t count, int64_t next, double value) {
+SINTER_HOST_DEVICE inline double z_score(const float* values, int64_t window, int64_t count, int64_t next,
+                                         double value) {
   if (count < window) return 0;  // too early to know what is usual
   double mean = 0, squares = 0;
   for (int64_t i = 0; i < count; ++i) mean += static_cast<double>(values[(next + i) % window]);
@@ -102,7 +104,8 @@ SINTER_HOST_DEVICE inline double z_score(const float* values, int64_t window, in
 }
 
 // The verdict on a step, with the skips and the scale in the state moved on.
-SINTER_HOST_DEVICE inline StepVerdict judge(const StepRule& rule, double loss, double norm, float* state, float* record) {
+SINTER_HOST_DEVICE inline StepVerdict judge(const StepRule& rule, double loss, double norm, float* state,
+                                            float* record) {
   if (state[kStateStopped] != 0) return kStepIgnored;
   const bool is_nan = !is_finite(loss) || !is_finite(norm);
   if (is_nan && is_finite(loss) && rule.scale_growth > 0 && state[kStateScale] > 1) {
@@ -144,8 +147,7 @@ SINTER_HOST_DEVICE inline void decide_step(const StepRule& rule, float loss, flo
   record[kRecordNorm] = static_cast<float>(norm);
   record[kRecordLossZ] = record[kRecordNormZ] = 0;
   record[kRecordScale] = static_cast<float>(scale);
-  const StepVerdict verdict =
-      step_control_detail::judge(rule, static_cast<double>(loss), norm, state, record);
+  const StepVerdict verdict = step_control_detail::judge(rule, static_cast<double>(loss), norm, state, record);
   const bool applies = verdict == kStepApplied;
   if (applies) {
     state[kStateSkips] = 0;

@@ -87,8 +87,13 @@ MemoryParts own_trainer_memory(const spec::ModelSpec& m, const OwnRun& run) {
   MemoryParts parts;
   parts.weights = n * e;
   parts.master = run.compute == base::DType::f32 ? 0 : 4 * n;
-  parts.gradients = 4 * n;
-  parts.optimizer = 4 * n * run.num_moments;
+  double matrices = 0;
+  for (const spec::Parameter& p : spec::make_parameter_table(m)) {
+    const bool is_matrix = p.role == spec::ParameterRole::matrix || p.role == spec::ParameterRole::expert_matrix;
+    if (is_matrix) matrices += as_double(p.num_elements());
+  }
+  parts.gradients = 4 * (n - matrices) + static_cast<double>(base::dtype_bytes(run.gradients)) * matrices;
+  parts.optimizer = static_cast<double>(base::dtype_bytes(run.moments)) * n * run.num_moments;
   parts.logits = loss_chunk_bytes(m, T, e);
   parts.activations = own_activation_peak(m, run) - parts.logits;
   parts.buffers = 4 * (5 * T + 2 * as_double(run.num_sequences) + 1 + steps * T * (1 + heads) + 2 * heads * T);

@@ -15,7 +15,9 @@ struct OwnRun {
   int64_t max_micro_batches = 1;  // per step on this rank
   spec::Recompute recompute = spec::Recompute::none;
   base::DType compute = base::DType::f32;
-  int num_moments = 2;  // AdamW
+  int num_moments = 2;                       // AdamW
+  base::DType moments = base::DType::f32;    // or bf16: optimizer.states
+  base::DType gradients = base::DType::f32;  // of the blocks' matrices, or bf16: train.gradients
 };
 
 // Parts: weights (compute format), master (f32, where that differs), gradients, optimizer, activations (kept ones and

@@ -20,9 +20,9 @@ using base::fail;
 template <class E>
 using Names = std::vector<std::pair<const char*, E>>;
 
-const Names<base::DType> kPrecisions{
-    {"f32", base::DType::f32}, {"fp32", base::DType::f32}, {"bf16", base::DType::bf16},
-    {"f16", base::DType::f16}, {"fp16", base::DType::f16}, {"fp8", base::DType::f8e4m3}};
+const Names<base::DType> kPrecisions{{"f32", base::DType::f32},   {"fp32", base::DType::f32},
+                                     {"bf16", base::DType::bf16}, {"f16", base::DType::f16},
+                                     {"fp16", base::DType::f16},  {"fp8", base::DType::f8e4m3}};
 const Names<base::DType> kShortFormats{
     {"f32", base::DType::f32}, {"fp32", base::DType::f32}, {"bf16", base::DType::bf16}};
 const Names<Recompute> kRecomputes{

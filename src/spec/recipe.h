@@ -73,12 +73,13 @@ struct TrainRecipe {
   // Of the weights in use and the activations: f32, bf16, or f16 with a dynamic loss scale; sums and masters are f32.
   // "fp8" (f8e4m3 here) is bf16 with the blocks' dense linear layers in fp8.
   base::DType precision = base::DType::f32;
-  double loss_scale = 65536;           // f16: the first scale; halved when gradients overflow, doubled after
-  int64_t loss_scale_interval = 2000;  // as many steps without
+  double loss_scale = 65536;                 // f16: the first scale; halved when gradients overflow, doubled after
+  int64_t loss_scale_interval = 2000;        // as many steps without
   base::DType gradients = base::DType::f32;  // of the matrices of the blocks: f32 or bf16
   Recompute recompute = Recompute::none;
   std::string device = "cpu";
-  // The same bits when a run is resumed, on a GPU too (on the CPU always): its kernels' choices travel in the checkpoint.
+  // The same bits when a run is resumed, on a GPU too (on the CPU always): its kernels' choices travel in the
+  // checkpoint.
   bool deterministic = false;
   int64_t threads = 0;  // 0 = SINTER_THREADS, else the CPUs allowed
 };
@@ -96,7 +97,7 @@ struct OptimizerRecipe {
   double clip = 1.0;          // largest gradient norm; 0 = no clipping
   double muon_lr = 0.02;      // of the matrices of the blocks; the rest uses lr
   double muon_momentum = 0.95;
-  int64_t muon_iterations = 5;  // of Newton-Schulz
+  int64_t muon_iterations = 5;            // of Newton-Schulz
   base::DType states = base::DType::f32;  // of Adam and Muon: f32, or bf16 with stochastic rounding
 };
 
@@ -127,8 +128,8 @@ enum class ExportFormat {
 
 struct CheckpointRecipe {
   std::string dir = "run";
-  int64_t every = 0;         // steps; 0 = at the end only
-  bool initial = false;      // one of step 0 too
+  int64_t every = 0;     // steps; 0 = at the end only
+  bool initial = false;  // one of step 0 too
   ExportFormat exports = ExportFormat::precision;
   int64_t keep = 2;          // newest native states kept
   int64_t export_every = 0;  // on several ranks: steps between Hugging Face folders; 0 = at the end. One rank: always

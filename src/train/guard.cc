@@ -72,8 +72,8 @@ std::string DivergenceGuard::reason(const StepOutcome& o) const {
       return fmt::format("gradients overflowed at loss scale {:g}", o.loss_scale);
     case kStepSkippedOutlier:
     case kStepStoppedOutlier:
-      return fmt::format("loss {:.4f} (z {:.1f}), gradient norm {:.3g} (z {:.1f}), limit z {}", o.loss, o.loss_z, o.norm,
-                         o.norm_z, recipe_.max_z);
+      return fmt::format("loss {:.4f} (z {:.1f}), gradient norm {:.3g} (z {:.1f}), limit z {}", o.loss, o.loss_z,
+                         o.norm, o.norm_z, recipe_.max_z);
     case kStepStoppedSkips:
       return fmt::format("more than {} steps in a row skipped; the last had loss {}, gradient norm {}",
                          recipe_.max_skips, o.loss, o.norm);

@@ -1,5 +1,6 @@
-// Decides every step on the device: clipping, the loss scale, and whether loss and gradient norm allow its update (values
-// that are not finite, outliers by z-score). The rules are kernels/step_control.h; this holds their state for a run.
+// Decides every step on the device: clipping, the loss scale, and whether loss and gradient norm allow its update
+// (values that are not finite, outliers by z-score). The rules are kernels/step_control.h; this holds their state for a
+// run.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -102,13 +102,12 @@ void Muon::update_group(const Group& group, const Tensor& control, float lr, ker
     const Matrix& matrix = group.matrices[static_cast<size_t>(i)];
     const State& state = states_[matrix.state];
     const auto place = static_cast<uint64_t>(store_.slots()[state.slot].offset + matrix.first_row);
-    kernels_.muon_momentum(stream_,
-                           {.grad = rows_of(store_.slots()[state.slot].parameter.grad, matrix.first_row, rows),
-                            .momentum = rows_of(state.momentum, matrix.first_row, rows),
-                            .direction = x.slice(i * rows, rows),
-                            .control = control,
-                            .mu = static_cast<float>(recipe_.muon_momentum),
-                            .key = {key.seed, base::mix_bits(key.stream, place)}});
+    kernels_.muon_momentum(stream_, {.grad = rows_of(store_.slots()[state.slot].parameter.grad, matrix.first_row, rows),
+                                     .momentum = rows_of(state.momentum, matrix.first_row, rows),
+                                     .direction = x.slice(i * rows, rows),
+                                     .control = control,
+                                     .mu = static_cast<float>(recipe_.muon_momentum),
+                                     .key = {key.seed, base::mix_bits(key.stream, place)}});
   }
   const Tensor d = orthogonalize(x, count);
   const float size = std::sqrt(std::max(1.0f, static_cast<float>(rows) / static_cast<float>(group.columns)));
@@ -138,14 +137,11 @@ Tensor Muon::orthogonalize(Tensor x, int64_t batch) {
   kernels_.normalize(stream_, {.x = x.reshape({batch, rows * columns})});
   for (int64_t i = 0; i < recipe_.muon_iterations; ++i) {
     // gram = x x^T (or x^T x, whichever is smaller); square = b gram + c gram^2; next = a x + square x (or x square).
-    kernels_.matmul(stream_, {.a = x,
-                              .b = {.data = x},
-                              .c = gram,
-                              .transpose_a = !is_wide,
-                              .transpose_b = is_wide,
-                              .batch = batch});
-    kernels_.matmul(stream_,
-                    {.a = gram, .b = {.data = gram}, .c = square, .alpha = c, .addend = gram, .beta = b, .batch = batch});
+    kernels_.matmul(
+        stream_,
+        {.a = x, .b = {.data = x}, .c = gram, .transpose_a = !is_wide, .transpose_b = is_wide, .batch = batch});
+    kernels_.matmul(
+        stream_, {.a = gram, .b = {.data = gram}, .c = square, .alpha = c, .addend = gram, .beta = b, .batch = batch});
     kernels_.matmul(stream_, {.a = is_wide ? square : x,
                               .b = {.data = is_wide ? x : square},
                               .c = next,

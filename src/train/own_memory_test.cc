@@ -160,6 +160,27 @@ TEST(OwnMemory, AStepThatRunsReachesWhatTheFormulasSay) {
   std::printf("formulas against the allocator's high-water mark: %.2f %% off at most\n", 100 * worst);
 }
 
+TEST(OwnMemory, ShortGradientsAndMomentsAreCounted) {
+  for (const char* name : {"gpt2", "mixtral-8x7b"}) {
+    const spec::ModelSpec model = shortened(name, 2);
+    models::ParameterStore store(model, {.device = {core::DeviceKind::shapes, 0},
+                                         .compute = core::DType::bf16,
+                                         .trains = true,
+                                         .gradients = core::DType::bf16});
+    size_t gradients = 0;
+    for (const core::Tensor& grad : store.gradients()) gradients += grad.bytes();
+    plan::OwnRun run{.num_tokens = 256,
+                     .num_sequences = 1,
+                     .compute = core::DType::bf16,
+                     .moments = core::DType::bf16,
+                     .gradients = core::DType::bf16};
+    const plan::MemoryParts parts = plan::own_trainer_memory(model, run);
+    EXPECT_NEAR(parts.gradients / static_cast<double>(gradients), 1, 0.001) << name;
+    const Optimizer optimizer({.states = core::DType::bf16}, store);
+    EXPECT_NEAR(parts.optimizer / static_cast<double>(optimizer.state_bytes()), 1, 0.001) << name;
+  }
+}
+
 TEST(OwnMemory, TheArenaIsLittleLargerThanThePeak) {
   double worst = 0;
   for (const char* name : {"gpt2", "llama-3.1-8b"}) {

@@ -108,10 +108,11 @@ void check_fp8(core::Device device) {
 
 void check_precision(const RunPlan& plan, int ranks) {
   core::DeviceRuntime& runtime = core::runtime(plan.device);
-  SINTER_CHECK(runtime.supports(plan.shape.compute),
-               "train.precision = \"{}\" is not possible on {}; use train.precision = \"fp16\", which scales the loss by "
-               "itself so that small gradients survive, or \"f32\"",
-               base::dtype_name(plan.shape.compute), runtime.description());
+  SINTER_CHECK(
+      runtime.supports(plan.shape.compute),
+      "train.precision = \"{}\" is not possible on {}; use train.precision = \"fp16\", which scales the loss by "
+      "itself so that small gradients survive, or \"f32\"",
+      base::dtype_name(plan.shape.compute), runtime.description());
   if (plan.shape.gradients == core::DType::f32) return;
   SINTER_CHECK(plan.shape.compute == plan.shape.gradients && ranks == 1,
                "train.gradients = \"bf16\" needs train.precision = \"bf16\" and one rank; here are {} and {} ranks",
@@ -159,7 +160,8 @@ void check_memory(const RunPlan& plan) {
   const size_t there = is_cpu ? runtime.total_memory_bytes() : runtime.free_memory_bytes();
   if (plan.memory_bytes() <= there) return;
   std::string parts;
-  for (const MemoryRow& row : plan.memory_rows) parts += fmt::format("\n  {}: {}", row.what, format_bytes(double(row.bytes)));
+  for (const MemoryRow& row : plan.memory_rows)
+    parts += fmt::format("\n  {}: {}", row.what, format_bytes(double(row.bytes)));
   base::fail("this run needs {} on {}, which has {} {}:{}\nwhat it would need with one change:{}",
              format_bytes(double(plan.memory_bytes())), plan.device.to_string(), format_bytes(double(there)),
              is_cpu ? "in all" : "free", parts, suggest_less_memory(plan));

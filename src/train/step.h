@@ -25,7 +25,7 @@ struct StepShape {
   int64_t max_micro_batches = 1;  // of one rank in one step
   autograd::Recompute recompute = autograd::Recompute::none;
   core::DType compute = core::DType::f32;
-  bool fp8 = false;  // the blocks' dense linear layers in fp8; compute is bf16 or f16
+  bool fp8 = false;                          // the blocks' dense linear layers in fp8; compute is bf16 or f16
   core::DType gradients = core::DType::f32;  // of the matrices of the blocks
   double mtp_weight = 0;
   uint64_t seed = 0;
@@ -53,10 +53,10 @@ struct StepResult {
 
 // What the host knows of a step before its numbers have come over.
 struct StepCounts {
-  int64_t num_supervised = 0;     // all ranks
-  double micro_batches = 1;       // all ranks
-  double small_tokens = 0;        // supervised tokens of the first micro-batch, mean over ranks
-  double small_factor = 1;        // of its norm in the sums: what makes it that of a mean gradient
+  int64_t num_supervised = 0;  // all ranks
+  double micro_batches = 1;    // all ranks
+  double small_tokens = 0;     // supervised tokens of the first micro-batch, mean over ranks
+  double small_factor = 1;     // of its norm in the sums: what makes it that of a mean gradient
   bool has_small = false;
 };
 

@@ -227,7 +227,8 @@ TEST_F(TrainerTest, TheFirstWeightsAreKeptWhenAskedFor) {
 }
 
 TEST_F(TrainerTest, ShortOptimizerStatesHalveTheirMemoryAndStayClose) {
-  const RunPlan full = make_run_plan(recipe("p"), *self_), half = make_run_plan(recipe("p", {"optimizer.states=bf16"}), *self_);
+  const RunPlan full = make_run_plan(recipe("p"), *self_),
+                half = make_run_plan(recipe("p", {"optimizer.states=bf16"}), *self_);
   auto optimizer_bytes = [](const RunPlan& plan) {
     for (const MemoryRow& row : plan.memory_rows) {
       if (row.what.starts_with("optimizer")) return row.bytes;
@@ -235,7 +236,8 @@ TEST_F(TrainerTest, ShortOptimizerStatesHalveTheirMemoryAndStayClose) {
     return size_t{0};
   };
   EXPECT_EQ(optimizer_bytes(full), 2 * optimizer_bytes(half));
-  const TrainResult a = train("full", {"train.steps=20"}), b = train("half", {"train.steps=20", "optimizer.states=bf16"});
+  const TrainResult a = train("full", {"train.steps=20"}),
+                    b = train("half", {"train.steps=20", "optimizer.states=bf16"});
   EXPECT_NEAR(a.losses.back(), b.losses.back(), 0.01 * a.losses.back());
   EXPECT_NE(a.losses.back(), b.losses.back());
 }

@@ -1,5 +1,5 @@
-// AdamW, SGD and what Muon does before its products, over flat ranges, one launch each; what to do (gradient factor, skip,
-// bias corrections) is read on the device.
+// AdamW, SGD and what Muon does before its products, over flat ranges, one launch each; what to do (gradient factor,
+// skip, bias corrections) is read on the device.
 #include <cmath>
 
 #include "kernels/cuda/common.cuh"
@@ -103,8 +103,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Grad, class State, class Out, int N>
 __global__ void __launch_bounds__(kThreads)
-    muon_momentum_kernel(const Grad* grad, State* momentum, Out* direction, const float* control, int64_t count, float mu,
-                         RandomKey key) {
+    muon_momentum_kernel(const Grad* grad, State* momentum, Out* direction, const float* control, int64_t count,
+                         float mu, RandomKey key) {
   const float grad_factor = control[0];
   if (control[1] == 0) return;
   int64_t stride = int64_t{gridDim.x} * kThreads * N;
@@ -262,8 +262,8 @@ void muon_momentum(Stream& stream, const MuonMomentumArgs& args) {
 void normalize(Stream& stream, const NormalizeArgs& args) {
   const int64_t columns = args.x.size(-1), rows = args.x.rows();
   if (args.x.num_elements() == 0) return;
-  auto* partials = static_cast<float*>(
-      scratch(stream, Scratch::partials, sizeof(float) * static_cast<size_t>(rows * kNormParts)));
+  auto* partials =
+      static_cast<float*>(scratch(stream, Scratch::partials, sizeof(float) * static_cast<size_t>(rows * kNormParts)));
   dim3 grid(kNormParts, static_cast<unsigned>(rows));
   dispatch_format(args.x.dtype(), "normalize", [&]<class T>(TypeTag<T>) {
     auto launch = [&]<int N>(std::integral_constant<int, N>) {

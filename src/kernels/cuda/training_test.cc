@@ -99,7 +99,8 @@ void test_step_control() {
   struct Numbers {
     float loss_sum, norm_squared;
   };
-  for (Numbers numbers : {Numbers{20, 4}, Numbers{NAN, 4}, Numbers{20, INFINITY}, Numbers{200, 4}, Numbers{20, 0.01f}}) {
+  for (Numbers numbers :
+       {Numbers{20, 4}, Numbers{NAN, 4}, Numbers{20, INFINITY}, Numbers{200, 4}, Numbers{20, 0.01f}}) {
     for (bool scales : {false, true}) {
       for (OutlierAction action : {OutlierAction::off, OutlierAction::skip, OutlierAction::stop}) {
         Case c("step_control", DType::f32,
@@ -113,7 +114,10 @@ void test_step_control() {
             record = c.floats({kRecordSize}, std::vector<float>(kRecordSize, 0.0f));
         c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
           StepControlArgs a;
-          a.rule = {.max_norm = 1, .on_outlier = action, .window = kWindow, .scale_growth = scales ? 2.0f : 0.0f,
+          a.rule = {.max_norm = 1,
+                    .on_outlier = action,
+                    .window = kWindow,
+                    .scale_growth = scales ? 2.0f : 0.0f,
                     .growth_interval = 5};
           a.loss_sum = at(loss), a.loss_factor = 0.1f, a.norm_squared = at(squares);
           a.state = at(held), a.control = at(control), a.record = at(record);
@@ -121,7 +125,8 @@ void test_step_control() {
         });
         c.expect_close(held, "state", 1e-6);
         c.expect_close(control, "control", 1e-6);
-        if (std::isfinite(numbers.loss_sum) && std::isfinite(numbers.norm_squared)) c.expect_close(record, "record", 1e-6);
+        if (std::isfinite(numbers.loss_sum) && std::isfinite(numbers.norm_squared))
+          c.expect_close(record, "record", 1e-6);
       }
     }
   }
