@@ -127,6 +127,13 @@ TEST(Fp8Transformer, ScalesOfACheckpointGoOnBitForBit) {
   EXPECT_EQ(core::to_host_floats(unbroken.fp8->scalings()), core::to_host_floats(resumed.fp8->scalings()));
 }
 
+TEST(Fp8Transformer, ACheckpointFromBeforeTheFirstStepStartsAnew) {
+  Model fresh("llama", true), resumed("llama", true);
+  resumed.fp8->resume();
+  EXPECT_EQ(fresh.run_step(), resumed.run_step());
+  EXPECT_EQ(core::to_host_floats(fresh.store.grad()), core::to_host_floats(resumed.store.grad()));
+}
+
 TEST(Fp8Transformer, RecomputeModesGiveTheSameBits) {
   for (const char* name : {"llama", "gpt2"}) {
     Model none(name, true);

@@ -151,6 +151,13 @@ void Fp8Layers::begin_step(const kernels::KernelTable& kernels, core::Stream& st
   }
 }
 
+void Fp8Layers::resume() {  // a checkpoint from before the first step has seen nothing either
+  const std::vector<float> rows = core::to_host<float>(scalings_);
+  for (size_t row = 0; row < rows.size(); row += Fp8Scaling::kSize) {
+    if (rows[row + Fp8Scaling::kLargest] != 0 || rows[row + Fp8Scaling::kHistory] != 0) has_seen_a_step_ = true;
+  }
+}
+
 size_t Fp8Layers::bytes() const { return scalings_.bytes() + values_.bytes(); }
 
 const Fp8Layers::Layer* find_fp8(const Context& context, const Parameter& weight, int64_t rows) {

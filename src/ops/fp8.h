@@ -38,9 +38,9 @@ class Fp8Layers {
     compute(output);
   }
 
-  // (S, kSize) f32: all that a checkpoint must keep. After loading, resume() says that steps were made with it.
+  // (S, kSize) f32: all that a checkpoint must keep. Call resume() once it is loaded.
   const Tensor& scalings() const { return scalings_; }
-  void resume() { has_seen_a_step_ = true; }
+  void resume();
   size_t num_layers() const { return layers_.size(); }
   size_t bytes() const;  // on the device
 

@@ -122,15 +122,12 @@ class Run {
 
   void load(const std::string& from) {
     std::vector<StateTensor> tensors = state_tensors();
-    if (ops::Fp8Layers* fp8 = runner_.fp8()) {
-      if (has_state_tensor(from, "fp8", "scalings")) {
-        fp8->resume();
-      } else {  // a run that was not in fp8 so far
-        std::erase_if(tensors, [](const StateTensor& t) { return t.kind == "fp8"; });
-        base::log_info("'{}' holds no fp8 scales: the first step finds them anew", from);
-      }
+    if (runner_.fp8() && !has_state_tensor(from, "fp8", "scalings")) {  // a run that was not in fp8 so far
+      std::erase_if(tensors, [](const StateTensor& t) { return t.kind == "fp8"; });
+      base::log_info("'{}' holds no fp8 scales: the first step finds them anew", from);
     }
     state_ = load_checkpoint(from, tensors);
+    if (runner_.fp8()) runner_.fp8()->resume();
     guard_.set_state({state_.guard, state_.loss_scale, state_.updates});
     kernels::restore_kernel_choices(plan_.device, state_.kernel_choices);
     noise_scale_.set_state(state_.noise_scale);
