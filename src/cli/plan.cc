@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -110,11 +111,29 @@ plan::TrainingRequest make_request(const PlanOptions& o, const spec::ModelSpec& 
   return r;
 }
 
+void check_lengths(const PlanOptions& o, const spec::ModelSpec& m) {
+  if (o.seq_len < 0) base::fail_usage("--seq-len is {}; the least is 1", o.seq_len);
+  constexpr int64_t kMost = int64_t{1} << 30;
+  if (o.seq_len > kMost || o.batch > kMost) base::fail_usage("--seq-len and --batch are at most {}", kMost);
+  if (m.learned_positions && o.seq_len > m.max_positions) {
+    base::fail_usage("--seq-len {} is more than the {} positions the model has learned", o.seq_len, m.max_positions);
+  }
+}
+
 void run_plan(const PlanOptions& o) {
   plan::ResolvedModel model = plan::resolve_model(o.model);
   const spec::ModelSpec& m = model.spec;
-  if (o.seq_len < 0) base::fail_usage("--seq-len is {}; the least is 1", o.seq_len);
+  check_lengths(o, m);
   const int64_t seq_len = o.seq_len > 0 ? o.seq_len : std::min<int64_t>(4096, std::max<int64_t>(1, m.max_positions));
+  // A wish that cannot be met is told before anything is printed.
+  std::optional<plan::TrainingRequest> request;
+  plan::TrainingPlan training;
+  if (!o.cluster.gpus.empty()) {
+    request = make_request(o, m, seq_len);
+    training = plan::make_training_plan(*request);
+  } else if (!o.html.empty()) {
+    base::fail_usage("--html needs a cluster: give --gpus, for example --gpus 8xH100");
+  }
   json out{{"model", model.name}, {"family", spec::family_name(m.family)}};
   std::vector<ExplainedLine> why;
   if (!o.json) {
@@ -124,19 +143,16 @@ void run_plan(const PlanOptions& o) {
   }
   print_parameters(m, out, o.json, why);
   print_flops(m, static_cast<double>(seq_len), out, o.json, why);
-  if (!o.cluster.gpus.empty()) {
-    plan::TrainingRequest request = make_request(o, m, seq_len);
-    plan::TrainingPlan training = plan::make_training_plan(request);
-    out.update(training_plan_json(request, training));
-    if (!o.json) print_training_plan(request, training);
-    for (ExplainedLine& line : explain_training_plan(request, training)) why.push_back(std::move(line));
+  if (request) {
+    out.update(training_plan_json(*request, training));
+    if (!o.json) print_training_plan(*request, training);
+    for (ExplainedLine& line : explain_training_plan(*request, training)) why.push_back(std::move(line));
     if (!o.html.empty()) {
-      base::write_file_atomic(o.html, training_plan_html(model.name, request, training));
+      base::write_file_atomic(o.html, training_plan_html(model.name, *request, training));
       if (!o.json) fmt::print("\nWrote {}\n", o.html);
     }
-  } else {
-    if (!o.html.empty()) base::fail_usage("--html needs a cluster: give --gpus, for example --gpus 8xH100");
-    if (!o.json) fmt::print("Give --gpus (for example --gpus 64xH100) for memory, time and cost.\n");
+  } else if (!o.json) {
+    fmt::print("Give --gpus (for example --gpus 64xH100) for memory, time and cost.\n");
   }
   if (o.json) return print_json(out);
   if (o.explain) print_explanation(why);

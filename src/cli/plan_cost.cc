@@ -36,6 +36,7 @@ struct Work {
 
 Work find_work(const CostOptions& o, const plan::Cluster& cluster, json& out, std::vector<ExplainedLine>& why) {
   Work work;
+  if (o.gpu_hours < 0) base::fail_usage("--gpu-hours is {:g}; expected more than 0", o.gpu_hours);
   work.gpu_hours = o.gpu_hours;
   if (o.gpu_hours > 0) return work;
   if (o.model.empty() && o.parameters.empty()) base::fail_usage("name a model, or give --parameters or --gpu-hours");

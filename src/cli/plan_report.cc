@@ -94,6 +94,51 @@ void print_run(const TrainingRequest& request, const TrainingPlan& p) {
     fmt::print("Give --read and --write (GB/s of storage) for checkpoint and loading time.\n");
 }
 
+// The causes of the step's time on the busiest device, with the constants they are worked out from.
+void explain_time(const TrainingRequest& request, const TrainingPlan& p, std::vector<ExplainedLine>& why) {
+  const spec::ParallelSpec& s = p.parallel;
+  const plan::Device& d = request.cluster.device;
+  const plan::Efficiency e = plan::find_efficiency(d, request.software.name, request.format);
+  const plan::StepTime& t = p.step.time;
+  const double tokens = static_cast<double>(s.global_batch * s.seq_len), ranks = static_cast<double>(s.ranks());
+  const double peak = d.compute_rate(request.format), head = static_cast<double>(p.shape.hidden * p.shape.vocab);
+  const double network = request.cluster.device_network_bandwidth() * e.links.network_share;
+  auto add = [&](double seconds, const char* name, const char* formula, std::string numbers) {
+    if (seconds > 0) why.push_back({name, formula, std::move(numbers), base::format_duration(seconds)});
+  };
+  add(t.matmul, "matrix products", "6 x matrix parameters x tokens / devices / (share x peak) + start of each product",
+      fmt::format("6 x {:.5g} x {:.5g} / {} / ({:.3f} x {:.4g}) + {:.3g} s each",
+                  static_cast<double>(p.shape.matmul_parameters()), tokens, ranks, e.gemm, peak, e.gemm_start));
+  add(t.attention, "attention", "forward and 3.3 times that backward, FLOPs with the causal half / (share x peak)",
+      fmt::format("share {:.3f} of {:.4g}", e.attention * request.software.attention_scale, peak));
+  add(t.elementwise, "element-wise", "bytes of norms, residuals, rotation, activation / (share x bandwidth)",
+      fmt::format("/ ({:.3f} x {:.4g})", e.memory, d.bandwidth));
+  add(t.loss, "loss", "20 bytes per token and vocabulary entry / (share x bandwidth)",
+      fmt::format("20 x {:.5g} x {} / tp {} / ({:.3f} x {:.4g})", tokens / static_cast<double>(s.dp() * s.cp),
+                  p.shape.vocab, s.tp, e.loss_memory > 0 ? e.loss_memory : e.memory, d.bandwidth));
+  add(t.recompute, "recompute", "what the recompute mode runs again in the backward pass",
+      std::string(spec::recompute_name(s.recompute)));
+  add(t.tensor_parallel, "tensor parallel", "4 all-reduces of tokens x hidden per layer and micro-batch",
+      fmt::format("{:.4g} bytes among {}, links at {:.3f} x {:.4g}",
+                  static_cast<double>(s.micro_batch * s.seq_len / s.cp * p.shape.hidden) * 2, s.tp, e.links.link_share,
+                  d.link_bandwidth));
+  add(t.bubble, "bubble", "the other stages' forward and backward pass once, over v chunks",
+      fmt::format("pp {} v {}", s.pp, s.interleave));
+  add(t.pipeline_transfer, "pipeline transfer", "activations and gradients between stages that nothing hides",
+      fmt::format("network at {:.4g} bytes/s per device", network));
+  add(t.data_parallel, "data parallel", "gradient and weight traffic less what runs under the backward pass",
+      fmt::format("{:.4g} parameters among {}, network at {:.4g} bytes/s per device", p.memory.worst().parameters,
+                  s.dp() * s.cp, network));
+  add(t.optimizer, "optimizer", "bytes of gradients, master weights and moments / (share x bandwidth)",
+      fmt::format("{:.4g} parameters / {} / ({:.3f} x {:.4g})", p.memory.worst().parameters,
+                  s.zero >= 1 ? s.shard * s.cp : 1, e.optimizer_memory > 0 ? e.optimizer_memory : e.memory,
+                  d.bandwidth));
+  why.push_back(
+      {"step", "sum of the causes",
+       fmt::format("head: {:.3g} of the matrix parameters", head / static_cast<double>(p.shape.matmul_parameters())),
+       base::format_duration(p.step.seconds)});
+}
+
 }  // namespace
 
 void print_training_plan(const TrainingRequest& request, const TrainingPlan& p) {
@@ -243,6 +288,7 @@ std::vector<ExplainedLine> explain_training_plan(const TrainingRequest& request,
                    fmt::format("({0} - 1) / ({1} x {2} + {0} - 1)", s.pp, s.interleave, m_count),
                    fmt::format("{:.4f}", (pipe - 1) / (v * m_count + pipe - 1))});
   }
+  explain_time(request, p, why);
   const double peak = request.cluster.device.compute_rate(request.format),
                devices = static_cast<double>(request.cluster.num_devices);
   why.push_back({"MFU", "model FLOPs of the step / (step x devices x peak)",

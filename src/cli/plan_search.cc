@@ -128,9 +128,13 @@ void add_plan_search(CLI::App& plan) {
       plan.add_subcommand("search", "best layouts of a model on a cluster, with reasons and a job script");
   search->add_option("model", o->model, "a model's name, a Hugging Face folder or a config.json")->required();
   add_cluster_options(*search, o->cluster, "8xH100");
-  search->add_option("--batch", o->request.global_batch,
-                     "sequences per step (default: 4M tokens, at least one per device)");
-  search->add_option("--seq-len", o->request.seq_len, "tokens per sequence")->capture_default_str();
+  search
+      ->add_option("--batch", o->request.global_batch,
+                   "sequences per step (default: 4M tokens, at least one per device)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  search->add_option("--seq-len", o->request.seq_len, "tokens per sequence")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   search->add_option("--max-tp", o->request.max_tp, "largest tensor-parallel width");
   search->add_option("--max-pp", o->request.max_pp, "most pipeline stages");
   search->add_option("--tp", o->request.tp, "exactly this tensor-parallel width");
@@ -138,7 +142,7 @@ void add_plan_search(CLI::App& plan) {
   search->add_option("--cp", o->request.cp, "exactly this context-parallel width");
   search->add_option("--ep", o->request.ep, "exactly this expert-parallel width");
   search->add_option("--shard", o->request.shard, "ranks among which ZeRO divides state");
-  search->add_option("--zero", o->request.zero, "exactly this ZeRO stage, 0 to 3");
+  search->add_option("--zero", o->request.zero, "exactly this ZeRO stage, 0 to 3")->check(CLI::Range(0, 3));
   search->add_option("--micro-batch", o->request.micro_batch, "exactly this micro-batch");
   search->add_option("--recompute", o->recompute, "none, selective or full");
   search->add_option("--memory-share", o->request.memory_share, "share of the device's memory to plan with")

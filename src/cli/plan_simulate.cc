@@ -44,13 +44,14 @@ plan::Straggler parse_straggler(const std::string& text) {
 
 void complete_layout(SimulateOptions& o, const plan::Cluster& cluster) {
   spec::ParallelSpec& p = o.parallel;
-  for (auto [name, value] : {std::pair{"--tp", p.tp}, {"--pp", p.pp}, {"--cp", p.cp}, {"--micro-batch", p.micro_batch}}) {
+  for (auto [name, value] :
+       {std::pair{"--tp", p.tp}, {"--pp", p.pp}, {"--cp", p.cp}, {"--micro-batch", p.micro_batch}}) {
     if (value < 1) base::fail_usage("{} is {}; expected at least 1", name, value);
   }
   int64_t group = p.tp * p.pp * p.cp;
   if (cluster.num_devices % group != 0) {
-    base::fail_usage("tp {} x pp {} x cp {} does not divide {} devices; the nearest number of devices is {}", p.tp, p.pp,
-                     p.cp, cluster.num_devices, std::max<int64_t>(1, cluster.num_devices / group) * group);
+    base::fail_usage("tp {} x pp {} x cp {} does not divide {} devices; the nearest number of devices is {}", p.tp,
+                     p.pp, p.cp, cluster.num_devices, std::max<int64_t>(1, cluster.num_devices / group) * group);
   }
   int64_t dp = cluster.num_devices / group;
   p.shard = p.zero > 0 ? dp : 1;
@@ -93,10 +94,17 @@ void run_simulate(SimulateOptions& o) {
   double tokens = static_cast<double>(o.parallel.global_batch * o.parallel.seq_len);
   std::map<std::string, double> critical = critical_seconds(s.slowest);
 
-  json out{{"layout", spec::describe(o.parallel)}, {"schedule", spec::pipeline_name(o.parallel.schedule)},
-           {"ranks", s.num_ranks}, {"ranks_simulated", s.num_simulated}, {"step_seconds", s.seconds},
-           {"pipeline_seconds", s.pipeline_seconds}, {"tail_seconds", input.tail}, {"bubble", s.bubble},
-           {"tokens_per_second", tokens / s.seconds}, {"critical_path", critical}, {"slowest_pipeline", s.slowest_pipeline},
+  json out{{"layout", spec::describe(o.parallel)},
+           {"schedule", spec::pipeline_name(o.parallel.schedule)},
+           {"ranks", s.num_ranks},
+           {"ranks_simulated", s.num_simulated},
+           {"step_seconds", s.seconds},
+           {"pipeline_seconds", s.pipeline_seconds},
+           {"tail_seconds", input.tail},
+           {"bubble", s.bubble},
+           {"tokens_per_second", tokens / s.seconds},
+           {"critical_path", critical},
+           {"slowest_pipeline", s.slowest_pipeline},
            {"simulated_in_seconds", spent}};
   if (cluster.mtbf_hours > 0) {
     plan::FailureModel failures;
@@ -108,13 +116,17 @@ void run_simulate(SimulateOptions& o) {
     failures.restart_seconds = o.restart_seconds;
     failures.interval_seconds = o.interval_seconds;
     plan::Goodput g = plan::expected_goodput(failures);
-    out["goodput"] = {{"goodput", g.goodput}, {"failures_per_day", g.failures_per_day},
-                      {"checkpoint_interval_seconds", g.interval_seconds}, {"checkpoint_seconds", failures.checkpoint_seconds},
-                      {"lost_to_checkpoints", g.lost_to_checkpoints}, {"lost_to_failures", g.lost_to_failures}};
+    out["goodput"] = {{"goodput", g.goodput},
+                      {"failures_per_day", g.failures_per_day},
+                      {"checkpoint_interval_seconds", g.interval_seconds},
+                      {"checkpoint_seconds", failures.checkpoint_seconds},
+                      {"lost_to_checkpoints", g.lost_to_checkpoints},
+                      {"lost_to_failures", g.lost_to_failures}};
   }
   if (!o.trace.empty()) base::write_file_atomic(o.trace, plan::trace_json(s.slowest));
   if (!o.svg.empty()) {
-    std::string title = fmt::format("{}: {}, {}", model.name, spec::describe(o.parallel), base::format_duration(s.seconds));
+    std::string title =
+        fmt::format("{}: {}, {}", model.name, spec::describe(o.parallel), base::format_duration(s.seconds));
     base::write_file_atomic(o.svg, plan::timeline_svg(s.slowest, title));
   }
   if (o.json) return print_json(out);
@@ -126,11 +138,14 @@ void run_simulate(SimulateOptions& o) {
   table.add_row({"  gradients and update", base::format_duration(input.tail)});
   table.add_row({"tokens/s", base::format_count(tokens / s.seconds)});
   table.add_row({"bubble", fmt::format("{:.2f} %", 100 * s.bubble)});
-  for (const auto& [name, seconds] : critical) table.add_row({"critical path: " + name, base::format_duration(seconds)});
-  table.add_row({"ranks", fmt::format("{} ({} simulated in {})", s.num_ranks, s.num_simulated, base::format_duration(spent))});
+  for (const auto& [name, seconds] : critical)
+    table.add_row({"critical path: " + name, base::format_duration(seconds)});
+  table.add_row(
+      {"ranks", fmt::format("{} ({} simulated in {})", s.num_ranks, s.num_simulated, base::format_duration(spent))});
   if (out.contains("goodput")) {
     table.add_row({"goodput", fmt::format("{:.1f} %", 100 * out["goodput"]["goodput"].get<double>())});
-    table.add_row({"checkpoint every", base::format_duration(out["goodput"]["checkpoint_interval_seconds"].get<double>())});
+    table.add_row(
+        {"checkpoint every", base::format_duration(out["goodput"]["checkpoint_interval_seconds"].get<double>())});
   }
   fmt::print("{}", table.to_string());
 }
@@ -141,7 +156,8 @@ void add_plan_simulate(CLI::App& plan) {
   auto o = std::make_shared<SimulateOptions>();
   o->parallel.global_batch = 0;
   o->parallel.seq_len = 4096;
-  CLI::App* simulate = plan.add_subcommand("simulate", "run a step's pipeline schedule event by event; timelines, stragglers, failures");
+  CLI::App* simulate =
+      plan.add_subcommand("simulate", "run a step's pipeline schedule event by event; timelines, stragglers, failures");
   simulate->add_option("model", o->model, "a model's name, a Hugging Face folder or a config.json")->required();
   add_cluster_options(*simulate, o->cluster, "8xH100");
   simulate->add_option("--tp", o->parallel.tp, "tensor-parallel width")->capture_default_str();
@@ -150,17 +166,24 @@ void add_plan_simulate(CLI::App& plan) {
   simulate->add_option("--interleave", o->parallel.interleave, "model chunks per pipeline rank")->capture_default_str();
   simulate->add_option("--schedule", o->schedule, "gpipe, 1f1b or interleaved (default: by --interleave)");
   simulate->add_option("--zero", o->parallel.zero, "ZeRO stage")->capture_default_str()->check(CLI::Range(0, 3));
-  simulate->add_option("--micro-batch", o->parallel.micro_batch, "sequences of one forward pass")->capture_default_str();
-  simulate->add_option("--batch", o->parallel.global_batch, "sequences per step (default: 4 micro-batches per stage)");
-  simulate->add_option("--seq-len", o->parallel.seq_len, "tokens per sequence")->capture_default_str();
+  simulate->add_option("--micro-batch", o->parallel.micro_batch, "sequences of one forward pass")
+      ->capture_default_str();
+  simulate->add_option("--batch", o->parallel.global_batch, "sequences per step (default: 4 micro-batches per stage)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  simulate->add_option("--seq-len", o->parallel.seq_len, "tokens per sequence")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   simulate->add_option("--recompute", o->recompute, "none, selective or full")->capture_default_str();
   simulate->add_option("--software", o->software, "program whose overlap is assumed")->capture_default_str();
   simulate->add_option("--format", o->format, "number format of the products")->capture_default_str();
   simulate->add_option("--straggler", o->stragglers, "PIPELINE:STAGE:FACTOR, a slow rank; may be repeated");
-  simulate->add_option("--jitter", o->jitter, "relative standard deviation of every rank's speed")->check(CLI::Range(0.0, 1.0));
+  simulate->add_option("--jitter", o->jitter, "relative standard deviation of every rank's speed")
+      ->check(CLI::Range(0.0, 1.0));
   simulate->add_option("--seed", o->seed, "of the jitter")->capture_default_str();
-  simulate->add_option("--checkpoint-seconds", o->checkpoint_seconds, "one checkpoint's time (default: from --write, else 60)");
-  simulate->add_option("--restart-seconds", o->restart_seconds, "from a failure to the next step")->capture_default_str();
+  simulate->add_option("--checkpoint-seconds", o->checkpoint_seconds,
+                       "one checkpoint's time (default: from --write, else 60)");
+  simulate->add_option("--restart-seconds", o->restart_seconds, "from a failure to the next step")
+      ->capture_default_str();
   simulate->add_option("--checkpoint-every", o->interval_seconds, "seconds between checkpoints (default: the best)");
   simulate->add_option("--trace", o->trace, "write the timeline for chrome://tracing or ui.perfetto.dev");
   simulate->add_option("--svg", o->svg, "write the timeline as a picture");

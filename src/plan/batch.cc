@@ -27,8 +27,8 @@ const CriticalBatchLaw& critical_batch_law(std::string_view name) {
     if (law.name == name) return law;
     names.emplace_back(law.name);
   }
-  base::fail_usage("unknown critical batch law '{}'{}; known: {}", name, base::did_you_mean(name, names),
-                   fmt::join(names, ", "));
+  base::fail_usage("unknown critical batch law '{}'; known: {}{}", name, fmt::join(names, ", "),
+                   base::did_you_mean(name, names));
 }
 
 BatchCost cost_of_batch(double batch_tokens, double critical_tokens) {

@@ -75,8 +75,8 @@ const FlopConvention& flop_convention(std::string_view name) {
     if (c.name == name) return c;
     names.emplace_back(c.name);
   }
-  base::fail_usage("unknown FLOP convention '{}'{}; known: {}", name, base::did_you_mean(name, names),
-                   fmt::join(names, ", "));
+  base::fail_usage("unknown FLOP convention '{}'; known: {}{}", name, fmt::join(names, ", "),
+                   base::did_you_mean(name, names));
 }
 
 double attended_keys(const FlopBasis& basis, double seq_len) {

@@ -47,7 +47,7 @@ const T& find_by_name(const std::vector<T>& all, std::string_view name, const ch
   std::string hint = fmt::format("; `sinter plan devices` lists all {}", all.size());
   for (size_t i = 0; i < keys.size(); ++i) {
     if (!nearest.empty() && keys[i] == nearest) {
-      hint = fmt::format("; did you mean '{}'?{}", owners[i]->name, hint);
+      hint += fmt::format("; did you mean '{}'?", owners[i]->name);
       break;
     }
   }
@@ -84,8 +84,8 @@ Format parse_format(std::string_view text) {
   for (auto [name, format] : kOther) {
     if (text == name) return format;
   }
-  base::fail_usage("unknown number format '{}'{}; known: {}", text, base::did_you_mean(text, names),
-                   fmt::join(names, ", "));
+  base::fail_usage("unknown number format '{}'; known: {}{}", text, fmt::join(names, ", "),
+                   base::did_you_mean(text, names));
 }
 
 double format_bytes_per_element(Format format) {

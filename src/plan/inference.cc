@@ -68,8 +68,8 @@ WeightFormat parse_weight_format(const std::string& text) {
     const bool has_row_scales = name == "int8" || name == "w8a8" || name == "fp8";
     if (name == f.name) return {f.name, f.compute, f.bytes, has_row_scales ? 2.0 : 0.0};
   }
-  base::fail_usage("unknown weight format '{}'{}; known: {}", text, base::did_you_mean(text, weight_format_names()),
-                   fmt::join(weight_format_names(), ", "));
+  base::fail_usage("unknown weight format '{}'; known: {}{}", text, fmt::join(weight_format_names(), ", "),
+                   base::did_you_mean(text, weight_format_names()));
 }
 
 InferenceModel make_inference_model(const spec::ModelSpec& spec, const WeightFormat& weights, Format kv) {

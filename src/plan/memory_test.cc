@@ -125,6 +125,25 @@ TEST(Memory, TheFirstStageOfOneForwardOneBackwardHoldsTheWholeModelsActivations)
   EXPECT_NEAR(in_flight * 4 / 96, more, 1e-12);
 }
 
+// 28 layers and a head worth 3.6 of them over 8 stages: nanotron gives the head a stage of its own.
+TEST(Memory, StagesCutByWorkCountTheHeadAsLayers) {
+  spec::ModelSpec model = resolve_model("llama-2-7b").spec;
+  model.num_layers = 28, model.hidden = 3072, model.num_heads = model.num_kv_heads = 32, model.head_dim = 96;
+  model.ffn = 8192, model.vocab_size = 131072, model.tied_head = true;
+  ModelShape shape = make_model_shape(model);
+  spec::ParallelSpec p;
+  p.pp = 8;
+  int64_t next = 0;
+  for (int64_t stage = 0; stage < 8; ++stage) {
+    spec::LayerRange range = stage_layers(shape, p, find_software("nanotron"), stage);
+    EXPECT_EQ(range.count, stage < 7 ? 4 : 0) << stage;
+    if (range.count > 0) EXPECT_EQ(range.begin, next);
+    next += range.count;
+    EXPECT_EQ(stage_layers(shape, p, find_software("sinter"), stage).count, stage < 4 ? 4 : 3);
+  }
+  EXPECT_EQ(next, 28);
+}
+
 TEST(Memory, OffloadMovesStateToTheHost) {
   Gpt3 gpt;
   gpt.p.recompute = spec::Recompute::full;

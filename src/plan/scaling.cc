@@ -70,8 +70,8 @@ const ScalingLaw& scaling_law(std::string_view name) {
     if (law.name == name) return law;
     names.push_back(law.name);
   }
-  base::fail_usage("unknown scaling law '{}'{}; known: {}", name, base::did_you_mean(name, names),
-                   fmt::join(names, ", "));
+  base::fail_usage("unknown scaling law '{}'; known: {}{}", name, fmt::join(names, ", "),
+                   base::did_you_mean(name, names));
 }
 
 Optimum compute_optimal(const ScalingLaw& law, double flops) {

@@ -79,6 +79,9 @@ class Search {
       if (value <= 1 || cluster.num_devices % value == 0) continue;
       int64_t nearest = 1;
       for (int64_t d : divisors(cluster.num_devices)) {
+        spec::ParallelSpec other = wanted;
+        (name == std::string_view("tp") ? other.tp : name == std::string_view("pp") ? other.pp : other.cp) = d;
+        if (!spec::layout_problem(other, request_.model).empty()) continue;
         if (std::abs(std::log(double(d) / double(value))) < std::abs(std::log(double(nearest) / double(value))))
           nearest = d;
       }
