@@ -167,6 +167,13 @@ void check_memory(const RunPlan& plan) {
              is_cpu ? "in all" : "free", parts, suggest_less_memory(plan));
 }
 
+// What CUDA kernels keep between calls: mostly matrix products' 64 MiB, and the gradient of the queries in f32 while
+// attention gathers it, by eight parts at once where they must be added in a fixed order.
+size_t workspace_bytes(const RunPlan& plan) {
+  const auto queries = static_cast<size_t>(plan.shape.num_tokens * plan.model.q_width()) * 4;
+  return (size_t{80} << 20) + queries * (plan.recipe.train.deterministic ? 8 : 1);
+}
+
 void plan_memory_rows(RunPlan& plan) {
   models::ParameterStore store(plan.model, plan.store_options({core::DeviceKind::shapes, 0}));
   const auto n = static_cast<size_t>(store.num_elements());
@@ -188,6 +195,9 @@ void plan_memory_rows(RunPlan& plan) {
   const auto T = static_cast<size_t>(plan.shape.num_tokens), S = static_cast<size_t>(plan.shape.num_sequences);
   const auto heads = static_cast<size_t>(plan.model.mtp_heads), A = static_cast<size_t>(plan.shape.max_micro_batches);
   plan.memory_rows.push_back({"batch and losses", 4 * (T * 5 + 2 * S + 1 + A * T * (1 + heads) + 2 * heads * T)});
+  if (plan.device.kind == core::DeviceKind::cuda) {
+    plan.memory_rows.push_back({"workspaces of the kernels (estimate)", workspace_bytes(plan)});
+  }
 }
 
 }  // namespace
