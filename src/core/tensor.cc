@@ -3,6 +3,7 @@
 namespace sinter::core {
 
 std::vector<float> to_host_floats(const Tensor& t) {
+  if (t.dtype() == DType::f32) return to_host<float>(t);
   std::vector<std::byte> raw(t.bytes());
   DeviceRuntime& device = runtime(t.device());
   device.copy_to_host(raw.data(), t.raw(), t.bytes(), device.stream());
