@@ -104,7 +104,7 @@ std::vector<double> fit_nonnegative(const std::vector<std::vector<double>>& colu
 TrainingShares fit_training_shares(const Device& device, Format format, const std::vector<MeasuredStep>& steps) {
   if (steps.size() < 2) base::fail("calibration needs two measured steps of different size; got {}", steps.size());
   // With one constant at 1 and the rest free of charge, the model's time is that constant's work.
-  TrainingShares free{kFree, kFree, kFree, 0, 0, kFree, kFree, kFree, kFree};
+  TrainingShares free{kFree, kFree, kFree, 0, 0, kFree, kFree, kFree, kFree, kFree};
   auto alone = [&](double TrainingShares::*member) {
     TrainingShares s = free;
     s.*member = 1;
@@ -114,11 +114,11 @@ TrainingShares fit_training_shares(const Device& device, Format format, const st
                        starts = alone(&TrainingShares::gemm_start), scores = alone(&TrainingShares::attention),
                        heads = alone(&TrainingShares::attention_memory), bytes = alone(&TrainingShares::memory),
                        calls = alone(&TrainingShares::kernel), loss = alone(&TrainingShares::loss),
-                       update = alone(&TrainingShares::optimizer);
-  Cause products(3), attention(2), elementwise(2), losses(1), updates(1);
+                       update = alone(&TrainingShares::optimizer), matrices = alone(&TrainingShares::gemm_weights);
+  Cause products(4), attention(2), elementwise(2), losses(1), updates(1);
   for (const MeasuredStep& step : steps) {
     auto time = [&](const TrainingShares& s) { return model_time(device, format, step, s); };
-    products.add(step.matmul, {time(rate).matmul, time(operands).matmul, time(starts).matmul});
+    products.add(step.matmul, {time(rate).matmul, time(operands).matmul, time(starts).matmul, time(matrices).matmul});
     attention.add(step.attention, {time(scores).attention, time(heads).attention});
     elementwise.add(step.elementwise, {time(bytes).elementwise, time(calls).elementwise});
     losses.add(step.loss, {time(loss).loss});
@@ -129,6 +129,7 @@ TrainingShares fit_training_shares(const Device& device, Format format, const st
   shares.gemm = share_of(p[0]);
   shares.gemm_memory = share_of(p[1]);
   shares.gemm_start = p[2];
+  shares.gemm_weights = share_of(p[3]);
   shares.attention = share_of(a[0]);
   shares.attention_memory = share_of(a[1]);
   shares.memory = share_of(e[0]);

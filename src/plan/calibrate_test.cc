@@ -54,10 +54,11 @@ MeasuredStep made_step(const Device& truth, Format format, spec::ModelSpec model
 TEST(Calibrate, RecoversTheSharesOfAMachine) {
   for (Format format : {Format::fp32, Format::bf16}) {
     Device truth = cpu();
-    truth.training[static_cast<size_t>(format)] = {0.8, 0.3, 0.6, 2e-5, 5e-6, 0.5, 0.4, 0.2, 0.9};
+    truth.training[static_cast<size_t>(format)] = {0.8, 0.3, 0.6, 2e-5, 5e-6, 0.5, 0.4, 0.2, 0.9, 0.7};
     std::vector<MeasuredStep> steps{
         made_step(truth, format, small(4, 256), 2, 128), made_step(truth, format, small(4, 768), 2, 512),
-        made_step(truth, format, small(2, 512), 1, 256), made_step(truth, format, small(3, 1024), 1, 64)};
+        made_step(truth, format, small(2, 512), 1, 256), made_step(truth, format, small(3, 1024), 1, 64),
+        made_step(truth, format, small(6, 128), 1, 64)};
     Device device = cpu();
     TrainingShares found = fit_training_shares(device, format, steps);
     EXPECT_NEAR(found.gemm / 0.8, 1, 0.05);
@@ -88,7 +89,7 @@ TEST(Calibrate, OneStepIsNotEnough) {
 
 TEST(Calibrate, MeasuredSharesSurviveTheHardwareFile) {
   Device d = cpu();
-  d.training[static_cast<size_t>(Format::bf16)] = {0.71, 0.22, 1.3, 1.5e-5, 4e-6, 0.5, 0.6, 0.7, 0.8};
+  d.training[static_cast<size_t>(Format::bf16)] = {0.71, 0.22, 1.3, 1.5e-5, 4e-6, 0.5, 0.6, 0.7, 0.8, 0.9};
   HardwareTable table;
   table.add_toml(device_toml(d), "written");
   const TrainingShares& back = table.devices.at(0).training[static_cast<size_t>(Format::bf16)];

@@ -83,6 +83,7 @@ Efficiency find_efficiency(const Device& device, const std::string& software, Fo
     e.gemm_start = own.gemm_start;
     e.kernel = own.kernel;
     e.gemm_memory = own.gemm_memory;
+    e.gemm_weights = own.gemm_weights;
     e.attention_memory = own.attention_memory;
     e.loss_memory = own.loss;
     e.optimizer_memory = own.optimizer;

@@ -36,10 +36,11 @@ struct TrainingShares {
   double memory = 0;            // share of the bandwidth in element-wise work
   double gemm_start = 0;        // seconds a product takes beside FLOPs and bytes
   double kernel = 0;            // seconds any other kernel takes beside its bytes
-  double gemm_memory = 0;       // share of the bandwidth at which a product's operands pass, beside its FLOPs
+  double gemm_memory = 0;       // share of the bandwidth at which a product's rows pass, beside its FLOPs
   double attention_memory = 0;  // the same for queries, keys, values and outputs
   double loss = 0;              // share of the bandwidth in the loss over the vocabulary
   double optimizer = 0;         // share of the bandwidth in the update
+  double gemm_weights = 0;      // as gemm_memory, for the matrix itself: it is packed, or summed into
 };
 
 struct Device {

@@ -129,7 +129,8 @@ Device read_device(const toml::table& table, const std::string& origin) {
                       s.number(prefix + "gemm_memory", 0),
                       s.number(prefix + "attention_memory", 0),
                       s.number(prefix + "loss", 0),
-                      s.number(prefix + "optimizer", 0)};
+                      s.number(prefix + "optimizer", 0),
+                      s.number(prefix + "gemm_weights", 0)};
   }
   SINTER_CHECK(d.memory_bytes > 0 && d.bandwidth > 0 && any_rate,
                "'{}': device '{}' needs memory_gib, bandwidth_gb_s and at least one rate (fp32, bf16, ...)", origin,
@@ -268,6 +269,7 @@ std::string device_toml(const Device& d) {
     number(prefix + "attention_memory", t.attention_memory);
     number(prefix + "loss", t.loss);
     number(prefix + "optimizer", t.optimizer);
+    number(prefix + "gemm_weights", t.gemm_weights);
   }
   curve("gemm_efficiency", d.gemm, 1e9);
   curve("memory_efficiency", d.memory, 1e6);

@@ -90,13 +90,14 @@ double TimeModel::matmul_time(const Matmul& m, double tokens, bool is_weight_gra
   if (m.cut == Matmul::Cut::outputs) n /= cut;
   if (m.cut == Matmul::Cut::inputs) k /= cut;
   if (m.cut != Matmul::Cut::none) weights /= cut;
-  double flops = 2 * tokens * k * n;
-  double bytes = element_ * (tokens * (k + n) + weights);
-  if (is_weight_gradient) bytes += weights * (2 * bytes_of(p_.main_gradients) - element_);  // summed in place
-  double rate = gemm_rate_ * (m.is_expert ? efficiency_.expert : 1.0);
-  double time = efficiency_.gemm_memory > 0
-                    ? flops / rate + bytes / (cluster_.device.bandwidth * efficiency_.gemm_memory)
-                    : std::max(flops / rate, bytes / (cluster_.device.bandwidth * efficiency_.memory));
+  double flops = 2 * tokens * k * n, rows = element_ * tokens * (k + n), matrix = element_ * weights;
+  if (is_weight_gradient) matrix = 2 * bytes_of(p_.main_gradients) * weights;  // summed in place
+  double rate = gemm_rate_ * (m.is_expert ? efficiency_.expert : 1.0), bandwidth = cluster_.device.bandwidth;
+  double time = std::max(flops / rate, (rows + matrix) / (bandwidth * efficiency_.memory));
+  if (efficiency_.gemm_memory > 0) {
+    time = flops / rate + rows / (bandwidth * efficiency_.gemm_memory);
+    if (efficiency_.gemm_weights > 0) time += matrix / (bandwidth * efficiency_.gemm_weights);
+  }
   if (is_narrow(format_)) time += 4 * tokens * k / (cluster_.device.bandwidth * efficiency_.memory);  // cast, transpose
   return time + efficiency_.gemm_start;
 }

@@ -30,7 +30,8 @@ struct Efficiency {
   int64_t delay_nodes = 0;     // 0 = never
   int64_t drift_passes = 0;    // nodes times micro-batches from which hosts run apart without a pipeline; 0 = never
   // Machines measured on the spot tell these apart; 0 = as said.
-  double gemm_memory = 0;  // share of the bandwidth at which operands pass, added to FLOPs; 0 = the roofline's maximum
+  double gemm_memory = 0;   // share of the bandwidth at which operands pass, added to FLOPs; 0 = the roofline's maximum
+  double gemm_weights = 0;  // the same for the matrix itself; 0 = free
   double attention_memory = 0;  // the same for attention's operands; 0 = free
   double loss_memory = 0;       // share of the bandwidth in the loss; 0 = `memory`
   double optimizer_memory = 0;  // and in the update; 0 = `memory`
