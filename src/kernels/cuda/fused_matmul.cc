@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/profile.h"
+#include "kernels/cuda/sm90.h"
 
 namespace sinter::kernels {
 namespace cuda {

@@ -11,14 +11,6 @@ namespace sinter::kernels::cuda {
 // By an epilogue of cuBLASLt: matmul.cc. False: better or only done apart (nothing was enqueued).
 bool library_fused_matmul(Stream&, const FusedMatmulArgs&);
 
-// By our kernels for Hopper, built with CUTLASS (*_sm90.cu; without it sm90_absent.cc takes nothing): tanh-GELU in
-// bf16, sizes in multiples of 8, at least a tile of rows.
-bool sm90_takes(const Stream&, const FusedMatmulArgs&);
-// pre_activation given: pre_activation = a b^T (+ bias), c = gelu(pre_activation).
-void sm90_gelu_product(Stream&, const FusedMatmulArgs&);
-// activation_input given: c = (a b) * gelu'(activation_input).
-void sm90_gelu_slope_product(Stream&, const FusedMatmulArgs&);
-
 // The choices between one kernel and the parts, a line each for a checkpoint (kernels/choices.h), and back: false when
 // the line is of another kind.
 void append_fused_choices(std::vector<std::string>& lines);

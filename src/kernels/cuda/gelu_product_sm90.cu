@@ -1,6 +1,6 @@
 // pre = a b^T + bias and c = gelu(pre) in one kernel, both stored.
 #include "kernels/cuda/cutlass_sm90.cuh"
-#include "kernels/cuda/fused_matmul.h"
+#include "kernels/cuda/sm90.h"
 
 namespace sinter::kernels::cuda {
 namespace sm90 {

@@ -1,6 +1,6 @@
 // c = (a b) * gelu'(x) in one kernel: the gradient through tanh-GELU.
 #include "kernels/cuda/cutlass_sm90.cuh"
-#include "kernels/cuda/fused_matmul.h"
+#include "kernels/cuda/sm90.h"
 
 namespace sinter::kernels::cuda {
 namespace sm90 {

@@ -22,6 +22,7 @@
 #include "kernels/choices.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/fused_matmul.h"
+#include "kernels/cuda/sm90.h"
 
 namespace sinter::kernels::cuda {
 namespace {
@@ -427,7 +428,9 @@ bool run_product(Stream& stream, const FusedMatmulArgs& fused) {
 }  // namespace
 
 void matmul(Stream& stream, const MatmulArgs& args) {
-  if (args.group_offsets) return grouped_matmul(stream, args);
+  if (args.group_offsets) {
+    return sm90_takes_groups(stream, args) ? sm90_grouped_matmul(stream, args) : grouped_matmul(stream, args);
+  }
   run_product(stream, {.product = args});
 }
 

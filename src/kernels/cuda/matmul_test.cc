@@ -164,8 +164,13 @@ void test_matmul() {
       for (DType out : {t, DType::f32}) {
         test_grouped(t, out, {3, 0, 20, 1}, 40, 64, mode, false);
         test_grouped(t, out, {5, 7, 0}, 33, 29, mode, true);
-        if (!test_options().small)
+        if (!test_options().small) {
           test_grouped(t, out, {130, 0, 257, 1, 128, 64, 300, 5}, 200, 264, mode, out == DType::f32);
+          std::vector<int32_t> many(70);  // more groups than a warp has threads, the first and the last without rows
+          for (int32_t i = 0; i < 70; ++i) many[i] = i % 3 == 0 ? 0 : i * 37 % 150;
+          test_grouped(t, out, many, 136, 72, mode, false);
+          test_grouped(t, out, {900, 0, 1301, 77}, 520, 264, mode, mode == 2);
+        }
         if (t == DType::f32) break;
       }
     }

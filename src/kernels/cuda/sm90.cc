@@ -1,4 +1,6 @@
 // Which products our kernels for Hopper take. Built with the files *_sm90.cu, or sm90_absent.cc instead of all of them.
+#include "kernels/cuda/sm90.h"
+
 #include <cuda_runtime_api.h>
 
 #include <map>
@@ -6,7 +8,6 @@
 
 #include "core/cuda/check.h"
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/fused_matmul.h"
 
 namespace sinter::kernels::cuda {
 namespace {
@@ -49,6 +50,19 @@ bool sm90_takes(const Stream& stream, const FusedMatmulArgs& args) {
   if (m < kTileRows || m > kMost) return false;
   const int64_t n = p.c.num_elements() / m, k = p.a.num_elements() / m;
   if (n % 8 != 0 || k % 8 != 0 || k == 0 || p.b.data.num_elements() != n * k) return false;
+  return is_hopper(stream);
+}
+
+bool sm90_takes_groups(const Stream& stream, const MatmulArgs& args) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  if (!options().grouped || !args.group_offsets || args.bias || args.addend || args.batch != 1) return false;
+  if (!is_bf16(args.a) || !is_bf16(args.b.data) || !is_aligned(args.a) || !is_aligned(args.b.data)) return false;
+  if (!is_aligned(args.c) || args.a.num_elements() == 0 || args.c.num_elements() == 0) return false;
+  const bool takes_format =
+      args.transpose_a ? args.c.dtype() == base::DType::f32 && !args.transpose_b : is_bf16(args.c) && !args.accumulate;
+  const int64_t n = args.c.size(-1), k = args.a.size(-1), rows = args.a.rows();
+  if (!takes_format || n % 8 != 0 || k % 8 != 0 || n > kMost || k > kMost || rows > kMost) return false;
+  if (args.group_offsets.num_elements() < 2 || args.group_offsets.num_elements() > 65536) return false;
   return is_hopper(stream);
 }
 

@@ -38,6 +38,7 @@ static Options& mutable_options() {
     // Timings differ from run to run, and with them the algorithm and the last bits.
     o.tune = read_switch("SINTER_CUDA_TUNE", !o.deterministic);
     o.cudnn = read_switch("SINTER_CUDNN", o.cudnn);
+    o.grouped = read_switch("SINTER_CUDA_GROUPED", o.grouped);
     if (read_switch("SINTER_CUDA_FUSE", false)) {
       o.fuse = Fuse::all;
     } else if (!read_switch("SINTER_CUDA_FUSE", true)) {

@@ -1,0 +1,19 @@
+// Our kernels for Hopper (compute capability 9.0), built with CUTLASS from the files *_sm90.cu. Without it
+// sm90_absent.cc takes nothing. All are for bf16, sizes in multiples of 8, addresses in multiples of 16 bytes.
+#pragma once
+#include "kernels/fused.h"
+
+namespace sinter::kernels::cuda {
+
+// tanh-GELU in a product of at least a tile of rows.
+bool sm90_takes(const Stream&, const FusedMatmulArgs&);
+// pre_activation given: pre_activation = a b^T (+ bias), c = gelu(pre_activation).
+void sm90_gelu_product(Stream&, const FusedMatmulArgs&);
+// activation_input given: c = (a b) * gelu'(activation_input).
+void sm90_gelu_slope_product(Stream&, const FusedMatmulArgs&);
+
+// A product per expert: to bf16 without accumulation, or over the groups' rows (transpose_a) to f32.
+bool sm90_takes_groups(const Stream&, const MatmulArgs&);
+void sm90_grouped_matmul(Stream&, const MatmulArgs&);
+
+}  // namespace sinter::kernels::cuda
