@@ -20,7 +20,8 @@ using nlohmann::json;
 
 struct SearchOptions {
   ClusterOptions cluster;
-  std::string model, recompute, format = "bf16", gradients = "f32", moments = "f32", recipe_out, slurm_out, job = "sinter";
+  std::string model, recompute, format = "bf16", gradients = "f32", moments = "f32", recipe_out, slurm_out,
+                                job = "sinter";
   plan::SearchRequest request;
   double hours = 24;
   bool json = false, offload_optimizer = false;

@@ -324,6 +324,8 @@ void read_layout(const json& point, CheckRow& row) {
   p.micro_batch = size_at(b, "micro", 1, row);
   int64_t micro_batches = size_at(b, "grad_accum", 1, row);
   if (b.contains("local_batch")) micro_batches = size_at(b, "local_batch", 1, row) / p.micro_batch;
+  bool says_batch = b.contains("global_seqs") || b.contains("grad_accum") || b.contains("local_batch");
+  if (!says_batch && p.pp > 1) row.time_problem = "a pipeline's batch is not given";
   p.global_batch = b.contains("global_seqs") ? size_at(b, "global_seqs", 1, row) : dp * p.micro_batch * micro_batches;
 }
 
@@ -349,6 +351,10 @@ CheckRow read_point(const json& point, const HardwareTable& hardware) {
   const spec::ParallelSpec& p = row.parallel;
   if (p.zero < 0 || p.zero > 3) row.problem = fmt::format("ZeRO stage {} does not exist", p.zero);
   if (contains(source, "MegaScale (NSDI24) Table 2, MegaScale")) row.software = "megatron";
+  if (auto both = row.measured.find("mfu_pct_megascale"); both != row.measured.end()) {  // two programs in one row
+    row.measured["mfu_pct"] = both->second;
+    row.software = "megatron";
+  }
   if (row.source == "Narayanan 2021" && row.parallel.zero == 3) row.software = "deepspeed-zero3";
   if (row.model && (row.software == "megatron-2021" || row.software == "megatron-deepspeed")) {
     row.model->has_dropout = true;  // GPT as trained in 2020-2022

@@ -244,8 +244,7 @@ class Search {
     }
     double slower = loser.step.seconds / best.step.seconds - 1;
     loser.why = fmt::format("{:.1f} % slower: {} {} against {}", 100 * slower, kTimePartNames[worst],
-                            base::format_duration(b[worst]),
-                            a[worst] > 0 ? base::format_duration(a[worst]) : "none");
+                            base::format_duration(b[worst]), a[worst] > 0 ? base::format_duration(a[worst]) : "none");
   }
 
   const SearchRequest& request_;
