@@ -3,8 +3,8 @@
 // not the device, set their speed: Megatron-DeepSpeed as vTrain measured it (fitted on every 20th row), and nanotron on
 // the cluster of the public sweep, fitted on every other row with a loss that gives up on a row at 35 %. There a
 // pipeline sends two blocking messages of shapes before each tensor, and from then on every collective takes 0.27 ms
-// longer per rank; without a pipeline the same happens to groups that fill a node on 64 nodes, and on 32 with 64
-// micro-batches. On 64 nodes a message between stages takes another 0.3 s whatever its size. Single rows escape these
+// longer per rank; without a pipeline groups that fill a node wait 0.4 ms per rank on 64 nodes, and 0.27 ms on 32 with
+// 64 micro-batches. On 64 nodes a message between stages takes another 0.3 s whatever its size. Single rows escape these
 // delays (and are then the fastest of their group), others on fewer nodes have them without need; nothing in the sweep
 // tells which.
 #include <algorithm>
@@ -48,6 +48,7 @@ Efficiency nanotron_h100() {
   e.host_collective = 3.00e-4;
   e.step_fixed = 3.26e-2;
   e.rank_stall = 2.67e-4;
+  e.far_stall = 4.0e-4;
   e.message_delay = 0.620;
   e.delay_nodes = 64;
   e.drift_passes = 2048;

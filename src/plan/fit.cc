@@ -77,6 +77,7 @@ const std::map<std::string, Member>& members() {
       {"host_block", [](Efficiency& e) -> double& { return e.host_block; }},
       {"host_collective", [](Efficiency& e) -> double& { return e.host_collective; }},
       {"rank_stall", [](Efficiency& e) -> double& { return e.rank_stall; }},
+      {"far_stall", [](Efficiency& e) -> double& { return e.far_stall; }},
       {"message_delay", [](Efficiency& e) -> double& { return e.message_delay; }},
       {"crowding", [](Efficiency& e) -> double& { return e.links.crowding; }},
       {"step_fixed", [](Efficiency& e) -> double& { return e.step_fixed; }},

@@ -186,7 +186,8 @@ bool TimeModel::is_far() const {
 double TimeModel::stall(int64_t ranks) const {
   bool drifts = efficiency_.drift_passes > 0 && cluster_.num_nodes() * p_.micro_batches() >= efficiency_.drift_passes;
   bool far = is_far() && ranks >= cluster_.per_node;  // smaller groups were not seen to wait
-  return p_.pp > 1 || drifts || far ? efficiency_.rank_stall * as_double(ranks) : 0;
+  if (p_.pp == 1 && far) return efficiency_.far_stall * as_double(ranks);
+  return p_.pp > 1 || drifts ? efficiency_.rank_stall * as_double(ranks) : 0;
 }
 
 TimeModel::Pass TimeModel::block_backward(const BlockShape& block, const Pass& forward) const {

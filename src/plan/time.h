@@ -26,6 +26,7 @@ struct Efficiency {
   double host_block = 0;       // seconds the host needs to launch one block's forward pass
   double host_collective = 0;  // and for each collective in it
   double rank_stall = 0;       // seconds per collective and rank of its group, where hosts run apart (see stall())
+  double far_stall = 0;        // the same without a pipeline, on `delay_nodes` and more
   double message_delay = 0;    // seconds per micro-batch and neighbour in the pipeline, on `delay_nodes` and more
   int64_t delay_nodes = 0;     // 0 = never
   int64_t drift_passes = 0;    // nodes times micro-batches from which hosts run apart without a pipeline; 0 = never
