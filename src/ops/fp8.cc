@@ -37,7 +37,7 @@ Fp8Output quantize(const Context& context, const Tensor& x, DType dtype, const T
                   [&](const Fp8Output& y) { context.kernels.fp8_quantize(context.stream, {.x = x, .y = y}); });
 }
 
-// What a forward makes of its input: all of it when nothing or everything is kept, in the order backward reads it.
+// What a forward makes of its input: the transpose too when backward reads it and x is not made again by then.
 Order order_for(const Context& context, const Variable& x) {
   return context.is_recording() && !x.recipe ? Order::both : Order::values;
 }
