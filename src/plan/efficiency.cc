@@ -4,9 +4,9 @@
 // the cluster of the public sweep, fitted on every other row with a loss that gives up on a row at 35 %. There a
 // pipeline sends two blocking messages of shapes before each tensor, and from then on every collective takes 0.27 ms
 // longer per rank; without a pipeline groups that fill a node wait 0.4 ms per rank on 64 nodes, and 0.27 ms on 32 with
-// 64 micro-batches. On 64 nodes a message between stages takes another 0.3 s whatever its size. Single rows escape these
-// delays (and are then the fastest of their group), others on fewer nodes have them without need; nothing in the sweep
-// tells which.
+// 64 micro-batches. On 64 nodes a message between stages takes another 0.3 s whatever its size. Single rows escape
+// these delays (and are then the fastest of their group), others on fewer nodes have them without need; nothing in the
+// sweep tells which.
 #include <algorithm>
 
 #include "plan/time.h"
@@ -55,10 +55,23 @@ Efficiency nanotron_h100() {
   return e;
 }
 
+// Our own trainer as `plan --measure --device cuda` found it on an H200; shares of the loss count cached passes.
+Efficiency sinter_h200() {
+  Efficiency e = make(0.701, 0.764, 0.27, 0.510, 0.798, {0.90, 5e-6, 0.737, 9.9e-6});
+  e.gemm_start = 0;
+  e.kernel = 6.4e-6;
+  e.gemm_memory = 1e9;  // products are FLOPs alone
+  e.attention_memory = 0.584;
+  e.loss_memory = 1.60;
+  e.optimizer_memory = 0.817;
+  return e;
+}
+
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all{
       {"A100-SXM4", "megatron-deepspeed", vtrain_a100()},
       {"H100-SXM5", "nanotron", nanotron_h100()},
+      {"H200-SXM", "sinter", sinter_h200()},
       // MosaicML, Narayanan 2021, Korthikanti 2022, Megatron-LM 2020, MegaScale
       {"A100", nullptr, make(0.780, 0.6, 0.7, 0.388, 0.641, {0.95, 5e-6, 0.690, 7.9e-5})},
       // MosaicML, Megatron-Core, torchtitan, Llama 3, dgxc-benchmarking
