@@ -215,6 +215,7 @@ nlohmann::json report_json(const CheckReport& report) {
                            {"failed", f.failed},
                            {"failed_predicted", f.failed_predicted}});
   }
+  out["unpredicted"] = nlohmann::json::array();  // there also when every row is predicted
   for (const auto& [reason, count] : report.unpredicted)
     out["unpredicted"].push_back({{"reason", reason}, {"rows", count}});
   for (const Comparison& c : report.comparisons) {
