@@ -67,11 +67,25 @@ class Cause {
     if (!(measured > 0)) return;
     for (size_t c = 0; c < columns_.size(); ++c) columns_[c].push_back(work[c] / measured);
   }
-  std::vector<double> fit() const {
-    return columns_[0].empty() ? std::vector<double>(columns_.size(), 0.0) : fit_nonnegative(columns_);
+  // Steps that something disturbed stand far off what the others agree on: the worst are left out one by one.
+  std::vector<double> fit() {
+    if (columns_[0].empty()) return std::vector<double>(columns_.size(), 0.0);
+    while (true) {
+      std::vector<double> x = fit_nonnegative(columns_);
+      size_t worst = 0;
+      double farthest = 0;
+      for (size_t r = 0; r < columns_[0].size(); ++r) {
+        double sum = 0;
+        for (size_t c = 0; c < columns_.size(); ++c) sum += x[c] * columns_[c][r];
+        if (std::abs(sum - 1) > farthest) worst = r, farthest = std::abs(sum - 1);
+      }
+      if (farthest < kDisturbed || columns_[0].size() <= columns_.size() + 2) return x;
+      for (std::vector<double>& column : columns_) column.erase(column.begin() + static_cast<std::ptrdiff_t>(worst));
+    }
   }
 
  private:
+  static constexpr double kDisturbed = 0.2;
   std::vector<std::vector<double>> columns_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "base/error.h"
 #include "plan/models.h"
 #include "plan/time.h"
@@ -70,6 +72,27 @@ TEST(Calibrate, RecoversTheSharesOfAMachine) {
     MeasuredStep other = made_step(truth, format, small(12, 768), 4, 256);
     EXPECT_NEAR(predict_step(device, format, other).seconds() / other.seconds(), 1, 0.05);
   }
+}
+
+TEST(Calibrate, OneDisturbedStepHardlyMovesTheFit) {
+  Device truth = cpu();
+  truth.training[static_cast<size_t>(Format::fp32)] = {0.8, 0.3, 0.6, 2e-5, 5e-6, 0.5, 0.4, 0.2, 0.9, 0.7};
+  std::vector<MeasuredStep> steps;
+  for (auto [layers, hidden, length] : {std::array<int64_t, 3>{4, 256, 128},
+                                        {4, 768, 512},
+                                        {2, 512, 256},
+                                        {3, 1024, 64},
+                                        {6, 128, 64},
+                                        {4, 384, 1024},
+                                        {2, 1024, 256},
+                                        {3, 512, 128}}) {
+    steps.push_back(made_step(truth, Format::fp32, small(layers, hidden), 2, length));
+  }
+  steps[7].matmul *= 2;
+  Device device = cpu();
+  device.training[static_cast<size_t>(Format::fp32)] = fit_training_shares(device, Format::fp32, steps);
+  MeasuredStep other = made_step(truth, Format::fp32, small(12, 768), 4, 256);
+  EXPECT_NEAR(predict_step(device, Format::fp32, other).seconds() / other.seconds(), 1, 0.03);
 }
 
 TEST(Calibrate, NoConstantIsNegative) {
