@@ -254,6 +254,13 @@ plan::Device measure_device(const std::string& name, core::Device device, const 
   return d;
 }
 
+double measure_drift(core::Device device, const Options& options, const Report& report) {
+  constexpr size_t kCase = 2, kMilliseconds = 6;
+  const double before = std::get<double>(report.rows.at(kCase).at(kMilliseconds)) / 1e3;
+  const Sample now = run_case(fitted_cases(device).at(kCase), formats_of(device).front().first, device, options);
+  return now.step.seconds() / before - 1;
+}
+
 void check_measured_device(const plan::Device& measured, core::Device device, const Options& options, Report& report) {
   for (auto [dtype, format] : formats_of(device)) {
     if (measured.training[static_cast<size_t>(format)].gemm == 0) continue;

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -69,9 +70,14 @@ void run_measure(const MeasureOptions& o, const std::string& hardware, bool as_j
     save_device(measured, path);
   }
   bench::check_measured_device(measured, device, options, report);
+  const double drift = o.check_only ? 0 : bench::measure_drift(device, options, report);
   if (as_json)
-    return print_json({{"file", path}, {"device", plan::device_toml(measured)}, {"steps", report.to_json()}});
+    return print_json(
+        {{"file", path}, {"device", plan::device_toml(measured)}, {"steps", report.to_json()}, {"drift", drift}});
   fmt::print("\n{}\n", report.to_text());
+  if (std::abs(drift) > 0.07)
+    fmt::print("The machine ran {:.0f} % {} at the end than at the beginning: it is not quiet, measure again.\n\n",
+               100 * std::abs(drift), drift > 0 ? "slower" : "faster");
   if (!o.check_only)
     fmt::print("{}\nSaved in {}. Use it: sinter plan gpt2 --gpus {}\n", plan::device_toml(measured), path, o.name);
 }
