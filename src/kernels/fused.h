@@ -17,6 +17,7 @@ struct FusedMatmulArgs {
   spec::Activation activation = spec::Activation::gelu_tanh;
   Tensor pre_activation;    // (M, N) in the format of c, or empty
   Tensor activation_input;  // (M, N) in the format of c, or empty
+  Tensor c_sums;            // (N) f32 or empty, with activation_input: ADDS the sums of c's columns
 };
 
 // `table` is the stream's device's.

@@ -32,18 +32,18 @@ struct RandomKey {
 
 // c = op(a) op(b) (+ bias) [ADDS into c when accumulate]. With group_offsets, a product per expert (see MatmulArgs).
 struct MatmulArgs {
-  Tensor a;             // (M, K), or (K, M) when transpose_a
-  WeightView b;         // (K, N), or (N, K) when transpose_b
-  Tensor c;             // (M, N): the format of a, or f32 (fp8: see below)
+  Tensor a;      // (M, K), or (K, M) when transpose_a
+  WeightView b;  // (K, N), or (N, K) when transpose_b
+  Tensor c;      // (M, N): the format of a, or f32 (fp8: see below)
   bool transpose_a = false;
   bool transpose_b = false;
   bool accumulate = false;
-  float alpha = 1.0f;   // scales the product, not the bias
-  Tensor bias;          // (N) in the format of c, or empty
+  float alpha = 1.0f;  // scales the product, not the bias
+  Tensor bias;         // (N) in the format of c, or empty
   // c = alpha op(a) op(b) + beta addend: as c, but another tensor. Without accumulate, bias and groups.
   Tensor addend;
   float beta = 1.0f;
-  int64_t batch = 1;    // products of one shape: a, b and c hold so many matrices end to end. Without bias and groups
+  int64_t batch = 1;  // products of one shape: a, b and c hold so many matrices end to end. Without bias and groups
   // Grouped over E experts (rows of a sorted by expert), offsets (E + 1) i32 on the device:
   //   transpose_a false: rows [o[e], o[e+1]) of a and c use b[e]; b is (E, N, K) or (E, K, N), c (M, N).
   //   transpose_a true:  c[e] (E, M, N) = a[rows of e]^T b[rows of e]; a is (R, M), b.data (R, N). Empty groups give 0
@@ -92,8 +92,8 @@ struct Fp8RescaleArgs {
 };
 
 struct ColumnSumArgs {  // y[n] = sum over rows; ADDS when accumulate: the gradient of a bias
-  Tensor x;  // (R, N) compute format
-  Tensor y;  // (N) f32
+  Tensor x;             // (R, N) compute format
+  Tensor y;             // (N) f32
   bool accumulate = true;
 };
 
@@ -105,11 +105,11 @@ struct EmbeddingForwardArgs {
   Tensor y;               // (T, C)
 };
 struct EmbeddingBackwardArgs {  // ADDS into the tables' gradients, in a fixed order
-  Tensor tokens;            // (T) i32
-  Tensor positions;         // (T) i32
-  Tensor dy;                // (T, C)
-  Tensor dtable;            // (V, C) f32
-  Tensor dposition_table;   // (P, C) f32, or empty
+  Tensor tokens;                // (T) i32
+  Tensor positions;             // (T) i32
+  Tensor dy;                    // (T, C)
+  Tensor dtable;                // (V, C) f32
+  Tensor dposition_table;       // (P, C) f32, or empty
 };
 
 struct NormForwardArgs {  // s = x + residual, rounded to its format; y = norm(s) * weight (+ bias)
@@ -135,6 +135,7 @@ struct NormBackwardArgs {  // ds = d(norm)/ds dy (+ dsum); ADDS into dweight, db
   Tensor ds;       // (R, C); may alias dy or dsum
   Tensor dweight;  // (C) f32
   Tensor dbias;    // (C) f32 or empty
+  Tensor ds_sums;  // (C) f32 or empty: ADDS the sums of ds over the rows, the gradient of a bias added into s
 };
 
 // RMSNorm over each head of Q and K in a packed QKV row; V is copied.
@@ -170,8 +171,8 @@ struct RopeTableArgs {
 // Rotates the first `num_rotated` heads of each row in place: (a, b) = halves of a head -> (a c - b s, b c + a s).
 struct RopeArgs {
   int64_t num_rotated = 0, head_dim = 0;
-  Tensor x;        // (T, W) in place
-  Tensor cos_sin;  // (T, D) f32
+  Tensor x;              // (T, W) in place
+  Tensor cos_sin;        // (T, D) f32
   bool inverse = false;  // the gradient: rotate back
 };
 
@@ -227,9 +228,11 @@ struct ActivationForwardArgs {
 struct ActivationBackwardArgs {
   spec::Activation kind = spec::Activation::silu;
   bool gated = true;
-  Tensor dy;  // (R, F)
-  Tensor x;   // (R, 2F) or (R, F)
-  Tensor dx;  // as x; may alias x
+  Tensor dy;       // (R, F)
+  Tensor x;        // (R, 2F) or (R, F)
+  Tensor dx;       // as x; may alias x
+  Tensor dx_sums;  // (F) f32 or empty, without gate: ADDS the sums of dx over the rows, the gradient of a bias added
+                   // into x
 };
 
 // y = x * mask / (1 - p); element i of the call is kept where key.uniform(first_index + i) >= p. y may alias x. Its own
@@ -261,19 +264,19 @@ struct RouterForwardArgs {  // softmax over E, the k largest (ties: lower expert
 };
 struct RouterBackwardArgs {
   bool norm_topk_prob = true;
-  Tensor dweights;      // (T, k) f32
-  Tensor probs;         // (T, E) f32
-  Tensor experts;       // (T, k) i32
-  Tensor weights;       // (T, k) f32
-  Tensor group_offsets; // (E + 1) i32
-  Tensor balance_scale; // (1) f32 or empty: d(total loss)/d(balance loss), with balance loss = E * sum_e f_e P_e,
-                        // f_e = slots of e / T, P_e = mean over t of probs
-  Tensor dlogits;       // (T, E) in the format of logits
+  Tensor dweights;       // (T, k) f32
+  Tensor probs;          // (T, E) f32
+  Tensor experts;        // (T, k) i32
+  Tensor weights;        // (T, k) f32
+  Tensor group_offsets;  // (E + 1) i32
+  Tensor balance_scale;  // (1) f32 or empty: d(total loss)/d(balance loss), with balance loss = E * sum_e f_e P_e,
+                         // f_e = slots of e / T, P_e = mean over t of probs
+  Tensor dlogits;        // (T, E) in the format of logits
 };
 struct BalanceLossArgs {  // ADDS E * sum_e f_e P_e into loss
-  Tensor probs;          // (T, E) f32
-  Tensor group_offsets;  // (E + 1) i32
-  Tensor loss;           // (1) f32
+  Tensor probs;           // (T, E) f32
+  Tensor group_offsets;   // (E + 1) i32
+  Tensor loss;            // (1) f32
 };
 struct ExpertSortArgs {
   Tensor experts;        // (T, k) i32
@@ -282,15 +285,15 @@ struct ExpertSortArgs {
   Tensor slot_of_row;    // (T * k) i32 out: the inverse
 };
 struct ExpertGatherArgs {  // y[row] = x[slot_of_row[row] / k]
-  Tensor x;            // (T, C)
-  Tensor slot_of_row;  // (T * k) i32
-  Tensor y;            // (T * k, C)
+  Tensor x;                // (T, C)
+  Tensor slot_of_row;      // (T * k) i32
+  Tensor y;                // (T * k, C)
 };
 struct ExpertCombineArgs {  // y[t] = sum_j weight[t, j] * x[row_of_slot[t k + j]], j ascending; weights empty = all 1
-  Tensor x;            // (T * k, C)
-  Tensor row_of_slot;  // (T * k) i32
-  Tensor weights;      // (T, k) f32 or empty
-  Tensor y;            // (T, C)
+  Tensor x;                 // (T * k, C)
+  Tensor row_of_slot;       // (T * k) i32
+  Tensor weights;           // (T, k) f32 or empty
+  Tensor y;                 // (T, C)
 };
 struct ExpertCombineBackwardArgs {
   Tensor dy;           // (T, C)
@@ -329,24 +332,24 @@ struct MuonMomentumArgs {
   RandomKey key;
 };
 struct NormalizeArgs {  // every row divided by (its norm + eps), in place
-  Tensor x;  // (R, n) f32 or bf16
+  Tensor x;             // (R, n) f32 or bf16
   float eps = 1e-7f;
 };
 struct SumArgs {  // total = sum of x, added in f64 in an order fixed by n and rounded once
-  Tensor x;      // (n) f32
-  Tensor total;  // (1) f32
+  Tensor x;       // (n) f32
+  Tensor total;   // (1) f32
 };
 struct SumSquaresArgs {  // ADDS sum x^2 into total, by partial sums in an order fixed by n
-  Tensor x;      // (n) f32 or bf16
-  Tensor total;  // (1) f32
+  Tensor x;              // (n) f32 or bf16
+  Tensor total;          // (1) f32
 };
 // control[0] = grad_scale * min(1, max_norm / norm) (max_norm 0: no clipping), control[1] = norm finite and not `skip`.
 struct ClipControlArgs {
   Tensor norm_squared;  // (1) f32: of the unscaled gradient
   float max_norm = 0;
   float grad_scale = 1;  // what gradients must be multiplied by to be the gradient of the mean loss
-  Tensor control;  // (2) f32
-  Tensor norm;     // (1) f32: grad_scale * sqrt(norm_squared), before clipping
+  Tensor control;        // (2) f32
+  Tensor norm;           // (1) f32: grad_scale * sqrt(norm_squared), before clipping
 };
 // decide_step (kernels/step_control.h) where the numbers are.
 struct StepControlArgs {
@@ -359,7 +362,7 @@ struct StepControlArgs {
   Tensor record;          // (kRecordSize) f32: the first kRecordOwn are written
 };
 struct AxpbyArgs {  // y = alpha x + beta y
-  Tensor x, y;  // (n) any floating formats
+  Tensor x, y;      // (n) any floating formats
   float alpha = 1, beta = 0;
 };
 

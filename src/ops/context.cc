@@ -10,6 +10,9 @@ void accumulate(const Context& context, const Variable& x, Tensor grad) {
     x.slot->grad = std::move(grad);
   } else {
     context.kernels.axpby(context.stream, {.x = grad, .y = x.slot->grad, .alpha = 1.0f, .beta = 1.0f});
+    if (x.slot->has_bias_gradient) {
+      context.kernels.column_sum(context.stream, {.x = grad, .y = x.slot->bias->grad, .accumulate = true});
+    }
   }
 }
 

@@ -16,12 +16,13 @@ Variable linear_impl(const Context& context, const Variable& x, Parameter& weigh
   linear_forward(context, x.value, weight, bias, groups, y);
   Variable result = context.make_variable(std::move(y));
   if (!context.is_recording()) return result;
+  if (bias && bias->grad) result.slot->bias = bias;
   Variable input{{}, x.slot, nullptr};
   const Shape dx_shape = x.value.shape();
   context.tape->record([context, saved = x.save(), input, slot = result.slot, &weight, bias, groups, dx_shape] {
     Tensor dy = take_gradient({{}, slot, nullptr}, "linear");
     Tensor dx = input.slot ? context.make(dx_shape, dy.dtype()) : Tensor();
-    linear_backward(context, dy, saved.get(), weight, bias, groups, dx);
+    linear_backward(context, dy, saved.get(), weight, slot->has_bias_gradient ? nullptr : bias, groups, dx);
     if (dx) accumulate(context, input, std::move(dx));
   });
   return result;

@@ -4,6 +4,7 @@
 #include "ops/activation.h"
 #include "ops/fp8.h"
 #include "ops/linear.h"
+#include "ops/norm.h"
 
 namespace sinter::ops {
 
@@ -45,6 +46,7 @@ Variable plain_mlp(const Context& context, const Variable& x, const MlpWeights& 
   linear_forward(context, act, weights.down, weights.down_bias, {}, y);
   Variable result = context.make_variable(std::move(y));
   if (!context.is_recording()) return result;
+  if (weights.down_bias && weights.down_bias->grad) result.slot->bias = weights.down_bias;
   if (context.may_drop()) act = Tensor();  // backward applies the activation again
   Variable input{{}, x.slot, nullptr};
   const Shape dx_shape = x.value.shape();
@@ -55,14 +57,18 @@ Variable plain_mlp(const Context& context, const Variable& x, const MlpWeights& 
       kept = context.make(pre.shape(), pre.dtype());
       context.kernels.activation_forward(context.stream, {.kind = kind, .gated = false, .x = pre, .y = kept});
     }
-    linear_backward(context, dy, kept, weights.down, weights.down_bias, {}, {});
+    linear_backward(context, dy, kept, weights.down, slot->has_bias_gradient ? nullptr : weights.down_bias, {}, {});
     kept = Tensor();
     Tensor dpre = context.make(pre.shape(), pre.dtype());
-    kernels::fused_matmul(
-        context.kernels, context.stream,
-        {.product = {.a = dy, .b = weights.down.weight, .c = dpre}, .activation = kind, .activation_input = pre});
+    Tensor up_bias_grad = weights.up_bias ? weights.up_bias->grad : Tensor();
+    if (up_bias_grad) begin_gradient(context, *weights.up_bias);
+    kernels::fused_matmul(context.kernels, context.stream,
+                          {.product = {.a = dy, .b = weights.down.weight, .c = dpre},
+                           .activation = kind,
+                           .activation_input = pre,
+                           .c_sums = up_bias_grad});
     Tensor dx = input.slot ? context.make(dx_shape, dy.dtype()) : Tensor();
-    linear_backward(context, dpre, saved.get(), weights.up, weights.up_bias, {}, dx);
+    linear_backward(context, dpre, saved.get(), weights.up, nullptr, {}, dx);
     if (dx) accumulate(context, input, std::move(dx));
   });
   return result;

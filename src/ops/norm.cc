@@ -46,9 +46,16 @@ NormResult norm(const Context& context, const Variable& x, const Variable& resid
     begin_gradient(context, weight);
     if (bias) begin_gradient(context, *bias);
     Tensor ds = dsum ? dsum : dy;  // written in place of whichever arrived
+    autograd::GradSlot* place = x_place.slot.get();
+    Parameter* x_bias = place && !place->grad ? place->bias : nullptr;
+    if (x_bias) {
+      begin_gradient(context, *x_bias);
+      place->has_bias_gradient = true;
+    }
     context.kernels.norm_backward(context.stream, {.kind = kind, .dy = dy, .dsum = dsum, .s = sum, .weight = weight.master,
                                                    .mean = mean, .rstd = rstd, .ds = ds, .dweight = weight.grad,
-                                                   .dbias = bias ? bias->grad : Tensor()});
+                                                   .dbias = bias ? bias->grad : Tensor(),
+                                                   .ds_sums = x_bias ? x_bias->grad : Tensor()});
     // The gradient of a sum goes to both terms, as one tensor: x was made after the residual, so its backward runs (and
     // only reads) before the residual's owner writes in place.
     if (has_residual) accumulate(context, residual_place, ds);

@@ -117,8 +117,9 @@ HWY_EXPORT(activation_backward_any);
 void activation_forward(Stream&, const ActivationForwardArgs& args) {
   HWY_DYNAMIC_DISPATCH(activation_forward_any)(args);
 }
-void activation_backward(Stream&, const ActivationBackwardArgs& args) {
+void activation_backward(Stream& stream, const ActivationBackwardArgs& args) {
   HWY_DYNAMIC_DISPATCH(activation_backward_any)(args);
+  if (args.dx_sums) column_sum(stream, {.x = args.dx, .y = args.dx_sums, .accumulate = true});
 }
 
 }  // namespace sinter::kernels::cpu

@@ -203,10 +203,11 @@ thread_local AlignedBuffer t_parts;
 
 void norm_forward(Stream&, const NormForwardArgs& args) { HWY_DYNAMIC_DISPATCH(norm_forward_any)(args); }
 
-void norm_backward(Stream&, const NormBackwardArgs& args) {
+void norm_backward(Stream& stream, const NormBackwardArgs& args) {
   RowParts cut(args.s.rows());
   float* parts = t_parts.reserve_array<float>(cut.count * 2 * args.s.size(-1));
   HWY_DYNAMIC_DISPATCH(norm_backward_any)(args, parts);
+  if (args.ds_sums) column_sum(stream, {.x = args.ds, .y = args.ds_sums, .accumulate = true});
 }
 
 void head_norm_forward(Stream&, const HeadNormForwardArgs& args) { HWY_DYNAMIC_DISPATCH(head_norm_forward_any)(args); }

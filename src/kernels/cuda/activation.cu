@@ -133,6 +133,41 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (kGated) store_once<T, N>(dx + at + width, up);
 }
 
+// Backward without a gate, and the sums of dx over the rows on the way: a thread keeps to one vector of columns and
+// walks every gridDim.y-th group of kSumRows rows, whose loads are in flight together. partials is (gridDim.y, width).
+constexpr int kSumRows = 4;
+template <class T, Activation kKind, int N>
+__global__ void __launch_bounds__(kThreads)
+    backward_sums_kernel(const T* dy, const T* x, T* dx, int64_t rows, int64_t width, float* partials) {
+  constexpr bool kExact = sizeof(T) == 4;
+  const int64_t column = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * N;
+  if (column >= width) return;
+  float sums[N] = {};
+  for (int64_t first = int64_t{blockIdx.y} * kSumRows; first < rows; first += int64_t{gridDim.y} * kSumRows) {
+    Vector<T, N> a[kSumRows], d[kSumRows];
+#pragma unroll
+    for (int u = 0; u < kSumRows; ++u) {
+      if (first + u >= rows) break;
+      const int64_t at = (first + u) * width + column;
+      a[u] = *reinterpret_cast<const Vector<T, N>*>(x + at);
+      d[u] = *reinterpret_cast<const Vector<T, N>*>(dy + at);
+    }
+#pragma unroll
+    for (int u = 0; u < kSumRows; ++u) {
+      if (first + u >= rows) break;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        float value, slope;
+        activate_with_slope<kKind, kExact>(to_float(a[u].v[j]), value, slope);
+        d[u].v[j] = from_float<T>(to_float(d[u].v[j]) * slope);
+        sums[j] += to_float(d[u].v[j]);
+      }
+      *reinterpret_cast<Vector<T, N>*>(dx + (first + u) * width + column) = d[u];
+    }
+  }
+  store_floats<float, N>(partials + int64_t{blockIdx.y} * width + column, sums);
+}
+
 template <class T, bool kGated, int N, class Launch>
 void dispatch_kind(Activation kind, Launch&& launch) {
   switch (kind) {
@@ -173,6 +208,25 @@ void launch_backward(Stream& stream, const ActivationBackwardArgs& args) {
   SINTER_CUDA_LAUNCHED();
 }
 
+template <class T>
+void launch_backward_sums(Stream& stream, const ActivationBackwardArgs& args) {
+  constexpr int N = kWidth<T>;
+  const int64_t width = args.dy.size(-1), rows = args.dy.rows(), vectors = width / N;
+  unsigned threads = kThreads;  // that leave few idle in the last block of a row
+  while (threads > 64 && div_up(vectors, threads) * threads - vectors > vectors / 16) threads -= 32;
+  const int64_t columns = div_up(vectors, threads);
+  const int64_t groups =
+      std::min(div_up(rows, kSumRows), div_up(int64_t{num_multiprocessors(stream)} * 2048, columns * threads));
+  auto* partials = static_cast<float*>(scratch(stream, Scratch::partials, sizeof(float) * groups * width));
+  dim3 grid(static_cast<unsigned>(columns), static_cast<unsigned>(groups));
+  dispatch_kind<T, false, N>(args.kind, [&](auto kind) {
+    backward_sums_kernel<T, decltype(kind)::value, N><<<grid, threads, 0, native(stream)>>>(
+        args.dy.data<T>(), args.x.data<T>(), args.dx.data<T>(), rows, width, partials);
+  });
+  SINTER_CUDA_LAUNCHED();
+  reduce_partials(stream, partials, groups, width, width, args.dx_sums.data<float>(), true);
+}
+
 }  // namespace
 
 void activation_forward(Stream& stream, const ActivationForwardArgs& args) {
@@ -195,11 +249,13 @@ void activation_backward(Stream& stream, const ActivationBackwardArgs& args) {
     constexpr int kN = kWidth<T>;
     bool aligned = is_aligned(args.x.raw()) && is_aligned(args.dy.raw()) && is_aligned(args.dx.raw());
     bool vector = aligned && (args.gated ? args.dy.size(-1) : args.dy.num_elements()) % kN == 0;
+    if (args.dx_sums && vector && args.dy.size(-1) % kN == 0) return launch_backward_sums<T>(stream, args);
     if (args.gated) {
       vector ? launch_backward<T, true, kN>(stream, args) : launch_backward<T, true, 1>(stream, args);
     } else {
       vector ? launch_backward<T, false, kN>(stream, args) : launch_backward<T, false, 1>(stream, args);
     }
+    if (args.dx_sums) column_sum(stream, {.x = args.dx, .y = args.dx_sums, .accumulate = true});
   });
 }
 

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "core/cuda/check.h"
 #include "kernels/cuda/cuda_kernels.h"
@@ -84,6 +85,38 @@ __device__ __forceinline__ void store_floats(T* p, const float (&in)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) x.v[i] = from_float<T>(in[i]);
   *reinterpret_cast<Vector<T, N>*>(p) = x;
+}
+
+// A 16-byte vector as it is in memory, and its elements. Kernels that use a value twice with a barrier between keep it
+// packed: half the registers of 16-bit formats.
+struct Packed {
+  uint32_t word[4];
+};
+template <class T>
+__device__ __forceinline__ Packed load_packed(const T* p) {
+  uint4 raw = *reinterpret_cast<const uint4*>(p);
+  return {{raw.x, raw.y, raw.z, raw.w}};
+}
+template <class T>
+__device__ __forceinline__ void unpack(const Packed& x, float (&out)[kWidth<T>]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (sizeof(T) == 4) {
+      out[i] = __uint_as_float(x.word[i]);
+    } else if constexpr (std::is_same_v<T, bfloat16>) {
+      out[2 * i] = __uint_as_float(x.word[i] << 16);
+      out[2 * i + 1] = __uint_as_float(x.word[i] & 0xffff0000u);
+    } else {
+      __half2_raw pair{static_cast<unsigned short>(x.word[i]), static_cast<unsigned short>(x.word[i] >> 16)};
+      float2 both = __half22float2(pair);
+      out[2 * i] = both.x;
+      out[2 * i + 1] = both.y;
+    }
+  }
+}
+// The compiler forgets what it knows of the value, so that it does not keep the elements it once unpacked.
+__device__ __forceinline__ void forget(Packed& x) {
+  asm volatile("" : "+r"(x.word[0]), "+r"(x.word[1]), "+r"(x.word[2]), "+r"(x.word[3]));
 }
 
 __device__ __forceinline__ float warp_sum(float x) {

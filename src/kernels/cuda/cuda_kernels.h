@@ -71,7 +71,7 @@ struct Options {
   bool tune = true;            // SINTER_CUDA_TUNE=0: take the library's first choice of algorithm, measure nothing
   bool cudnn = true;           // SINTER_CUDNN=0: our own attention kernel everywhere
   Fuse fuse = Fuse::own;
-  bool grouped = false;        // SINTER_CUDA_GROUPED=1: CUTLASS's products over groups on Hopper
+  bool grouped = true;         // CUTLASS's products over groups on Hopper; SINTER_CUDA_GROUPED=0: our own
   bool deterministic = false;  // SINTER_DETERMINISTIC=1: no algorithm whose result may differ from run to run
 };
 const Options& options();

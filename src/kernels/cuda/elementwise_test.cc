@@ -57,11 +57,12 @@ void test_activation() {
           if (!wants("activation_backward")) continue;
           Case c("activation_backward", t, shape);
           int x = c.random({rows, width}, t, 2.0f), dy = c.random({rows, f}, t),
-              dx = f == 33 ? x : c.output({rows, width}, t);
+              dx = f == 33 ? x : c.output({rows, width}, t), sums = gated ? -1 : c.random({f}, DType::f32);
           c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
-            table.activation_backward(s, {k.kind, gated, at(dy), at(x), at(dx)});
+            table.activation_backward(s, {k.kind, gated, at(dy), at(x), at(dx), at(sums)});
           });
           c.expect_close(dx, "dx", rounding_limit(t));
+          if (!gated) c.expect_close(sums, "dx_sums", std::max(2e-5, rounding_limit(t)));
         }
       }
     }

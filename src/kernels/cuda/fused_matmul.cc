@@ -44,16 +44,24 @@ bool is_sm90_faster(Stream& stream, const FusedMatmulArgs& args) {
   }
   if (!options().tune || is_capturing(stream)) return true;
   auto time = [&](auto&& call) {
-    return time_calls(stream, [&] {
+    return time_calls(stream, 10.0, [&] {
       call();
       return true;
     });
   };
-  matmul_in_parts(*cuda_table(), stream, args);  // its product chooses its own algorithm first
+  FusedMatmulArgs trial = args;  // its sums go to scratch: they add up
+  if (args.c_sums) {
+    void* sums = scratch(stream, Scratch::tokens, args.c_sums.bytes());
+    trial.c_sums = Tensor::view_of(sums, args.c_sums.shape(), base::DType::f32, args.c_sums.device());
+  }
+  matmul_in_parts(*cuda_table(), stream, trial);  // its product chooses its own algorithm first
   double fused_ms = 1e30, parts_ms = 1e30;
   for (int round = 0; round < 2; ++round) {  // in turns, so that what else the machine does weighs on both
-    fused_ms = std::min(fused_ms, time([&] { run_sm90(stream, args); }));
-    parts_ms = std::min(parts_ms, time([&] { matmul_in_parts(*cuda_table(), stream, args); }));
+    fused_ms = std::min(fused_ms, time([&] {
+                          run_sm90(stream, trial);
+                          if (trial.c_sums) column_sum(stream, {.x = p.c, .y = trial.c_sums, .accumulate = true});
+                        }));
+    parts_ms = std::min(parts_ms, time([&] { matmul_in_parts(*cuda_table(), stream, trial); }));
   }
   std::lock_guard lock(choices_mutex);
   return choices()[key] = fused_ms < parts_ms;

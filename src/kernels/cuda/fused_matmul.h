@@ -18,7 +18,7 @@ bool restore_fused_choice(const std::string& line);
 
 // Milliseconds of one call in a steady stream of them: the GPU must run at the clock it holds under load, or algorithms
 // that draw more power look faster than they are. Negative when a call fails. Waits for the stream.
-double time_calls(Stream& stream, const std::function<bool()>& call);
+double time_calls(Stream& stream, double budget_ms, const std::function<bool()>& call);
 bool is_capturing(const Stream& stream);
 
 }  // namespace sinter::kernels::cuda

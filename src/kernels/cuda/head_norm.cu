@@ -226,8 +226,8 @@ void head_norm_backward(Stream& stream, const HeadNormBackwardArgs& args) {
     });
   });
   SINTER_CUDA_LAUNCHED();
-  reduce_two_partials(stream, p.partials, groups, args.head_dim, args.dq_weight.data<float>(),
-                      args.dk_weight.data<float>());
+  reduce_partial_arrays(stream, p.partials, groups, args.head_dim,
+                        {2, {args.dq_weight.data<float>(), args.dk_weight.data<float>()}});
 }
 
 }  // namespace sinter::kernels::cuda

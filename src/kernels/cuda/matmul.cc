@@ -6,6 +6,7 @@
 // leading dimension.
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -14,8 +15,6 @@
 #include <mutex>
 #include <sstream>
 #include <vector>
-
-#include <fmt/ranges.h>
 
 #include "base/log.h"
 #include "core/cuda/check.h"
@@ -36,7 +35,7 @@ namespace {
   } while (0)
 
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;
-constexpr int kMaxCandidates = 24;
+constexpr int kMaxCandidates = 100;
 
 // Everything the choice of an algorithm depends on.
 struct ProductKey {
@@ -236,7 +235,7 @@ cublasStatus_t run(Stream& stream, Plan& plan, size_t candidate, const Pointers&
 
 }  // namespace
 
-double time_calls(Stream& stream, const std::function<bool()>& call) {
+double time_calls(Stream& stream, double budget_ms, const std::function<bool()>& call) {
   auto native = static_cast<cudaStream_t>(stream.native);
   cudaEvent_t begin = nullptr, end = nullptr;
   SINTER_CUDA_CHECK(cudaEventCreate(&begin));
@@ -253,7 +252,7 @@ double time_calls(Stream& stream, const std::function<bool()>& call) {
     return ms / count;
   };
   double ms = batch(1);
-  if (ms >= 0) ms = batch(std::clamp(static_cast<int>(4.0 / std::max(ms, 1e-3)), 2, 40));
+  if (ms >= 0) ms = batch(std::clamp(static_cast<int>(budget_ms / std::max(ms, 1e-3)), 1, 40));
   SINTER_CUDA_CHECK(cudaEventDestroy(begin));
   SINTER_CUDA_CHECK(cudaEventDestroy(end));
   return ms;
@@ -282,24 +281,30 @@ void measure(Stream& stream, Plan& plan, Pointers p, size_t out_bytes, const std
   }
   double best = 1e30;
   std::vector<double> times(plan.candidates.size(), 1e30);
-  for (int round = 0; round < 2; ++round) {  // twice, so that what else the machine did weighs on one round only
+  // Briefly, then the better ones again and longer: differences between them are smaller than those between two runs.
+  constexpr struct { double budget_ms, margin; } kRounds[] = {{0.5, 1e30}, {4.0, 1.10}, {10.0, 1.03}};
+  for (auto [budget_ms, margin] : kRounds) {
+    const std::vector<double> before = times;
+    const double best_before = best;
+    best = 1e30;
     for (size_t i = 0; i < plan.candidates.size(); ++i) {
-      if (round == 1 && times[i] > 1.15 * best) continue;
-      double ms = time_calls(stream, [&] { return run(stream, plan, i, p) == CUBLAS_STATUS_SUCCESS; });
+      times[i] = 1e30;
+      if (before[i] > margin * best_before) continue;
+      double ms = time_calls(stream, budget_ms, [&] { return run(stream, plan, i, p) == CUBLAS_STATUS_SUCCESS; });
       if (ms < 0) continue;
-      times[i] = std::min(times[i], ms);
-      best = std::min(best, times[i]);
+      times[i] = ms;
+      best = std::min(best, ms);
     }
   }
   // The library's own order wins among equals.
   for (size_t i = 0; i < times.size(); ++i) {
-    if (times[i] <= 1.01 * best) {
+    if (times[i] <= 1.003 * best) {
       plan.chosen = i;
       break;
     }
   }
   if (apart) {
-    double ms = time_calls(stream, [&] {
+    double ms = time_calls(stream, 10.0, [&] {
       apart(p.d);
       return true;
     });
@@ -404,6 +409,7 @@ bool run_product(Stream& stream, const FusedMatmulArgs& fused) {
   if (!plan.is_measured && options().tune && !is_capturing(stream)) {
     FusedMatmulArgs trial = fused;  // its sums go to scratch too
     if (sums) trial.a_sums = Tensor::view_of(sums, {m}, base::DType::f32, args.c.device());
+    trial.c_sums = Tensor();  // as much work either way, and they add up
     auto apart = [&](void* d) {
       trial.product.c = Tensor::view_of(d, args.c.shape(), args.c.dtype(), args.c.device());
       matmul_in_parts(*cuda_table(), stream, trial);
@@ -465,8 +471,10 @@ std::vector<std::string> cuda_kernel_choices(core::Device device) {
 
 void restore_cuda_kernel_choices(core::Device device, const std::vector<std::string>& lines) {
   if (lines.front() != choices_title(device)) {
-    base::log_warning("the checkpoint's algorithms are of {}, this is {}: they are measured anew, and sums may differ in "
-                      "their last bits", lines.front(), choices_title(device));
+    base::log_warning(
+        "the checkpoint's algorithms are of {}, this is {}: they are measured anew, and sums may differ in "
+        "their last bits",
+        lines.front(), choices_title(device));
     return;
   }
   std::lock_guard lock(cuda::plans_mutex);

@@ -1,11 +1,10 @@
 // RMSNorm and LayerNorm with the residual addition fused in, forward and backward.
 //
 // A row stays in registers between the passes, so each tensor crosses device memory once. Forward gives a row of up to
-// 4 * 32 vectors to a warp; longer rows, and every row of backward, to a block with one 16-byte vector a thread: few
-// registers, the next row's loads in flight while this one is reduced, one barrier a reduction. (Rows of several
-// vectors a thread ran backward at 38-59 % of the copy bandwidth of an H200.) Rows that are not whole vectors go to the
-// plain kernels. Backward sums dweight and dbias per thread over all rows of its block, then over the blocks
-// (reduce_partials): no atomics, so the result does not change from run to run.
+// 4 * 32 vectors to a warp; longer rows to a block with one 16-byte vector a thread; backward gives a block several
+// rows at once, a vector of each to a thread. Rows that are not whole vectors go to the plain kernels. Backward sums
+// dweight, dbias and ds per thread over all rows of its block, then over the blocks (reduce_partial_arrays): no
+// atomics, so the result does not change from run to run.
 #include "kernels/cuda/reductions.cuh"
 
 namespace sinter::kernels::cuda {
@@ -171,67 +170,131 @@ struct BackwardParams {
   const void *dy, *dsum, *s;
   const float *weight, *mean, *rstd;
   void* ds;
-  float* partials;  // (gridDim.x, 2, C): sums of dweight, then of dbias
+  float* partials;  // (gridDim.x, kArrays, C): sums of dweight, of dbias, of ds
   int64_t rows, channels;
   bool is_layer;
 };
+constexpr int kArrays = 3;
 
-// A block a row, one vector a thread; the loop over rows keeps the weight gradient's sums in registers.
-template <class T, bool kLayer>
-__global__ void __launch_bounds__(1024) backward_block_kernel(BackwardParams p) {
-  constexpr int N = kWidth<T>;
-  __shared__ float2 shared[2][32];
-  int64_t channels = p.channels, c = int64_t{threadIdx.x} * N;
-  int lane = threadIdx.x % 32, warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
-  bool active = c < channels;
-  Vector<T, N> s{}, dy{}, dsum{};
-  float mean = 0, rstd = 0;
-  auto load = [&](int64_t r) {
-    if (r >= p.rows) return;
-    rstd = p.rstd[r];
-    if constexpr (kLayer) mean = p.mean[r];
-    if (!active) return;
-    s = *reinterpret_cast<const Vector<T, N>*>(static_cast<const T*>(p.s) + r * channels + c);
-    dy = *reinterpret_cast<const Vector<T, N>*>(static_cast<const T*>(p.dy) + r * channels + c);
-    if (p.dsum) dsum = *reinterpret_cast<const Vector<T, N>*>(static_cast<const T*>(p.dsum) + r * channels + c);
-  };
-  float w[N] = {}, dweight[N] = {}, dbias[N] = {};
-  if (active) load_floats<float, N>(p.weight + c, w);
-  load(blockIdx.x);
-  float inverse_channels = 1.0f / static_cast<float>(channels);
-  int turn = 0;
-  for (int64_t r = blockIdx.x; r < p.rows; r += gridDim.x, turn ^= 1) {
-    // n = (s - mean) * rstd, g = dy * weight, ds = rstd * (g - mean(g) - n * mean(g n)) + dsum
-    float n[N], g[N], past[N], scale = rstd, shift = -mean * rstd, g_sum = 0, gn_sum = 0;
+// The sums over a warp of kCount values a lane, a power of two: lane l gets that of values[l / (32 / kCount)]. Each
+// step hands half of the values to the lane across, so it takes about kCount + 5 shuffles instead of 5 * kCount.
+template <int kCount>
+__device__ __forceinline__ float warp_sums(float (&values)[kCount]) {
+  int lane = threadIdx.x % 32, step = 16;
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-      float d = to_float(dy.v[j]);
-      n[j] = to_float(s.v[j]) * scale + shift;
-      g[j] = d * w[j];
-      past[j] = to_float(dsum.v[j]);
-      if constexpr (kLayer) g_sum += g[j];
-      gn_sum += g[j] * n[j];
-      dweight[j] += d * n[j];
-      if constexpr (kLayer) dbias[j] += d;
+  for (int half = kCount / 2; half > 0; half /= 2, step /= 2) {
+    bool is_upper = (lane & step) != 0;
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      float mine = is_upper ? values[i + half] : values[i], other = is_upper ? values[i] : values[i + half];
+      values[i] = mine + __shfl_xor_sync(0xffffffffu, other, step);
     }
-    load(r + gridDim.x);
-    if constexpr (kLayer) g_sum = warp_sum(g_sum);
-    gn_sum = warp_sum(gn_sum);
-    if (lane == 0) shared[turn][warp] = make_float2(g_sum, gn_sum);
-    __syncthreads();  // the other half of `shared` may still be read: the next turn writes that only after this barrier
-    float2 both = lane < num_warps ? shared[turn][lane] : make_float2(0.0f, 0.0f);
-    float by_mean = kLayer ? -scale * warp_sum(both.x) * inverse_channels : 0.0f;
-    float by_n = -scale * warp_sum(both.y) * inverse_channels;
-    if (active) {
+  }
+  float sum = values[0];
 #pragma unroll
-      for (int j = 0; j < N; ++j) g[j] = g[j] * scale + (n[j] * by_n + by_mean) + past[j];
-      store_floats<T, N>(static_cast<T*>(p.ds) + r * channels + c, g);
+  for (; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+  return sum;
+}
+
+// A block takes kRows rows at a time, a thread one vector of columns of each: one barrier serves all their sums, and
+// the sums over rows need registers for one vector only. With kAhead the next rows' loads are in flight all the while.
+template <class T, bool kLayer, int kRows, int kMaxThreads, bool kAhead>
+__global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= 256 ? 2 : 1) backward_block_kernel(BackwardParams p) {
+  constexpr int N = kWidth<T>, kValues = kLayer ? 2 * kRows : kRows;  // a row's sum of g n, then of g
+  __shared__ __align__(16) float shared[2][kMaxThreads / 32][kValues];
+  const int64_t channels = p.channels, c = int64_t{threadIdx.x} * N, stride = int64_t{gridDim.x} * kRows;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
+  const bool active = c < channels;
+  const float inverse_channels = 1.0f / static_cast<float>(channels);
+  float w[N] = {}, dweight[N] = {}, dbias[N] = {}, ds_sums[N] = {};
+  if (active) load_floats<float, N>(p.weight + c, w);
+  struct Rows {
+    Packed s[kRows], dy[kRows], past[kRows];
+    float scale[kRows], shift[kRows];
+  };
+  auto load = [&](int64_t first) {
+    Rows x;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int64_t r = first + i, at = r * channels + c;
+      x.s[i] = x.dy[i] = x.past[i] = {};
+      x.scale[i] = x.shift[i] = 0;
+      if (r >= p.rows) continue;
+      x.scale[i] = p.rstd[r];
+      if constexpr (kLayer) x.shift[i] = -p.mean[r] * x.scale[i];
+      if (!active) continue;
+      x.s[i] = load_packed(static_cast<const T*>(p.s) + at);
+      x.dy[i] = load_packed(static_cast<const T*>(p.dy) + at);
+      if (p.dsum) x.past[i] = load_packed(static_cast<const T*>(p.dsum) + at);
+    }
+    return x;
+  };
+  int64_t first = int64_t{blockIdx.x} * kRows;
+  Rows ahead;
+  if constexpr (kAhead) ahead = load(first);
+  for (int turn = 0; first < p.rows; first += stride, turn ^= 1) {
+    Rows x;
+    if constexpr (kAhead) {
+      x = ahead;
+      ahead = load(first + stride);
+    } else {
+      x = load(first);
+    }
+    // n = (s - mean) * rstd, g = dy * weight, ds = rstd * (g - mean(g) - n * mean(g n)) + dsum
+    float sums[kValues];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      float gn_sum = 0, g_sum = 0, s[N], d[N];
+      unpack<T>(x.s[i], s);
+      unpack<T>(x.dy[i], d);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        float n = s[j] * x.scale[i] + x.shift[i], g = d[j] * w[j];
+        gn_sum += g * n;
+        g_sum += g;
+        dweight[j] += d[j] * n;
+        if constexpr (kLayer) dbias[j] += d[j];
+      }
+      sums[i] = gn_sum;
+      if constexpr (kLayer) sums[kRows + i] = g_sum;
+      forget(x.s[i]);
+      forget(x.dy[i]);
+    }
+    float mine = warp_sums<kValues>(sums);
+    if (lane % (32 / kValues) == 0) shared[turn][warp][lane / (32 / kValues)] = mine;
+    __syncthreads();  // the other half of `shared` may still be read: the next turn writes that only after this barrier
+    float totals[kValues] = {};
+    for (int other = 0; other < num_warps; ++other) {
+#pragma unroll
+      for (int v = 0; v < kValues; ++v) totals[v] += shared[turn][other][v];
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const float by_n = -x.scale[i] * totals[i] * inverse_channels;
+      const float by_mean = kLayer ? -x.scale[i] * totals[kValues - kRows + i] * inverse_channels : 0.0f;
+      // rstd * g + n * by_n + by_mean, with n = s * scale + shift multiplied out
+      const float by_s = x.scale[i] * by_n, constant = x.shift[i] * by_n + by_mean;
+      float s[N], d[N], past[N];
+      unpack<T>(x.s[i], s);
+      unpack<T>(x.dy[i], d);
+      unpack<T>(x.past[i], past);
+      Vector<T, N> ds;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        ds.v[j] = from_float<T>(d[j] * w[j] * x.scale[i] + (s[j] * by_s + constant) + past[j]);
+      }
+      if (active && first + i < p.rows) {
+        *reinterpret_cast<Vector<T, N>*>(static_cast<T*>(p.ds) + (first + i) * channels + c) = ds;
+#pragma unroll
+        for (int j = 0; j < N; ++j) ds_sums[j] += to_float(ds.v[j]);
+      }
     }
   }
   if (!active) return;
-  float* out = p.partials + int64_t{blockIdx.x} * 2 * channels + c;
+  float* out = p.partials + int64_t{blockIdx.x} * kArrays * channels + c;
   store_floats<float, N>(out, dweight);
   if constexpr (kLayer) store_floats<float, N>(out + channels, dbias);
+  store_floats<float, N>(out + 2 * channels, ds_sums);
 }
 
 // Plain kernels for any width: first the weight's partial sums (ds may overwrite dy), then ds.
@@ -246,8 +309,8 @@ __global__ void __launch_bounds__(256) backward_weight_any_kernel(BackwardParams
     dweight += d * (s - (p.is_layer ? p.mean[r] : 0.0f)) * p.rstd[r];
     dbias += d;
   }
-  p.partials[int64_t{blockIdx.y} * 2 * p.channels + c] = dweight;
-  p.partials[(int64_t{blockIdx.y} * 2 + 1) * p.channels + c] = dbias;
+  p.partials[int64_t{blockIdx.y} * kArrays * p.channels + c] = dweight;
+  p.partials[(int64_t{blockIdx.y} * kArrays + 1) * p.channels + c] = dbias;
 }
 template <class T>
 __global__ void __launch_bounds__(256) backward_any_kernel(BackwardParams p) {
@@ -304,24 +367,31 @@ void launch_forward(Stream& stream, const ForwardParams& p, bool vector) {
   SINTER_CUDA_LAUNCHED();
 }
 
-// Returns the number of groups of partial sums written.
+// Returns the number of groups of partial sums written; has_ds_sums says whether those of ds are among them.
 template <class T, bool kLayer>
-int64_t launch_backward(Stream& stream, BackwardParams p, bool vector) {
+int64_t launch_backward(Stream& stream, BackwardParams p, bool has_ds_sums) {
   int64_t vectors = p.channels / kWidth<T>, groups = 0;
   auto with_partials = [&](int64_t count) {
     groups = count;
-    p.partials = static_cast<float*>(scratch(stream, Scratch::partials, sizeof(float) * 2 * count * p.channels));
+    p.partials = static_cast<float*>(scratch(stream, Scratch::partials, sizeof(float) * kArrays * count * p.channels));
   };
-  if (!vector || vectors > 1024) {
+  auto launch = [&](auto kernel, int64_t rows_at_once) {
+    unsigned threads = block_for(vectors);
+    with_partials(resident_blocks(stream, kernel, threads, div_up(p.rows, rows_at_once), 8));
+    kernel<<<static_cast<unsigned>(groups), threads, 0, native(stream)>>>(p);
+  };
+  if (!has_ds_sums) {
     with_partials(std::min<int64_t>(p.rows, 64));
     dim3 grid(static_cast<unsigned>(div_up(p.channels, 256)), static_cast<unsigned>(groups));
     backward_weight_any_kernel<T><<<grid, 256, 0, native(stream)>>>(p);
     SINTER_CUDA_LAUNCHED();
     backward_any_kernel<T><<<static_cast<unsigned>(p.rows), 256, 0, native(stream)>>>(p);
+  } else if (vectors <= 256) {
+    launch(backward_block_kernel<T, kLayer, 2, 256, true>, 2);
+  } else if (vectors <= 512) {
+    launch(backward_block_kernel<T, kLayer, 1, 512, true>, 1);
   } else {
-    unsigned threads = block_for(vectors);
-    with_partials(resident_blocks(stream, backward_block_kernel<T, kLayer>, threads, p.rows, 8));
-    backward_block_kernel<T, kLayer><<<static_cast<unsigned>(groups), threads, 0, native(stream)>>>(p);
+    launch(backward_block_kernel<T, kLayer, 1, 1024, false>, 1);
   }
   SINTER_CUDA_LAUNCHED();
   return groups;
@@ -356,12 +426,13 @@ void norm_forward(Stream& stream, const NormForwardArgs& args) {
 void norm_backward(Stream& stream, const NormBackwardArgs& args) {
   int64_t rows = args.s.rows(), channels = args.s.size(-1);
   if (rows == 0) return;
-  bool is_layer = args.kind == spec::NormKind::layer;
+  bool is_layer = args.kind == spec::NormKind::layer, has_ds_sums = true;
+  SINTER_CHECK(is_layer || !args.dbias, "[norm_backward] a bias with RMSNorm is not supported on CUDA");
   int64_t groups = 0;
   dispatch_format(args.s.dtype(), "norm_backward", [&]<class T>(TypeTag<T>) {
-    bool vector = channels % kWidth<T> == 0;
+    has_ds_sums = channels % kWidth<T> == 0 && channels / kWidth<T> <= 1024;
     for (const Tensor* t : {&args.dy, &args.dsum, &args.s, &args.weight, &args.ds})
-      vector = vector && is_aligned(t->raw());
+      has_ds_sums = has_ds_sums && is_aligned(t->raw());
     BackwardParams p{args.dy.raw(),
                      args.dsum.raw(),
                      args.s.raw(),
@@ -373,11 +444,15 @@ void norm_backward(Stream& stream, const NormBackwardArgs& args) {
                      rows,
                      channels,
                      is_layer};
-    groups = is_layer ? launch_backward<T, true>(stream, p, vector) : launch_backward<T, false>(stream, p, vector);
+    groups =
+        is_layer ? launch_backward<T, true>(stream, p, has_ds_sums) : launch_backward<T, false>(stream, p, has_ds_sums);
   });
   auto* partials = static_cast<float*>(scratch(stream, Scratch::partials, 0));
-  SINTER_CHECK(is_layer || !args.dbias, "[norm_backward] a bias with RMSNorm is not supported on CUDA");
-  reduce_two_partials(stream, partials, groups, channels, args.dweight.data<float>(), args.dbias.data<float>());
+  reduce_partial_arrays(
+      stream, partials, groups, channels,
+      {kArrays,
+       {args.dweight.data<float>(), args.dbias.data<float>(), has_ds_sums ? args.ds_sums.data<float>() : nullptr}});
+  if (args.ds_sums && !has_ds_sums) column_sum(stream, {.x = args.ds, .y = args.ds_sums, .accumulate = true});
 }
 
 }  // namespace sinter::kernels::cuda

@@ -51,8 +51,10 @@ struct Trace {
           "{}\n{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":0,\"tid\":0,\"ts\":{:.2f},\"dur\":{:.2f},"
           "\"args\":{{\"shape\":\"{}\"}}}}",
           i ? "," : "", spans[i].name, begin * 1e3, length * 1e3, spans[i].detail);
-      SINTER_CUDA_CHECK(cudaEventDestroy(spans[i].begin));
-      SINTER_CUDA_CHECK(cudaEventDestroy(spans[i].end));
+    }
+    for (const Span& span : spans) {  // not before: all times are from the first one's begin
+      SINTER_CUDA_CHECK(cudaEventDestroy(span.begin));
+      SINTER_CUDA_CHECK(cudaEventDestroy(span.end));
     }
     text += "\n]}\n";
     base::write_file_atomic(path, text);

@@ -6,12 +6,11 @@ namespace {
 
 // 32 columns a block; 32 chains of groups a column, then their sum in order.
 __global__ void reduce_partials_kernel(const float* partials, int64_t groups, int64_t columns, int64_t row_stride,
-                                       float* y, float* second, bool accumulate) {
+                                       PartialSums sums, bool accumulate) {
   __shared__ float chains[32][33];
-  if (blockIdx.y == 1) {  // the second array of each group
-    partials += columns;
-    y = second;
-  }
+  partials += blockIdx.y * columns;  // array y of each group
+  float* y = sums.y[blockIdx.y];
+  if (!y) return;
   int64_t column = int64_t{blockIdx.x} * 32 + threadIdx.x;
   float sum = 0;
   if (column < columns) {
@@ -139,16 +138,16 @@ __global__ void step_control_kernel(StepRule rule, const float* loss_sum, float 
 void reduce_partials(Stream& stream, const float* partials, int64_t groups, int64_t columns, int64_t row_stride,
                      float* y, bool accumulate) {
   unsigned grid = static_cast<unsigned>(div_up(columns, 32));
-  reduce_partials_kernel<<<grid, dim3(32, 32), 0, native(stream)>>>(partials, groups, columns, row_stride, y, nullptr,
+  reduce_partials_kernel<<<grid, dim3(32, 32), 0, native(stream)>>>(partials, groups, columns, row_stride, {1, {y}},
                                                                     accumulate);
   SINTER_CUDA_LAUNCHED();
 }
 
-void reduce_two_partials(Stream& stream, const float* partials, int64_t groups, int64_t columns, float* first,
-                         float* second) {
-  dim3 grid(static_cast<unsigned>(div_up(columns, 32)), second ? 2 : 1);
-  reduce_partials_kernel<<<grid, dim3(32, 32), 0, native(stream)>>>(partials, groups, columns, 2 * columns, first,
-                                                                    second, true);
+void reduce_partial_arrays(Stream& stream, const float* partials, int64_t groups, int64_t columns,
+                           const PartialSums& sums) {
+  dim3 grid(static_cast<unsigned>(div_up(columns, 32)), static_cast<unsigned>(sums.num_arrays));
+  reduce_partials_kernel<<<grid, dim3(32, 32), 0, native(stream)>>>(partials, groups, columns,
+                                                                    sums.num_arrays * columns, sums, true);
   SINTER_CUDA_LAUNCHED();
 }
 

@@ -4,8 +4,12 @@
 
 namespace sinter::kernels::cuda {
 
-// first[c] += the sum over g of partials[g][0][c], and second (when given) that of partials[g][1][c], in one launch.
-void reduce_two_partials(Stream& stream, const float* partials, int64_t groups, int64_t columns, float* first,
-                         float* second);
+struct PartialSums {
+  int num_arrays;
+  float* y[3];  // null: not wanted
+};
+// sums.y[a][c] += the sum over g of partials[g][a][c], for the arrays that are wanted, in one launch.
+void reduce_partial_arrays(Stream& stream, const float* partials, int64_t groups, int64_t columns,
+                           const PartialSums& sums);
 
 }  // namespace sinter::kernels::cuda

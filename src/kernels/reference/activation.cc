@@ -45,7 +45,7 @@ void activation_forward(Stream&, const ActivationForwardArgs& args) {
   });
 }
 
-void activation_backward(Stream&, const ActivationBackwardArgs& args) {
+void activation_backward(Stream& stream, const ActivationBackwardArgs& args) {
   FloatView dy(args.dy), x(args.x), dx(args.dx);
   int64_t width = args.dy.size(-1), stride = args.gated ? 2 * width : width;
   for_each_index(args.dy.rows(), [&](int64_t r) {
@@ -62,6 +62,7 @@ void activation_backward(Stream&, const ActivationBackwardArgs& args) {
       }
     }
   });
+  if (args.dx_sums) column_sum(stream, {.x = args.dx, .y = args.dx_sums, .accumulate = true});
 }
 
 }  // namespace sinter::kernels::reference

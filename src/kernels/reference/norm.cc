@@ -36,7 +36,7 @@ void norm_forward(Stream&, const NormForwardArgs& args) {
   });
 }
 
-void norm_backward(Stream&, const NormBackwardArgs& args) {
+void norm_backward(Stream& stream, const NormBackwardArgs& args) {
   FloatView dy(args.dy), dsum(args.dsum), s(args.s), weight(args.weight), mean_in(args.mean), rstd_in(args.rstd),
       ds(args.ds), dweight(args.dweight), dbias(args.dbias);
   bool is_layer = args.kind == spec::NormKind::layer;
@@ -66,6 +66,7 @@ void norm_backward(Stream&, const NormBackwardArgs& args) {
     dweight.add(c, dweight_sum[c]);
     if (dbias) dbias.add(c, dbias_sum[c]);
   }
+  if (args.ds_sums) column_sum(stream, {.x = args.ds, .y = args.ds_sums, .accumulate = true});
 }
 
 void head_norm_forward(Stream&, const HeadNormForwardArgs& args) {
