@@ -137,7 +137,9 @@ TEST(Memory, StagesCutByWorkCountTheHeadAsLayers) {
   for (int64_t stage = 0; stage < 8; ++stage) {
     spec::LayerRange range = stage_layers(shape, p, find_software("nanotron"), stage);
     EXPECT_EQ(range.count, stage < 7 ? 4 : 0) << stage;
-    if (range.count > 0) EXPECT_EQ(range.begin, next);
+    if (range.count > 0) {
+      EXPECT_EQ(range.begin, next);
+    }
     next += range.count;
     EXPECT_EQ(stage_layers(shape, p, find_software("sinter"), stage).count, stage < 4 ? 4 : 3);
   }
