@@ -343,7 +343,7 @@ struct SumSquaresArgs {  // ADDS sum x^2 into total, by partial sums in an order
   Tensor x;              // (n) f32 or bf16
   Tensor total;          // (1) f32
 };
-// control[0] = grad_scale * min(1, max_norm / norm) (max_norm 0: no clipping), control[1] = norm finite and not `skip`.
+// control[0] = grad_scale * min(1, max_norm / norm) (max_norm 0: no clipping), control[1] = 1 when the norm is finite, else 0.
 struct ClipControlArgs {
   Tensor norm_squared;  // (1) f32: of the unscaled gradient
   float max_norm = 0;
