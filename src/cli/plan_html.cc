@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "base/html.h"
 #include "base/text.h"
 #include "cli/plan_report.h"
 #include "plan/chart.h"
@@ -145,7 +146,7 @@ std::string training_plan_html(const std::string& model, const TrainingRequest& 
     explanation += fmt::format("{}\n    = {}\n{}    = {}\n", line.name, line.formula,
                                line.numbers.empty() ? "" : "    = " + line.numbers + "\n", line.result);
   }
-  sections.push_back({"How each number comes about", "", "<pre>" + plan::html_escape(explanation) + "</pre>\n"});
+  sections.push_back({"How each number comes about", "", "<pre>" + base::escape_html(explanation) + "</pre>\n"});
   return plan::html_page(
       fmt::format("Training plan: {} on {} x {}", model, request.cluster.num_devices, request.cluster.device.name),
       sections);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "base/html.h"
 #include "base/text.h"
 
 namespace sinter::plan {
@@ -92,29 +93,6 @@ std::string tick_label(double value) {
 
 }  // namespace
 
-std::string html_escape(const std::string& text) {
-  std::string out;
-  for (char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
-
 std::string chart_text(const Chart& chart, int width, int height) {
   const Axis x = make_axis(chart, true), y = make_axis(chart, false);
   std::vector<std::string> grid(static_cast<size_t>(height), std::string(static_cast<size_t>(width), ' '));
@@ -180,9 +158,9 @@ std::string chart_svg(const Chart& chart, int width, int height) {
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" width=\"{}\" height=\"{}\" "
       "font-family=\"sans-serif\" "
       "font-size=\"12\" role=\"img\"><title>{}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-      width, height, width, height, html_escape(chart.title));
+      width, height, width, height, base::escape_html(chart.title));
   out += fmt::format("<text x=\"{}\" y=\"20\" font-size=\"14\" font-weight=\"bold\">{}</text>\n", left,
-                     html_escape(chart.title));
+                     base::escape_html(chart.title));
   for (double value : ticks(x, 6)) {
     out += fmt::format(
         "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#ddd\"/><text x=\"{0:.1f}\" "
@@ -215,13 +193,13 @@ std::string chart_svg(const Chart& chart, int width, int height) {
     if (s.name.empty()) continue;
     out += fmt::format(
         "<rect x=\"{}\" y=\"{}\" width=\"12\" height=\"{}\" fill=\"{}\"/><text x=\"{}\" y=\"{}\">{}</text>\n",
-        left + w + 12, s.line ? ly - 5 : ly - 9, s.line ? 3 : 10, paint, left + w + 30, ly, html_escape(s.name));
+        left + w + 12, s.line ? ly - 5 : ly - 9, s.line ? 3 : 10, paint, left + w + 30, ly, base::escape_html(s.name));
     ly += 18;
   }
   out += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", left + w / 2, height - 10,
-                     html_escape(chart.x_label));
+                     base::escape_html(chart.x_label));
   out += fmt::format("<text transform=\"translate(16 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n</svg>\n",
-                     top + h / 2, html_escape(chart.y_label));
+                     top + h / 2, base::escape_html(chart.y_label));
   return out;
 }
 
@@ -242,12 +220,12 @@ std::string stacked_bars_svg(const StackedBars& chart, int width) {
       "font-family=\"sans-serif\" "
       "font-size=\"12\" role=\"img\"><title>{2}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
       "<text x=\"8\" y=\"18\" font-size=\"14\" font-weight=\"bold\">{2}</text>\n",
-      width, height, html_escape(chart.title));
+      width, height, base::escape_html(chart.title));
   double lx = 8;
   for (size_t i = 0; i < chart.parts.size(); ++i) {
     out += fmt::format(
         "<rect x=\"{:.0f}\" y=\"28\" width=\"10\" height=\"10\" fill=\"{}\"/><text x=\"{:.0f}\" y=\"37\">{}</text>\n",
-        lx, colour(i), lx + 14, html_escape(chart.parts[i]));
+        lx, colour(i), lx + 14, base::escape_html(chart.parts[i]));
     lx += 30 + 7.2 * static_cast<double>(chart.parts[i].size());
   }
   const double end = top + row * static_cast<double>(chart.bars.size());
@@ -261,36 +239,36 @@ std::string stacked_bars_svg(const StackedBars& chart, int width) {
     const auto& bar = chart.bars[b];
     double y = top + row * static_cast<double>(b), from = 0;
     out += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n", left - 8, y + 14,
-                       html_escape(bar.label));
+                       base::escape_html(bar.label));
     for (size_t i = 0; i < bar.values.size(); ++i) {
       if (!(bar.values[i] > 0)) continue;
       out += fmt::format(
           "<rect x=\"{:.1f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\"><title>{}: {:.4g} "
           "{}</title></rect>\n",
           px(from), y, std::max(0.3, px(from + bar.values[i]) - px(from)), row - 8, colour(i),
-          html_escape(chart.parts.at(i)), bar.values[i], html_escape(chart.unit));
+          base::escape_html(chart.parts.at(i)), bar.values[i], base::escape_html(chart.unit));
       from += bar.values[i];
     }
-    out += fmt::format("<text x=\"{:.1f}\" y=\"{}\">{}</text>\n", px(from) + 5, y + 14, html_escape(bar.note));
+    out += fmt::format("<text x=\"{:.1f}\" y=\"{}\">{}</text>\n", px(from) + 5, y + 14, base::escape_html(bar.note));
   }
   if (chart.limit > 0) {
     out += fmt::format(
         "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" stroke=\"#c00\" stroke-width=\"2\" "
         "stroke-dasharray=\"5 3\"/>"
         "<text x=\"{0:.1f}\" y=\"{3}\" fill=\"#c00\" text-anchor=\"middle\">{4}</text>\n",
-        px(chart.limit), top - 8, end, top - 11, html_escape(chart.limit_label));
+        px(chart.limit), top - 8, end, top - 11, base::escape_html(chart.limit_label));
   }
   return out + fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n</svg>\n", left + w / 2, end + 28,
-                           html_escape(chart.unit));
+                           base::escape_html(chart.unit));
 }
 
 std::string html_table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows) {
   std::string out = "<table><thead><tr>";
-  for (const std::string& cell : header) out += "<th>" + html_escape(cell) + "</th>";
+  for (const std::string& cell : header) out += "<th>" + base::escape_html(cell) + "</th>";
   out += "</tr></thead><tbody>\n";
   for (const auto& row : rows) {
     out += "<tr>";
-    for (const std::string& cell : row) out += "<td>" + html_escape(cell) + "</td>";
+    for (const std::string& cell : row) out += "<td>" + base::escape_html(cell) + "</td>";
     out += "</tr>\n";
   }
   return out + "</tbody></table>\n";
@@ -311,10 +289,10 @@ pre {{ background: #f6f6f6; padding: .8rem; overflow-x: auto; font-size: 13px; }
 </style></head><body>
 <h1>{0}</h1>
 )",
-                                html_escape(title));
+                                base::escape_html(title));
   for (const PageSection& s : sections) {
-    out += fmt::format("<section><h2>{}</h2>\n", html_escape(s.heading));
-    if (!s.text.empty()) out += fmt::format("<p>{}</p>\n", html_escape(s.text));
+    out += fmt::format("<section><h2>{}</h2>\n", base::escape_html(s.heading));
+    if (!s.text.empty()) out += fmt::format("<p>{}</p>\n", base::escape_html(s.text));
     out += s.html + "</section>\n";
   }
   return out + "</body></html>\n";

@@ -43,6 +43,5 @@ struct PageSection {
 };
 std::string html_page(const std::string& title, const std::vector<PageSection>& sections);
 std::string html_table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows);
-std::string html_escape(const std::string& text);
 
 }  // namespace sinter::plan

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/html.h"
 #include "base/rng.h"
 #include "plan/simulate.h"
 
@@ -27,19 +28,6 @@ const char* action_word(spec::ActionKind kind) {
       return "receive gradient";
   }
   return "?";
-}
-
-std::string escape_xml(const std::string& text) {
-  std::string out;
-  for (char c : text) {
-    if (c == '&')
-      out += "&amp;";
-    else if (c == '<')
-      out += "&lt;";
-    else
-      out += c;
-  }
-  return out;
 }
 
 // Forwards blue, backwards green, one shade per model chunk.
@@ -82,7 +70,7 @@ std::string timeline_svg(const PipelineTimeline& timeline, const std::string& ti
   std::string out = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" font-family=\"sans-serif\" font-size=\"11\">\n"
       "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"{}\" y=\"20\" font-size=\"14\">{}</text>\n",
-      kWidth, height, kLeft, escape_xml(title));
+      kWidth, height, kLeft, base::escape_html(title));
   out += fmt::format(
       "<text x=\"{}\" y=\"36\" fill=\"#555\">blue forward, green backward, red outline critical path</text>\n", kLeft);
   std::vector<int64_t> path = timeline.critical_path();

@@ -130,7 +130,7 @@ TEST(Simulate, TraceIsJsonWithOneEventPerActionAndTheSvgNamesEveryRank) {
   for (const auto& event : trace["traceEvents"]) spans += event["ph"] == "X";
   EXPECT_EQ(spans, timeline.events.size());
   std::string svg = timeline_svg(timeline, "three <stages> & more");
-  EXPECT_NE(svg.find("three &lt;stages> &amp; more"), std::string::npos);
+  EXPECT_NE(svg.find("three &lt;stages&gt; &amp; more"), std::string::npos);
   EXPECT_NE(svg.find("rank 2"), std::string::npos);
   EXPECT_NE(svg.find("#d00000"), std::string::npos);
 }

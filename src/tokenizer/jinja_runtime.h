@@ -112,7 +112,6 @@ std::string format_braces(Runtime& runtime, const std::string& format, const Arg
 std::string to_upper(std::string_view text);
 std::string to_lower(std::string_view text);
 std::string capitalize(std::string_view text);
-std::string escape_html(std::string_view text);
 // `text` with the mark that `like` has.
 Value marked_as(const Value& like, std::string text);
 std::string replace_text(Runtime& runtime, std::string_view text, std::string_view from, std::string_view to,

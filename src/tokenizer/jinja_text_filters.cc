@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/html.h"
 #include "tokenizer/jinja_runtime.h"
 #include <utf8proc.h>
 
@@ -110,7 +111,7 @@ Value indent(Runtime& runtime, const Value& input, const Arguments& arguments) {
 Value escape(Runtime& runtime, const Value& input, const Arguments& arguments) {
   ArgumentReader(arguments, "filter 'escape'").finish();
   if (input.is_markup()) return input;
-  std::string out = escape_html(text_of(runtime, input));
+  std::string out = base::escape_html(text_of(runtime, input));
   runtime.charge_text(out.size());
   return Value::markup(std::move(out));
 }
@@ -317,32 +318,6 @@ std::string capitalize(std::string_view text) {
   if (text.empty()) return "";
   size_t first = code_point_bytes(text);
   return to_upper(text.substr(0, first)) + to_lower(text.substr(first));
-}
-
-std::string escape_html(std::string_view text) {
-  std::string out;
-  for (char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&#34;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
 }
 
 Value marked_as(const Value& like, std::string text) {
