@@ -1,17 +1,18 @@
 #include "plan/sweep_fit.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 #include <optional>
-#include <sstream>
 
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/text.h"
+#include "plan/csv.h"
 
 namespace sinter::plan {
 namespace {
@@ -334,55 +335,37 @@ IsoFlopFit fit_isoflop(const std::vector<SweepRow>& rows, int resamples, uint64_
 }
 
 std::vector<SweepRow> parse_sweep(const std::string& text, const std::string& origin) {
-  std::istringstream lines(text);
-  std::string line;
-  int number = 0, n_at = -1, d_at = -1, c_at = -1, loss_at = -1;
-  std::vector<SweepRow> rows;
-  auto split = [](const std::string& row) {
-    std::vector<std::string> cells(1);
-    for (char ch : row) {
-      if (ch == ',' || ch == '\t' || ch == ';') {
-        cells.emplace_back();
-      } else if (ch != ' ' && ch != '"' && ch != '\r') {
-        cells.back() += ch;
+  const CsvTable table(text, origin);
+  auto column = [&](std::initializer_list<const char*> names) -> std::string {
+    for (const std::string& cell : table.header()) {
+      std::string lower = cell;
+      std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char ch) { return std::tolower(ch); });
+      for (const char* name : names) {
+        if (lower == name) return cell;
       }
     }
-    return cells;
+    return "";
   };
-  while (std::getline(lines, line)) {
-    ++number;
-    if (line.empty() || line == "\r" || line[0] == '#') continue;
-    std::vector<std::string> cells = split(line);
-    if (loss_at < 0) {  // the header
-      for (size_t i = 0; i < cells.size(); ++i) {
-        std::string name = cells[i];
-        std::transform(name.begin(), name.end(), name.begin(), [](unsigned char ch) { return std::tolower(ch); });
-        int at = static_cast<int>(i);
-        if (name == "parameters" || name == "params" || name == "n" || name == "model_size") n_at = at;
-        if (name == "tokens" || name == "d" || name == "training_tokens") d_at = at;
-        if (name == "flops" || name == "c" || name == "compute" || name == "training_flop") c_at = at;
-        if (name == "loss" || name == "final_loss" || name == "val_loss") loss_at = at;
-      }
-      if (loss_at < 0 || (n_at >= 0) + (d_at >= 0) + (c_at >= 0) < 2) {
-        base::fail("'{}' line {}: the header must name loss and two of parameters, tokens, flops; found '{}'", origin,
-                   number, line);
-      }
-      continue;
-    }
-    auto cell = [&](int at, const char* what) {
-      if (at < 0) return 0.0;
-      const std::string& word = static_cast<size_t>(at) < cells.size() ? cells[static_cast<size_t>(at)] : std::string();
-      char* end = nullptr;
-      double value = std::strtod(word.c_str(), &end);
-      if (word.empty() || *end != 0 || !(value > 0) || !std::isfinite(value)) {
-        base::fail("'{}' line {}: {} is '{}'; expected a positive number", origin, number, what, word);
-      }
+  const std::string n_at = column({"parameters", "params", "n", "model_size"});
+  const std::string d_at = column({"tokens", "d", "training_tokens"});
+  const std::string c_at = column({"flops", "c", "compute", "training_flop"});
+  const std::string loss_at = column({"loss", "final_loss", "val_loss"});
+  if (loss_at.empty() || !n_at.empty() + !d_at.empty() + !c_at.empty() < 2) {
+    base::fail("'{}': the header must name loss and two of parameters, tokens, flops; found '{}'", origin,
+               fmt::join(table.header(), ","));
+  }
+  std::vector<SweepRow> rows;
+  for (size_t i = 0; i < table.num_rows(); ++i) {
+    auto cell = [&](const std::string& at) {
+      if (at.empty()) return 0.0;
+      const double value = table.number(i, at);
+      if (!(value > 0)) base::fail("{}: {} is {}; expected a positive number", table.place(i), at, value);
       return value;
     };
-    double n = cell(n_at, "parameters"), d = cell(d_at, "tokens"), c = cell(c_at, "flops");
+    double n = cell(n_at), d = cell(d_at), c = cell(c_at);
     if (n == 0) n = c / (6 * d);
     if (d == 0) d = c / (6 * n);
-    rows.push_back({n, d, cell(loss_at, "loss")});
+    rows.push_back({n, d, cell(loss_at)});
   }
   if (rows.empty())
     base::fail("'{}': no rows; expected a header with loss, parameters and tokens, then numbers", origin);
