@@ -94,15 +94,6 @@ plan::TrainingRequest make_request(const PlanOptions& o, const spec::ModelSpec& 
   r.format = plan::parse_format(o.format);
   r.wish = o.wish;
   if (!o.recompute.empty()) r.wish.recompute = spec::parse_recompute(o.recompute);
-  for (auto [value, flag] : {std::pair{o.wish.tp, "--tp"},
-                             {o.wish.pp, "--pp"},
-                             {o.wish.cp, "--cp"},
-                             {o.wish.ep, "--ep"},
-                             {o.wish.micro_batch, "--micro-batch"},
-                             {o.wish.shard, "--shard"},
-                             {o.batch, "--batch"}}) {
-    if (value < 0) base::fail_usage("{} is {}; the least is 1", flag, value);
-  }
   r.seq_len = seq_len;
   r.global_batch = o.batch;
   if (!o.tokens.empty()) r.tokens = plan::parse_count(o.tokens, "--tokens");
@@ -112,7 +103,6 @@ plan::TrainingRequest make_request(const PlanOptions& o, const spec::ModelSpec& 
 }
 
 void check_lengths(const PlanOptions& o, const spec::ModelSpec& m) {
-  if (o.seq_len < 0) base::fail_usage("--seq-len is {}; the least is 1", o.seq_len);
   constexpr int64_t kMost = int64_t{1} << 30;
   if (o.seq_len > kMost || o.batch > kMost) base::fail_usage("--seq-len and --batch are at most {}", kMost);
   if (m.learned_positions && o.seq_len > m.max_positions) {
@@ -164,24 +154,30 @@ void add_plan(CLI::App& app) {
   auto o = std::make_shared<PlanOptions>();
   CLI::App* plan = app.add_subcommand("plan", "parameters, FLOPs, memory, time, cost, layouts, scaling laws");
   plan->add_option("model", o->model, "a model's name (see `plan models`), a Hugging Face folder or a config.json");
-  plan->add_option("--seq-len", o->seq_len,
-                   "sequence length (default: 4096, or the model's own limit where that is smaller)");
+  need_at_least(plan->add_option("--seq-len", o->seq_len,
+                                 "sequence length (default: 4096, or the model's own limit where that is smaller)"),
+                1);
   add_cluster_options(*plan, o->cluster, "");
   plan->add_option("--tokens", o->tokens, "training tokens, such as 15.6T (default: 20 per parameter)");
-  plan->add_option("--batch", o->batch,
-                   "sequences per optimizer step (default: 0.5M to 4M tokens by the model's size)");
-  plan->add_option("--micro-batch", o->wish.micro_batch, "sequences per forward pass (default: chosen)");
-  plan->add_option("--tp", o->wish.tp, "tensor parallel width (default: chosen)");
-  plan->add_option("--pp", o->wish.pp, "pipeline stages (default: chosen)");
-  plan->add_option("--cp", o->wish.cp, "context parallel width (default: chosen)");
-  plan->add_option("--ep", o->wish.ep, "expert parallel width (default: chosen)");
-  plan->add_option("--zero", o->wish.zero, "ZeRO stage 0 to 3 (default: chosen)");
-  plan->add_option("--shard", o->wish.shard, "ranks among which ZeRO divides state (default: all data-parallel ranks)");
+  need_at_least(plan->add_option("--batch", o->batch,
+                                 "sequences per optimizer step (default: 0.5M to 4M tokens by the model's size)"),
+                1);
+  need_at_least(plan->add_option("--micro-batch", o->wish.micro_batch, "sequences per forward pass (default: chosen)"),
+                1);
+  need_at_least(plan->add_option("--tp", o->wish.tp, "tensor parallel width (default: chosen)"), 1);
+  need_at_least(plan->add_option("--pp", o->wish.pp, "pipeline stages (default: chosen)"), 1);
+  need_at_least(plan->add_option("--cp", o->wish.cp, "context parallel width (default: chosen)"), 1);
+  need_at_least(plan->add_option("--ep", o->wish.ep, "expert parallel width (default: chosen)"), 1);
+  need_at_least(plan->add_option("--zero", o->wish.zero, "ZeRO stage 0 to 3 (default: chosen)"), 0);
+  need_at_least(plan->add_option("--shard", o->wish.shard,
+                                 "ranks among which ZeRO divides state (default: all data-parallel ranks)"),
+                1);
   plan->add_option("--recompute", o->recompute, "none, selective or full (default: chosen)");
   plan->add_option("--format", o->format, "number format of the products")->capture_default_str();
   plan->add_option("--software", o->software, "program whose memory and overlap are assumed")->capture_default_str();
   plan->add_option("--grid", o->grid, "kg CO2 per kWh, or world, us, eu, france")->capture_default_str();
-  plan->add_option("--pue", o->pue, "power of the building over power of the devices")->capture_default_str();
+  need_at_least(
+      plan->add_option("--pue", o->pue, "power of the building over power of the devices")->capture_default_str(), 1);
   plan->add_option("--html", o->html, "write one page of charts to this file");
   plan->add_flag("--measure", o->measure, "benchmark this machine and save it as a device in your hardware file");
   add_measure_options(*plan, o->measuring);

@@ -8,7 +8,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace sinter::cli {
 
@@ -23,6 +24,10 @@ void add_cluster_options(CLI::App& command, ClusterOptions& options, const std::
 // Throws UsageError with the nearest valid choice (0 devices, nodes that do not divide them, unknown names).
 plan::Cluster make_cluster(const ClusterOptions& options);
 plan::HardwareTable make_hardware(const ClusterOptions& options);
+
+// What a numeric option must hold; NaN and infinity never do. An option left out keeps its default unasked.
+CLI::Option* need_at_least(CLI::Option* option, double least);
+CLI::Option* need_positive(CLI::Option* option);
 
 // One formula with its numbers put in, for --explain.
 struct ExplainedLine {

@@ -176,20 +176,22 @@ void add_plan_cost(CLI::App& plan) {
   c->add_option("model", o->model, "a model's name or folder");
   c->add_option("--parameters", o->parameters, "parameters in place of a model, such as 405B");
   c->add_option("--tokens", o->tokens, "training tokens, such as 15.6T");
-  c->add_option("--gpu-hours", o->gpu_hours, "device hours, when they are known");
+  need_positive(c->add_option("--gpu-hours", o->gpu_hours, "device hours, when they are known"));
   add_cluster_options(*c, o->cluster, "8xH100");
-  c->add_option("--tflops", o->tflops, "TFLOP/s each device reaches (default: peak x --mfu)");
+  need_positive(c->add_option("--tflops", o->tflops, "TFLOP/s each device reaches (default: peak x --mfu)"));
   c->add_option("--mfu", o->mfu, "share of the peak that is reached")->capture_default_str();
   c->add_option("--format", o->format, "number format of the products")->capture_default_str();
   c->add_option("--convention", o->convention, "FLOP convention: 6nd, palm, megatron, ... (see --explain)")
       ->capture_default_str();
-  c->add_option("--seq-len", o->seq_len, "sequence length, for conventions that count attention")
-      ->capture_default_str();
-  c->add_option("--staff", o->staff, "people");
-  c->add_option("--salary", o->salary, "USD per person and year");
-  c->add_option("--years", o->staff_years, "years the people work on it")->capture_default_str();
-  c->add_option("--power", o->power, "watts per device (default: the table's)");
-  c->add_option("--pue", o->pue, "power of the building over power of the devices")->capture_default_str();
+  need_at_least(c->add_option("--seq-len", o->seq_len, "sequence length, for conventions that count attention")
+                    ->capture_default_str(),
+                1);
+  need_at_least(c->add_option("--staff", o->staff, "people"), 0);
+  need_at_least(c->add_option("--salary", o->salary, "USD per person and year"), 0);
+  need_at_least(c->add_option("--years", o->staff_years, "years the people work on it")->capture_default_str(), 0);
+  need_positive(c->add_option("--power", o->power, "watts per device (default: the table's)"));
+  need_at_least(
+      c->add_option("--pue", o->pue, "power of the building over power of the devices")->capture_default_str(), 1);
   c->add_option("--grid", o->grid, "kg CO2 per kWh, or world, us, eu, france, llama-2, llama-3.1")
       ->capture_default_str();
   c->add_flag("--json", o->json, "print JSON");

@@ -298,14 +298,14 @@ void add_plan_inference(CLI::App& plan) {
   c->add_option("--weights", o->weights, "weight format: bf16, fp8, int8, int4-g32, int4-g128, q8_0, q4_k, ...")
       ->capture_default_str();
   c->add_option("--kv", o->kv, "format of the KV cache")->capture_default_str();
-  c->add_option("--tp", o->tp, "tensor parallel width (default: all that fit a node are compared)");
+  need_at_least(c->add_option("--tp", o->tp, "tensor parallel width (default: all that fit a node are compared)"), 1);
   c->add_option("--prompt", o->prompt, "prompt tokens per request")->capture_default_str();
   c->add_option("--output", o->output, "output tokens per request")->capture_default_str();
-  c->add_option("--context", o->context, "tokens of cache per sequence (default: prompt + output)");
-  c->add_option("--batch", o->batch, "sequences at once (default: what fits, at most 256)");
-  c->add_option("--achieved", o->achieved, "memory bandwidth reached, GB/s (default: a typical share)");
-  c->add_option("--mbu", o->mbu, "share of the memory bandwidth reached");
-  c->add_option("--mfu", o->mfu, "share of the peak reached in prefill");
+  need_at_least(c->add_option("--context", o->context, "tokens of cache per sequence (default: prompt + output)"), 1);
+  need_at_least(c->add_option("--batch", o->batch, "sequences at once (default: what fits, at most 256)"), 1);
+  need_positive(c->add_option("--achieved", o->achieved, "memory bandwidth reached, GB/s (default: a typical share)"));
+  need_positive(c->add_option("--mbu", o->mbu, "share of the memory bandwidth reached"));
+  need_positive(c->add_option("--mfu", o->mfu, "share of the peak reached in prefill"));
   c->add_flag("--json", o->json, "print JSON");
   c->add_flag("--explain", o->explain, "print each formula with the numbers put in");
   c->callback([o] { run_inference(*o); });

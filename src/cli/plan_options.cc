@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -9,21 +10,51 @@
 #include "cli/plan.h"
 
 namespace sinter::cli {
+namespace {
+
+CLI::Option* need(CLI::Option* option, bool (*holds)(double value, double least), double least,
+                  const std::string& expected) {
+  return option->check(CLI::Validator(
+      [=](std::string& text) {
+        char* end = nullptr;
+        const double value = std::strtod(text.c_str(), &end);
+        const bool is_number = end != text.c_str() && *end == '\0';  // what is none, the conversion refuses
+        if (!is_number || (std::isfinite(value) && holds(value, least))) return std::string();
+        return fmt::format("{} given; {}", text, expected);
+      },
+      ""));
+}
+
+}  // namespace
+
+CLI::Option* need_at_least(CLI::Option* option, double least) {
+  return need(
+      option, [](double value, double bound) { return value >= bound; }, least,
+      fmt::format("expected a finite number, the least is {:g}", least));
+}
+
+CLI::Option* need_positive(CLI::Option* option) {
+  return need(
+      option, [](double value, double bound) { return value > bound; }, 0, "expected a finite number more than 0");
+}
 
 void add_cluster_options(CLI::App& command, ClusterOptions& o, const std::string& default_gpus) {
   o.gpus = default_gpus;
   command
       .add_option("--gpus", o.gpus, "devices: 64xA100-80GB, 4x8xH100 (nodes x devices), H200, or a cluster file *.toml")
       ->capture_default_str();
-  command.add_option("--nodes", o.nodes,
-                     "nodes the devices stand in (default: as many as the device's usual node needs)");
+  need_at_least(command.add_option("--nodes", o.nodes,
+                                   "nodes the devices stand in (default: as many as the device's usual node needs)"),
+                1);
   command.add_option("--network", o.network,
                      "adapters between nodes: ndr-400, hdr-200, ethernet-100, ... (see `plan devices`)");
-  command.add_option("--rails", o.rails, "adapters per node");
-  command.add_option("--read", o.read_gb_s, "storage read rate of the whole cluster, GB/s");
-  command.add_option("--write", o.write_gb_s, "storage write rate of the whole cluster, GB/s");
-  command.add_option("--price", o.price, "USD per device and hour (default: the hardware table's assumption)");
-  command.add_option("--mtbf", o.mtbf_hours, "mean hours between failures of one device (default: Llama 3's run)");
+  need_at_least(command.add_option("--rails", o.rails, "adapters per node"), 1);
+  need_positive(command.add_option("--read", o.read_gb_s, "storage read rate of the whole cluster, GB/s"));
+  need_positive(command.add_option("--write", o.write_gb_s, "storage write rate of the whole cluster, GB/s"));
+  need_at_least(
+      command.add_option("--price", o.price, "USD per device and hour (default: the hardware table's assumption)"), 0);
+  need_positive(
+      command.add_option("--mtbf", o.mtbf_hours, "mean hours between failures of one device (default: Llama 3's run)"));
   command.add_option("--hardware", o.hardware, "your own hardware table (TOML), beside the built-in one");
 }
 
@@ -32,7 +63,6 @@ plan::HardwareTable make_hardware(const ClusterOptions& o) { return plan::load_h
 plan::Cluster make_cluster(const ClusterOptions& o) {
   plan::HardwareTable table = make_hardware(o);
   plan::Cluster cluster = plan::parse_cluster(table, o.gpus);
-  if (o.nodes < 0) base::fail_usage("--nodes is {}; the least is 1", o.nodes);
   if (o.nodes > 0) {
     if (o.nodes > cluster.num_devices || cluster.num_devices % o.nodes != 0) {
       int64_t nearest = 1;
@@ -47,7 +77,6 @@ plan::Cluster make_cluster(const ClusterOptions& o) {
     cluster.per_node = per_node;
   }
   if (!o.network.empty()) cluster.network = table.network(o.network);
-  if (o.rails < 0) base::fail_usage("--rails is {}; the least is 1", o.rails);
   if (o.rails > 0) cluster.rails = o.rails;
   if (o.read_gb_s > 0) cluster.storage.read_bandwidth = o.read_gb_s * 1e9;
   if (o.write_gb_s > 0) cluster.storage.write_bandwidth = o.write_gb_s * 1e9;

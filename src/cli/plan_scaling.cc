@@ -207,17 +207,18 @@ void add_plan_scaling(CLI::App& plan) {
   c->add_option("model", o->model, "a model: its predicted loss and how over-trained it is");
   c->add_option("--tokens", o->tokens, "training tokens of the model (default: 20 per parameter)");
   c->add_option("--flops", o->flops, "budget in FLOPs, such as 1e24");
-  c->add_option("--gpu-hours", o->gpu_hours, "budget in device hours");
-  c->add_option("--days", o->days, "budget in days of the whole cluster (--gpus)");
-  c->add_option("--money", o->money, "budget in USD at --price");
-  c->add_option("--loss", o->loss, "the cheapest training to this loss");
+  need_positive(c->add_option("--gpu-hours", o->gpu_hours, "budget in device hours"));
+  need_positive(c->add_option("--days", o->days, "budget in days of the whole cluster (--gpus)"));
+  need_positive(c->add_option("--money", o->money, "budget in USD at --price"));
+  need_positive(c->add_option("--loss", o->loss, "the cheapest training to this loss"));
   add_cluster_options(*c, o->cluster, "8xH100");
   c->add_option("--mfu", o->mfu, "share of the peak that is reached")->capture_default_str();
   c->add_option("--format", o->format, "number format of the products")->capture_default_str();
   c->add_option("--law", o->law, "epoch, hoffmann, hoffmann-unrounded, kaplan, chinchilla-20")->capture_default_str();
   c->add_option("--inference-tokens", o->inference_tokens, "tokens the model will serve: least compute over its life");
-  c->add_option("--inference-cost", o->inference_cost, "price of an inference FLOP in training FLOPs")
-      ->capture_default_str();
+  need_at_least(c->add_option("--inference-cost", o->inference_cost, "price of an inference FLOP in training FLOPs")
+                    ->capture_default_str(),
+                0);
   c->add_flag("--json", o->json, "print JSON");
   c->add_flag("--explain", o->explain, "print each formula with the numbers put in");
   c->callback([o] { run_scaling(*o); });

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cctype>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -75,11 +76,15 @@ void print_table(const SearchOptions& o, const plan::SearchResult& result) {
 }
 
 void fail_with_smallest(const SearchOptions& o, const plan::SearchResult& result) {
-  if (result.smallest_memory.device.total() == 0) {
+  if (!result.nothing_fits) {
     std::string reasons;
-    for (const plan::Rejection& r : result.rejected) reasons += fmt::format("\n  {:6}  {}", r.count, r.reason);
-    base::fail("no layout of {} on {} devices is valid for a global batch of {}:{}", o.model,
-               o.request.cluster.num_devices, o.request.global_batch, reasons);
+    for (const plan::Rejection& r : result.rejected) {
+      reasons += fmt::format("\n  {:6}  such as {}: {}", r.count, spec::describe(r.example),
+                             spec::layout_problem(r.example, o.request.model));
+    }
+    base::fail_usage("no layout of {} on {} devices is valid for a batch of {} sequences of {} tokens{}{}", o.model,
+                     o.request.cluster.num_devices, o.request.global_batch, o.request.seq_len,
+                     reasons.empty() ? "" : ":", reasons);
   }
   base::fail(
       "{} does not fit {} x {}: the smallest layout, {}, needs {} of {}; use more devices, a smaller micro-batch or "
@@ -90,6 +95,10 @@ void fail_with_smallest(const SearchOptions& o, const plan::SearchResult& result
 
 void run_search(SearchOptions& o) {
   plan::SearchRequest& r = o.request;
+  for (char c : o.job) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0 && std::string_view("._-").find(c) == std::string_view::npos)
+      base::fail_usage("--job '{}': a job's name is made of letters, digits, '.', '_' and '-'", o.job);
+  }
   r.model = plan::resolve_model(o.model).spec;
   r.cluster = make_cluster(o.cluster);
   r.format = plan::parse_format(o.format);
@@ -101,7 +110,7 @@ void run_search(SearchOptions& o) {
   if (!o.recompute.empty()) r.recompute = {spec::parse_recompute(o.recompute)};
   if (r.global_batch == 0) r.global_batch = std::max<int64_t>(r.cluster.num_devices, (4 << 20) / r.seq_len);
   plan::SearchResult result = plan::search_layouts(r);
-  if (result.nothing_fits) fail_with_smallest(o, result);
+  if (result.best.empty()) fail_with_smallest(o, result);
   const spec::ParallelSpec& best = result.best[0].parallel;
   if (!o.recipe_out.empty()) base::write_file_atomic(o.recipe_out, plan::recipe_section(best));
   if (!o.slurm_out.empty()) {
@@ -136,19 +145,20 @@ void add_plan_search(CLI::App& plan) {
   search->add_option("--seq-len", o->request.seq_len, "tokens per sequence")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
-  search->add_option("--max-tp", o->request.max_tp, "largest tensor-parallel width");
-  search->add_option("--max-pp", o->request.max_pp, "most pipeline stages");
-  search->add_option("--tp", o->request.tp, "exactly this tensor-parallel width");
-  search->add_option("--pp", o->request.pp, "exactly this many pipeline stages");
-  search->add_option("--cp", o->request.cp, "exactly this context-parallel width");
-  search->add_option("--ep", o->request.ep, "exactly this expert-parallel width");
-  search->add_option("--shard", o->request.shard, "ranks among which ZeRO divides state");
+  need_at_least(search->add_option("--max-tp", o->request.max_tp, "largest tensor-parallel width"), 1);
+  need_at_least(search->add_option("--max-pp", o->request.max_pp, "most pipeline stages"), 1);
+  need_at_least(search->add_option("--tp", o->request.tp, "exactly this tensor-parallel width"), 1);
+  need_at_least(search->add_option("--pp", o->request.pp, "exactly this many pipeline stages"), 1);
+  need_at_least(search->add_option("--cp", o->request.cp, "exactly this context-parallel width"), 1);
+  need_at_least(search->add_option("--ep", o->request.ep, "exactly this expert-parallel width"), 1);
+  need_at_least(search->add_option("--shard", o->request.shard, "ranks among which ZeRO divides state"), 1);
   search->add_option("--zero", o->request.zero, "exactly this ZeRO stage, 0 to 3")->check(CLI::Range(0, 3));
-  search->add_option("--micro-batch", o->request.micro_batch, "exactly this micro-batch");
+  need_at_least(search->add_option("--micro-batch", o->request.micro_batch, "exactly this micro-batch"), 1);
   search->add_option("--recompute", o->recompute, "none, selective or full");
   search->add_option("--memory-share", o->request.memory_share, "share of the device's memory to plan with")
       ->capture_default_str()
       ->check(CLI::Range(0.05, 1.0));
+  need_positive(search->get_option("--memory-share"));
   search->add_option("--format", o->format, "number format of the products: bf16, fp16, fp8, ...")
       ->capture_default_str();
   search->add_option("--moments", o->moments, "what the optimizer's moments are kept in: f32 or bf16")
@@ -161,9 +171,7 @@ void add_plan_search(CLI::App& plan) {
   search->add_option("--top", o->request.top, "layouts to print")->capture_default_str()->check(CLI::PositiveNumber);
   search->add_option("--recipe", o->recipe_out, "write the best layout's recipe section to this file");
   search->add_option("--slurm", o->slurm_out, "write a batch script for the best layout to this file");
-  search->add_option("--hours", o->hours, "time the batch script asks for")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+  need_positive(search->add_option("--hours", o->hours, "time the batch script asks for")->capture_default_str());
   search->add_option("--job", o->job, "name of the job")->capture_default_str();
   search->add_flag("--json", o->json, "print JSON");
   search->callback([o] { run_search(*o); });

@@ -180,11 +180,13 @@ void add_plan_simulate(CLI::App& plan) {
   simulate->add_option("--jitter", o->jitter, "relative standard deviation of every rank's speed")
       ->check(CLI::Range(0.0, 1.0));
   simulate->add_option("--seed", o->seed, "of the jitter")->capture_default_str();
-  simulate->add_option("--checkpoint-seconds", o->checkpoint_seconds,
-                       "one checkpoint's time (default: from --write, else 60)");
-  simulate->add_option("--restart-seconds", o->restart_seconds, "from a failure to the next step")
-      ->capture_default_str();
-  simulate->add_option("--checkpoint-every", o->interval_seconds, "seconds between checkpoints (default: the best)");
+  need_positive(simulate->add_option("--checkpoint-seconds", o->checkpoint_seconds,
+                                     "one checkpoint's time (default: from --write, else 60)"));
+  need_at_least(simulate->add_option("--restart-seconds", o->restart_seconds, "from a failure to the next step")
+                    ->capture_default_str(),
+                0);
+  need_positive(simulate->add_option("--checkpoint-every", o->interval_seconds,
+                                     "seconds between checkpoints (default: the best)"));
   simulate->add_option("--trace", o->trace, "write the timeline for chrome://tracing or ui.perfetto.dev");
   simulate->add_option("--svg", o->svg, "write the timeline as a picture");
   simulate->add_flag("--json", o->json, "print JSON");

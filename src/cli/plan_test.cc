@@ -119,6 +119,37 @@ TEST_F(PlanVerb, NonsenseNamesTheNearestValidChoice) {
   expect_usage_error("", "name a model");
 }
 
+// Zero, a negative number, NaN and infinity are refused by the option's name, never taken for "not given".
+TEST_F(PlanVerb, NumbersThatMeanNothingAreRefusedByTheOptionsName) {
+  for (const char* option : {"--tp", "--pp", "--cp", "--ep", "--shard", "--micro-batch", "--batch", "--seq-len",
+                             "--nodes", "--rails", "--read", "--write", "--mtbf", "--pue"}) {
+    for (const char* value : {"0", "-2"}) {
+      expect_usage_error(std::string("llama-3.1-8b --gpus 8xH100 ") + option + " " + value, option);
+    }
+  }
+  expect_usage_error("llama-3.1-8b --gpus 8xH100 --price nan", "--price");
+  expect_usage_error("llama-3.1-8b --gpus 8xH100 --mtbf inf", "--mtbf");
+  expect_usage_error("llama-3.1-8b --gpus 8xH100 --zero -1", "--zero");
+  expect_usage_error("search llama-3.1-8b --max-tp 0", "--max-tp");
+  expect_usage_error("search llama-3.1-8b --hours nan", "--hours");
+  expect_usage_error("search llama-3.1-8b --memory-share nan", "--memory-share");
+  expect_usage_error("search llama-3.1-8b --job a;b", "--job");
+  expect_usage_error("simulate llama-3.1-8b --pp 4 --restart-seconds -1", "--restart-seconds");
+  expect_usage_error("scaling --loss -1", "--loss");
+  expect_usage_error("cost llama-3.1-8b --tokens 1T --years -1", "--years");
+  expect_usage_error("inference llama-2-7b --batch nan", "--batch");
+  EXPECT_EQ(plan("llama-3.1-8b --gpus 8xH100 --price 0").status, 0);
+}
+
+// A wish that no layout can meet is an error, not a plan of something else.
+TEST_F(PlanVerb, WishesThatCannotBeMetAreErrors) {
+  expect_usage_error("llama-3.1-8b --gpus 8xH100 --ep 2", "no experts");
+  expect_usage_error("llama-3.1-8b --gpus 8xH100 --shard 3", "nearest that does is");
+  expect_usage_error("llama-3.1-8b --gpus 8xH100 --batch 64 --micro-batch 7", "nearest that does is 8");
+  expect_usage_error("llama-3.1-8b --gpus 8xH100 --pp 9000000000000000000 --cp 9000000000000000000", "does not divide");
+  EXPECT_EQ(plan("llama-3.1-8b --gpus 8xH100 --micro-batch 3").status, 0);  // the batch follows
+}
+
 TEST_F(PlanVerb, PageAndExplanationHoldTheNumbers) {
   std::string page = temporary("page.html");
   Outcome outcome = plan("llama-3.1-70b --gpus 64xH100 --pp 4 --explain --html " + page);

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "plan/check_compare.h"
 #include "plan/memory.h"
+#include "plan/search.h"
 #include "plan/software.h"
 
 namespace sinter::plan {
@@ -75,13 +76,14 @@ std::vector<RegretSummary> regrets(const std::vector<CheckRow>& rows) {
   };
   for (const auto& [name, members] : groups) {
     if (members.size() < 2) continue;
-    double best = 1e300, chosen = 0, fastest = 1e300;
+    double best = 1e300;
+    std::vector<Ranked> layouts;
     for (const CheckRow* row : members) {
-      double measured = *measured_step(*row);
-      double predicted = predicted_step(*row, find_efficiency(row->cluster->device, row->software));
-      best = std::min(best, measured);
-      if (predicted < fastest) fastest = predicted, chosen = measured;
+      best = std::min(best, *measured_step(*row));
+      layouts.push_back({predicted_step(*row, find_efficiency(row->cluster->device, row->software)),
+                         tensor_nodes(row->parallel, *row->cluster)});
     }
+    double chosen = *measured_step(*members[choose_layout(layouts)]);
     std::string source = members[0]->source.rfind("vTrain", 0) == 0 ? "vTrain" : members[0]->source;
     by_source[source].push_back({chosen / best - 1, name});
     by_source[fmt::format("{}, {}", source, machine(members[0]->cluster->num_devices))].push_back(

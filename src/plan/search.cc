@@ -25,6 +25,15 @@ std::vector<int64_t> divisors(int64_t n) {
   return out;
 }
 
+int64_t nearest_divisor(int64_t whole, int64_t wanted) {
+  int64_t nearest = 1;
+  for (int64_t d : divisors(whole)) {
+    auto distance = [&](int64_t n) { return std::abs(std::log(double(n) / double(wanted))); };
+    if (distance(d) < distance(nearest)) nearest = d;
+  }
+  return nearest;
+}
+
 // The part of a memory plan that takes most, for "does not fit" messages.
 std::string_view largest_part(const MemoryParts& parts) {
   std::array<double, 8> values = part_values(parts);
@@ -74,7 +83,7 @@ class Search {
     wanted.pp = std::max<int64_t>(1, request_.pp);
     wanted.seq_len = request_.seq_len;
     std::string problem = spec::layout_problem(wanted, request_.model);
-    SINTER_CHECK(problem.empty(), "search: {}", problem);
+    if (!problem.empty()) base::fail_usage("search: {}", problem);
     for (auto [name, value] : {std::pair{"tp", request_.tp}, {"pp", request_.pp}, {"cp", request_.cp}}) {
       if (value <= 1 || cluster.num_devices % value == 0) continue;
       int64_t nearest = 1;
@@ -85,8 +94,36 @@ class Search {
         if (std::abs(std::log(double(d) / double(value))) < std::abs(std::log(double(nearest) / double(value))))
           nearest = d;
       }
-      base::fail("search: {} {} does not divide {} devices; the nearest that does is {}", name, value,
-                 cluster.num_devices, nearest);
+      base::fail_usage("search: {} {} does not divide {} devices; the nearest that does is {}", name, value,
+                       cluster.num_devices, nearest);
+    }
+    check_division();
+  }
+
+  // Widths inside what tensor, pipeline and context parallelism leave.
+  void check_division() const {
+    const int64_t devices = request_.cluster.num_devices;
+    const int64_t taken = std::max<int64_t>(1, request_.tp) * std::max<int64_t>(1, request_.pp);
+    const int64_t cp = std::max<int64_t>(1, request_.cp);
+    if (devices % (taken * cp) != 0) {
+      base::fail_usage("search: tp x pp x cp = {} does not divide {} devices; the nearest that does is {}", taken * cp,
+                       devices, nearest_divisor(devices, taken * cp));
+    }
+    const int64_t shard = request_.shard, ranks = devices / (taken * cp);
+    if (shard > 0 && ranks % shard != 0) {
+      base::fail_usage("search: shard {} does not divide {} data-parallel ranks; the nearest that does is {}", shard,
+                       ranks, nearest_divisor(ranks, shard));
+    }
+    const int64_t ep = request_.ep, experts = model_.num_experts;
+    if (ep > 1 && experts == 0) base::fail_usage("search: ep {}, but the model has no experts; leave ep out", ep);
+    if (ep > 1 && experts % ep != 0) {
+      base::fail_usage("search: ep {} does not divide {} experts; the nearest that does is {}", ep, experts,
+                       nearest_divisor(experts, ep));
+    }
+    const int64_t micro = request_.micro_batch, batch = request_.global_batch;
+    if (micro > 0 && batch % micro != 0) {
+      base::fail_usage("search: micro-batch {} does not divide the batch of {} sequences; the nearest that does is {}",
+                       micro, batch, nearest_divisor(batch, micro));
     }
   }
 
@@ -227,7 +264,9 @@ class Search {
   void finish() {
     std::sort(result_.best.begin(), result_.best.end(),
               [](const Candidate& a, const Candidate& b) { return a.step.seconds < b.step.seconds; });
-    result_.nothing_fits = result_.best.empty();
+    prefer_fewer_nodes();
+    // Without a layout that came as far as its memory, none is valid.
+    result_.nothing_fits = result_.best.empty() && result_.smallest_memory.device.total() > 0;
     for (size_t i = 1; i < result_.best.size(); ++i) explain(result_.best[0], result_.best[i]);
     if (static_cast<int>(result_.best.size()) > request_.top) result_.best.resize(static_cast<size_t>(request_.top));
     for (auto& [reason, entry] : rejections_) result_.rejected.push_back(entry);
@@ -235,8 +274,25 @@ class Search {
                      [](const Rejection& a, const Rejection& b) { return a.count > b.count; });
   }
 
+  void prefer_fewer_nodes() {
+    std::vector<Ranked> ranked;
+    for (const Candidate& c : result_.best) {
+      ranked.push_back({c.step.seconds, tensor_nodes(c.parallel, request_.cluster)});
+    }
+    if (ranked.empty()) return;
+    auto chosen = result_.best.begin() + static_cast<std::ptrdiff_t>(choose_layout(ranked));
+    std::rotate(result_.best.begin(), chosen, chosen + 1);
+  }
+
   // Which part of the step grew most against the best layout.
-  static void explain(const Candidate& best, Candidate& loser) {
+  void explain(const Candidate& best, Candidate& loser) const {
+    if (loser.step.seconds < best.step.seconds) {
+      loser.why =
+          fmt::format("{:.1f} % faster by prediction, but tp over {} nodes, not {}: less certain than that",
+                      100 * (1 - loser.step.seconds / best.step.seconds),
+                      tensor_nodes(loser.parallel, request_.cluster), tensor_nodes(best.parallel, request_.cluster));
+      return;
+    }
     std::array<double, kNumTimeParts> a = part_values(best.step.time), b = part_values(loser.step.time);
     size_t worst = 0;
     for (size_t i = 1; i < a.size(); ++i) {
@@ -258,6 +314,23 @@ class Search {
 }  // namespace
 
 SearchResult search_layouts(const SearchRequest& request) { return Search(request).run(); }
+
+int64_t tensor_nodes(const spec::ParallelSpec& parallel, const Cluster& cluster) {
+  return (parallel.tp + cluster.per_node - 1) / std::max(1, cluster.per_node);
+}
+
+size_t choose_layout(const std::vector<Ranked>& layouts) {
+  double fastest = 1e300;
+  for (const Ranked& r : layouts) fastest = std::min(fastest, r.seconds);
+  size_t chosen = 0;
+  bool any = false;
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    const Ranked &a = layouts[i], &b = layouts[chosen];
+    if (a.seconds > (1 + kNodeMargin) * fastest) continue;
+    if (!any || std::pair(a.tensor_nodes, a.seconds) < std::pair(b.tensor_nodes, b.seconds)) chosen = i, any = true;
+  }
+  return chosen;
+}
 
 std::string recipe_section(const spec::ParallelSpec& p) {
   std::string out = "[parallel]\n";

@@ -49,11 +49,22 @@ struct SearchResult {
   std::vector<Rejection> rejected;  // most frequent first
   int64_t considered = 0, fitting = 0;
   double usable_bytes = 0;  // memory_share of the device
-  // When nothing fits: the layout that needs least.
+  // `best` is empty because no valid layout fits (then `smallest` needs least), or, when false, because none is valid.
   bool nothing_fits = false;
   spec::ParallelSpec smallest;
   StageMemory smallest_memory;
 };
+
+// A layout as far as the choice among several needs it.
+struct Ranked {
+  double seconds = 0;
+  int64_t tensor_nodes = 1;  // nodes a tensor-parallel group spans
+};
+// Times of collectives over several nodes are predicted worst. Of the layouts within this share of the fastest, the one
+// whose tensor-parallel groups span the fewest nodes is taken; of those, the fastest.
+inline constexpr double kNodeMargin = 0.2;
+size_t choose_layout(const std::vector<Ranked>& layouts);
+int64_t tensor_nodes(const spec::ParallelSpec& parallel, const Cluster& cluster);
 
 // Throws base::Error, with the nearest valid choice, when a constraint cannot be met at all.
 SearchResult search_layouts(const SearchRequest& request);

@@ -132,6 +132,35 @@ TEST(Search, ImpossibleConstraintsNameTheNearestValidChoice) {
   EXPECT_THROW(search_layouts(request), base::Error);
 }
 
+TEST(Search, WidthsInsideTheDivisionAreCheckedWithTheNearestChoice) {
+  auto error = [](const char* model, auto change) -> std::string {
+    SearchRequest request = request_for(model, "8xH100", 64);
+    change(request);
+    try {
+      search_layouts(request);
+    } catch (const base::UsageError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error("llama-3.1-8b", [](SearchRequest& r) { r.shard = 3; }),
+            "search: shard 3 does not divide 8 data-parallel ranks; the nearest that does is 4");
+  EXPECT_EQ(error("llama-3.1-8b", [](SearchRequest& r) { r.ep = 2; }),
+            "search: ep 2, but the model has no experts; leave ep out");
+  EXPECT_EQ(error("mixtral-8x7b", [](SearchRequest& r) { r.ep = 3; }),
+            "search: ep 3 does not divide 8 experts; the nearest that does is 4");
+  EXPECT_EQ(error("llama-3.1-8b", [](SearchRequest& r) { r.micro_batch = 7; }),
+            "search: micro-batch 7 does not divide the batch of 64 sequences; the nearest that does is 8");
+  EXPECT_EQ(error("llama-3.1-8b", [](SearchRequest& r) { r.tp = 4, r.pp = 4; }),
+            "search: tp x pp x cp = 16 does not divide 8 devices; the nearest that does is 8");
+}
+
+TEST(Search, AWiderSpreadOverNodesMustBePredictedMuchFaster) {
+  EXPECT_EQ(choose_layout({{1.0, 4}, {1.1, 2}, {1.15, 2}, {1.3, 1}}), 1u);
+  EXPECT_EQ(choose_layout({{1.0, 4}, {1.25, 2}}), 0u);
+  EXPECT_EQ(choose_layout({{2.0, 1}, {1.0, 1}}), 1u);
+}
+
 TEST(Search, TheRecipeOfADataParallelLayoutIsReadByTheTrainer) {
   spec::ParallelSpec p;
   p.replica = 4;

@@ -12,6 +12,8 @@
 namespace sinter::plan {
 namespace {
 
+constexpr int64_t kMostDevices = 10'000'000;  // widths beyond are no widths
+
 SearchResult search(const TrainingRequest& request, int64_t devices, int64_t batch) {
   SearchRequest r;
   r.model = request.model;
@@ -48,8 +50,12 @@ void check_wish(const TrainingRequest& request) {
   const LayoutWish& wish = request.wish;
   if (wish.zero < -1 || wish.zero > 3) base::fail_usage("ZeRO stage {}; expected 0, 1, 2 or 3", wish.zero);
   if (wish.tp > 0) check_tp(request.model, static_cast<int>(std::min<int64_t>(wish.tp, 1 << 20)));
-  const int64_t product = std::max<int64_t>(1, wish.tp) * std::max<int64_t>(1, wish.pp) * std::max<int64_t>(1, wish.cp);
   const int64_t devices = request.cluster.num_devices;
+  int64_t product = 1;
+  for (int64_t width : {wish.tp, wish.pp, wish.cp}) {
+    product *= std::clamp<int64_t>(width, 1, kMostDevices);
+    if (product > devices) break;
+  }
   if (product <= devices && devices % product == 0) return;
   int64_t above = (devices + product - 1) / product * product;
   base::fail_usage("tp x pp x cp = {} does not divide {} devices; take {}x{}, or widths whose product divides {}",
@@ -58,7 +64,7 @@ void check_wish(const TrainingRequest& request) {
 
 }  // namespace
 
-int64_t usual_global_batch(double parameters, int64_t seq_len, int64_t devices) {
+int64_t usual_global_batch(double parameters, int64_t seq_len, int64_t devices, int64_t micro_batch) {
   const double tokens = parameters < 1e9     ? 0.5e6
                         : parameters < 5e9   ? 1e6
                         : parameters < 30e9  ? 2e6
@@ -66,7 +72,7 @@ int64_t usual_global_batch(double parameters, int64_t seq_len, int64_t devices) 
                                              : 16e6;
   int64_t odd = devices;  // data-parallel ranks are the devices over powers of two
   while (odd % 2 == 0) odd /= 2;
-  int64_t sequences = odd;
+  int64_t sequences = odd * std::max<int64_t>(1, micro_batch);
   while (static_cast<double>(sequences * seq_len) < tokens * 0.95) sequences *= 2;
   return sequences;
 }
@@ -78,8 +84,8 @@ TrainingPlan make_training_plan(const TrainingRequest& request) {
   const double active = static_cast<double>(plan.shape.active_parameters());
   const int64_t devices = request.cluster.num_devices;
   check_wish(request);
-  int64_t batch =
-      request.global_batch > 0 ? request.global_batch : usual_global_batch(active, request.seq_len, devices);
+  int64_t batch = request.global_batch;
+  if (batch == 0) batch = usual_global_batch(active, request.seq_len, devices, request.wish.micro_batch);
   SearchResult found = search(request, devices, batch);
   // A small model on many devices: no division leaves every rank a sequence, so the batch must grow.
   while (found.best.empty() && !found.nothing_fits && request.global_batch == 0 && batch < devices) {
@@ -87,8 +93,14 @@ TrainingPlan make_training_plan(const TrainingRequest& request) {
     found = search(request, devices, batch);
   }
   if (found.best.empty() && !found.nothing_fits) {
-    base::fail_usage("no layout of {} devices meets what was asked{}", devices,
-                     found.rejected.empty() ? "" : ": " + found.rejected.front().reason);
+    std::string reason;
+    if (!found.rejected.empty()) {
+      const spec::ParallelSpec& example = found.rejected.front().example;
+      reason =
+          fmt::format(": {} fails because {}", spec::describe(example), spec::layout_problem(example, request.model));
+    }
+    base::fail_usage("no layout of {} devices and {} sequences of {} tokens meets what was asked{}", devices, batch,
+                     request.seq_len, reason);
   }
   plan.fits = !found.best.empty();
   plan.layouts = std::move(found.best);

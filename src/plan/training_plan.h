@@ -53,7 +53,7 @@ struct TrainingPlan {
 TrainingPlan make_training_plan(const TrainingRequest& request);
 
 // Sequences per step that is usual for a model of this size: 0.5M to 16M tokens, a power of two times the odd part of
-// `devices`.
-int64_t usual_global_batch(double parameters, int64_t seq_len, int64_t devices);
+// `devices` and `micro_batch` (0: chosen later).
+int64_t usual_global_batch(double parameters, int64_t seq_len, int64_t devices, int64_t micro_batch = 0);
 
 }  // namespace sinter::plan
