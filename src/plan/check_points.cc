@@ -8,6 +8,8 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "plan/memory.h"
+#include "plan/models.h"
 #include "plan/training_plan.h"
 
 namespace sinter::plan {
@@ -383,10 +385,26 @@ CheckRow read_point(const json& point, const HardwareTable& hardware) {
   if (row.model_name == "vtrain-gpt" || row.source == "nanotron sweep") {
     row.group = sweep_group(row);
   }
+  if (row.source == "nanotron sweep" && row.problem.empty()) infer_gathering(row);
   return row;
 }
 
 }  // namespace
+
+void infer_gathering(CheckRow& row) {
+  double measured = 0;
+  for (const char* key : {"memory_gib", "memory_gb"}) {
+    if (auto found = row.measured.find(key); found != row.measured.end()) measured = found->second * 1073741824.0;
+  }
+  const spec::ParallelSpec& p = row.parallel;
+  if (p.tp == 1 || measured <= 0 || !row.model || p.micro_batches() < 1) return;
+  Software kept = find_software("nanotron-kept"), again = kept;
+  again.keeps_gathered = false;
+  const double more = plan_stage_memory(*row.model, p, kept, 0).device.total();
+  const double less = plan_stage_memory(*row.model, p, again, 0).device.total();
+  if (more - less < 0.1 * measured) return;
+  if (std::abs(std::log(measured / more)) < std::abs(std::log(measured / less))) row.timed_software = kept.name;
+}
 
 std::string sweep_group(const CheckRow& row) {
   return fmt::format("{} L{} h{} gpus {} length {} batch {}", contains(row.source, "vTrain") ? "vTrain" : row.source,
@@ -448,6 +466,7 @@ std::optional<spec::ModelSpec> known_model(const std::string& name) {
     model.activation = spec::Activation::relu;
     return model;
   }
+  if (const ModelPreset* preset = find_preset(name)) return preset->spec;
   return std::nullopt;
 }
 

@@ -15,6 +15,11 @@ spec::ModelSpec gpt_spec(int64_t layers, int64_t hidden, int64_t heads, int64_t 
 // What rows of a sweep share when they are alternatives: sweep, model, devices, sequence length, batch.
 std::string sweep_group(const CheckRow& row);
 
+// The nanotron sweep does not say whether a run kept its gathered tensor-parallel inputs (nanotron's
+// tp_recompute_allgather), on which its time depends. Its memory does: the nearer of both predictions tells, where they
+// are a tenth apart. Only the time is predicted with it; memory is compared as if nothing were known.
+void infer_gathering(CheckRow& row);
+
 // Public models by the names the sources use; nullopt when the name is not known.
 std::optional<spec::ModelSpec> known_model(const std::string& name);
 

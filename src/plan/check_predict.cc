@@ -53,10 +53,27 @@ std::string convention_of(const CheckRow& row, bool hardware) {
   return "";
 }
 
+namespace {
+
+// The formula of dgxc-benchmarking's READMEs with the numbers they put in: 16 key/value heads for Llama 3.1 405B (as in
+// its first config; it has 8), as many as query heads for Nemotron-4 15B (it has 8). Parameters more than the model
+// has.
+double recipe_extra_parameters(const CheckRow& row) {
+  if (row.source != "dgxc-benchmarking") return 0;
+  const ModelShape& m = *row.model;
+  int64_t counted = m.num_kv_heads;
+  if (row.model_name == "llama3-405B") counted = 16;
+  if (row.model_name == "nemotron4-15B") counted = m.num_heads;
+  return 2.0 * static_cast<double>(m.num_layers * m.hidden * m.v_dim * (counted - m.num_kv_heads));
+}
+
+}  // namespace
+
 double convention_flops(const CheckRow& row, const std::string& convention) {
   FlopBasis basis = flop_basis(*row.model);
-  return row.flops_scale *
-         train_flops_per_token(basis, static_cast<double>(row.parallel.seq_len), flop_convention(convention)).total();
+  double flops =
+      train_flops_per_token(basis, static_cast<double>(row.parallel.seq_len), flop_convention(convention)).total();
+  return row.flops_scale * (flops + 6 * recipe_extra_parameters(row));
 }
 
 std::optional<double> measured_step(const CheckRow& row) {
@@ -124,8 +141,8 @@ double searched_step(const CheckRow& row) {
 double predicted_step(const CheckRow& row, const Efficiency& efficiency) {
   if (!row.layout_given) return searched_step(row);
   spec::ParallelSpec p = completed_layout(row, efficiency);
-  return plan_step(*row.model, p, *row.cluster, find_software(row.software), efficiency, parse_format(row.format))
-      .seconds;
+  const std::string& program = row.timed_software.empty() ? row.software : row.timed_software;
+  return plan_step(*row.model, p, *row.cluster, find_software(program), efficiency, parse_format(row.format)).seconds;
 }
 
 }  // namespace sinter::plan

@@ -23,6 +23,7 @@ struct CheckRow {
   std::optional<spec::ModelSpec> spec;  // where the model is of a family of ours
   spec::ParallelSpec parallel;
   std::string software;
+  std::string timed_software;   // where the row's own memory tells that its time is another program's; else empty
   std::string format = "bf16";  // of the products
   std::string convention;       // of the published FLOPs
   std::optional<Cluster> cluster;

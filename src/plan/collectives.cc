@@ -22,7 +22,9 @@ double Collectives::bandwidth(const Group& group) const {
   if (cluster_.device.pair_bandwidth > 0) {
     link = std::min(link, cluster_.device.pair_bandwidth * static_cast<double>(std::max<int64_t>(1, local - 1)));
   }
-  double inside = link * efficiency_.link_share;
+  // Few ranks cannot use every channel of the switch.
+  double missing = std::max(0.0, std::log2(8.0 / static_cast<double>(local))) / 3;
+  double inside = link * efficiency_.link_share * (1 - efficiency_.small_loss * missing);
   if (nodes(group) == 1) return inside;
   // A ring through a node enters and leaves it once per adapter; the group owns the adapters of its own devices.
   double adapters = single_rail_ ? 1.0 : static_cast<double>(local);

@@ -13,7 +13,8 @@ struct LinkEfficiency {
   double link_latency = 8e-6;  // seconds per step of a ring inside a node
   double network_share = 0.8;
   double network_latency = 1.5e-5;
-  double crowding = 0;  // a ring over N nodes reaches 1 / (1 + crowding (N - 1)) of that share
+  double small_loss = 0;  // of the links' share: all of it for one rank of eight, a third of it for four of eight
+  double crowding = 0;    // a ring over N nodes reaches 1 / (1 + crowding (N - 1)) of that share
 };
 
 // Ranks that take part, as they stand in the machine: rank numbers `stride` apart.

@@ -79,6 +79,9 @@ const std::map<std::string, Member>& members() {
       {"rank_stall", [](Efficiency& e) -> double& { return e.rank_stall; }},
       {"far_stall", [](Efficiency& e) -> double& { return e.far_stall; }},
       {"message_delay", [](Efficiency& e) -> double& { return e.message_delay; }},
+      {"small_loss", [](Efficiency& e) -> double& { return e.links.small_loss; }},
+      {"hidden_share", [](Efficiency& e) -> double& { return e.hidden_share; }},
+      {"never_hidden", [](Efficiency& e) -> double& { return e.never_hidden; }},
       {"crowding", [](Efficiency& e) -> double& { return e.links.crowding; }},
       {"step_fixed", [](Efficiency& e) -> double& { return e.step_fixed; }},
       {"link_share", [](Efficiency& e) -> double& { return e.links.link_share; }},
@@ -129,7 +132,8 @@ Efficiency fit_efficiency(const Efficiency& start, const std::vector<std::string
     double sum = 0;
     for (size_t i = 0; i < measured.size(); ++i) sum += std::abs(std::log(predict(e, i) / measured[i]));
     // Shares above 1 are not physical.
-    for (const char* share : {"gemm", "gemm_narrow", "expert", "attention", "memory", "link_share", "network_share"}) {
+    for (const char* share : {"gemm", "gemm_narrow", "expert", "attention", "memory", "link_share", "network_share",
+                              "small_loss", "hidden_share", "never_hidden"}) {
       sum += 1e3 * std::max(0.0, efficiency_constant(e, share) - 1.0);
     }
     return sum / static_cast<double>(measured.size());

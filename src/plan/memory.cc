@@ -226,6 +226,10 @@ BlockActivations block_activations(const ModelShape& model, const BlockShape& bl
   }
   // Norm input, MLP input, dropout mask; then the widened activations.
   a.mlp = tokens * (2 * e * h / replicated + mask * h / replicated);
+  if (software.keeps_gathered && p.sequence_parallel) {  // the inputs of both regions, beside the own piece
+    a.attention += tokens * e * h * (1 - 1 / tp);
+    a.mlp += tokens * e * h * (1 - 1 / tp);
+  }
   const double widened = model.gated_mlp ? software.gated_widths : 2;
   if (!block.is_sparse) {
     a.mlp += tokens * e * widened * as_double(model.ffn) / tp;

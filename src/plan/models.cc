@@ -157,6 +157,12 @@ std::string plain(std::string_view text) {
   return out;
 }
 
+std::vector<std::string> names_of(const ModelPreset& preset) {
+  std::vector<std::string> names{preset.name};
+  names.insert(names.end(), preset.aliases.begin(), preset.aliases.end());
+  return names;
+}
+
 }  // namespace
 
 const std::vector<ModelPreset>& model_presets() {
@@ -164,18 +170,26 @@ const std::vector<ModelPreset>& model_presets() {
   return presets;
 }
 
+const ModelPreset* find_preset(const std::string& text) {
+  const std::string wanted = plain(text);
+  for (const ModelPreset& preset : model_presets()) {
+    for (const std::string& name : names_of(preset)) {
+      if (plain(name) == wanted) return &preset;
+    }
+  }
+  return nullptr;
+}
+
 ResolvedModel resolve_model(const std::string& text) {
   namespace fs = std::filesystem;
   std::error_code ignored;
   if (text.ends_with(".json")) return {text, spec::load_hf_config(text)};
   if (fs::is_directory(text, ignored)) return {text, spec::load_hf_config((fs::path(text) / "config.json").string())};
+  if (const ModelPreset* preset = find_preset(text)) return {preset->name, preset->spec};
   const std::string wanted = plain(text);
   std::vector<std::string> keys, names;
   for (const ModelPreset& preset : model_presets()) {
-    std::vector<std::string> all{preset.name};
-    all.insert(all.end(), preset.aliases.begin(), preset.aliases.end());
-    for (const std::string& name : all) {
-      if (plain(name) == wanted) return {preset.name, preset.spec};
+    for (const std::string& name : names_of(preset)) {
       keys.push_back(plain(name));
       names.push_back(preset.name);
     }

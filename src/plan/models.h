@@ -17,6 +17,9 @@ struct ModelPreset {
 
 const std::vector<ModelPreset>& model_presets();
 
+// By name or alias, as resolve_model reads them; null when there is none.
+const ModelPreset* find_preset(const std::string& text);
+
 // A preset's name or alias (case, separators, an owner before '/', and words such as "instruct" ignored), a folder with
 // a config.json, or a config.json itself. Throws UsageError naming the nearest preset.
 struct ResolvedModel {

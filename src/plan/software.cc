@@ -69,6 +69,13 @@ std::vector<Software> make_software() {
   nanotron.bucket_bytes = 25 << 20;
   all.push_back(nanotron);
 
+  Software kept = nanotron;  // tp_recompute_allgather off, as in about half of the public sweep's runs
+  kept.name = "nanotron-kept";
+  kept.keeps_gathered = true;
+  kept.activation_scale = 1.0;
+  kept.gated_widths = 3.6;
+  all.push_back(kept);
+
   Software fsdp;  // PyTorch FSDP: Mosaic, torchtitan
   fsdp.name = "fsdp";
   fsdp.keeps_rotated = true;

@@ -13,6 +13,7 @@ struct Software {
   bool flash_attention = true;   // no s x s matrix; else softmax, its dropout mask and its output are kept
   bool keeps_rotated = false;    // rotated queries and keys beside the plain ones
   double gated_widths = 4;       // widths a gated MLP keeps: gate, up, act(gate), product; 2 when fused
+  bool keeps_gathered = false;   // sequence parallelism: inputs as gathered; false: own pieces, gathered again later
   bool keeps_head_input = true;  // final norm's input and output
   double logit_bytes = 4;        // per token and vocabulary entry alive at the loss
   double loss_chunk_bytes = 0;   // the loss walks over the tokens, this many bytes of logits at a time; 0 = all at once

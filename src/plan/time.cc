@@ -24,9 +24,6 @@ constexpr double kAttentionBackward = 2.5 / 0.75;
 // Passes over the scores by unfused attention, bytes per score: written, softmax, dropout with its mask, read.
 constexpr double kScoreBytesForward = 13, kScoreBytesBackward = 20;
 
-// Share of traffic that overlap never hides: the first bucket, the last one, and what it takes from the products.
-constexpr double kNeverHidden = 0.1;
-
 // Keys a query is scored against, on average over a sequence.
 double mean_keys(int64_t seq_len, int64_t window, bool halves) {
   double s = as_double(seq_len);
@@ -146,7 +143,9 @@ TimeModel::Pass TimeModel::block_forward(const BlockShape& block) const {
   int collectives = 0;
   if (p_.tp > 1) {
     double moe_shrinks = block.is_sparse && expert_tp(p_) == 1 ? 1 : 2;  // experts without tp need no second sum
-    double one = collectives_.all_reduce({p_.tp, 1}, element_ * tokens_ * h);
+    // A sum, or with sequence parallelism its two halves, which know rings alone.
+    double one = p_.sequence_parallel ? 2 * collectives_.all_gather({p_.tp, 1}, element_ * tokens_ * h)
+                                      : collectives_.all_reduce({p_.tp, 1}, element_ * tokens_ * h);
     pass.tensor_parallel = moe_shrinks * one * (software_.overlaps_tensor_parallel ? 0.5 : 1.0);
     collectives += 2;
   }
@@ -169,25 +168,34 @@ TimeModel::Pass TimeModel::block_forward(const BlockShape& block) const {
   return pass;
 }
 
-// What the host's launches and the waiting in its collectives (four in a block's pass) leave uncovered. Work covers the
-// drift of one job's hosts; on very many nodes it covers nothing.
+// What the host's launches and its waiting in the block's collectives (four in a pass) leave uncovered.
 void TimeModel::add_host(int collectives, Pass& pass) const {
-  double wait = p_.tp > 1 ? 4 * stall(p_.tp) : 0;
-  double host = efficiency_.host_block + collectives * efficiency_.host_collective + (is_far() ? 0 : wait);
-  pass.host = std::max(0.0, host - pass.total()) + (is_far() ? wait : 0);
+  double wait = p_.tp > 1 ? 4 * tensor_stall() * as_double(p_.tp) : 0;
+  double host = efficiency_.host_block + collectives * efficiency_.host_collective + wait;
+  pass.host = std::max(0.0, host - pass.total());
 }
 
 bool TimeModel::is_far() const {
   return efficiency_.delay_nodes > 0 && cluster_.num_nodes() >= efficiency_.delay_nodes;
 }
 
-// Ranks whose hosts a pipeline's blocking receives (or many nodes times micro-batches) drive apart wait for the last of
-// them in every collective.
-double TimeModel::stall(int64_t ranks) const {
+// Seconds per rank of its group that a host waits in a collective: where a pipeline's blocking receives (or very many
+// passes) drive the hosts apart, and where inputs are gathered again over several nodes, or over a whole one among very
+// many.
+double TimeModel::tensor_stall() const {
   bool drifts = efficiency_.drift_passes > 0 && cluster_.num_nodes() * p_.micro_batches() >= efficiency_.drift_passes;
-  bool far = is_far() && ranks >= cluster_.per_node;  // smaller groups were not seen to wait
-  if (p_.pp == 1 && far) return efficiency_.far_stall * as_double(ranks);
-  return p_.pp > 1 || drifts ? efficiency_.rank_stall * as_double(ranks) : 0;
+  double stall = p_.pp > 1 || (drifts && !software_.keeps_gathered) ? efficiency_.rank_stall : 0;
+  bool wide = p_.tp > cluster_.per_node || (p_.pp == 1 && (drifts || (is_far() && p_.tp >= cluster_.per_node)));
+  return wide && !software_.keeps_gathered ? std::max(stall, efficiency_.far_stall) : stall;
+}
+
+// The same among data-parallel ranks.
+double TimeModel::data_stall() const {
+  bool drifts = efficiency_.drift_passes > 0 && cluster_.num_nodes() * p_.micro_batches() >= efficiency_.drift_passes;
+  if (p_.pp > 1) return efficiency_.rank_stall;
+  if (software_.keeps_gathered) return 0;
+  if (is_far() && p_.dp() >= cluster_.per_node) return efficiency_.far_stall;
+  return drifts ? efficiency_.rank_stall : 0;
 }
 
 TimeModel::Pass TimeModel::block_backward(const BlockShape& block, const Pass& forward) const {
@@ -254,7 +262,7 @@ void TimeModel::add_sharding(const BlockTime& block, double layers, ChunkTime& c
   if (block.weight_traffic == 0) return;
   double hide = software_.overlaps_data_parallel && software_.overlaps_sharded ? 1.0 : 0.0;
   auto exposed = [&](double traffic, double compute) {
-    return std::max(kNeverHidden * traffic, traffic - hide * compute);
+    return std::max(efficiency_.never_hidden * traffic, traffic - hide * compute);
   };
   double forward = exposed(block.weight_traffic, block.forward.total());
   double backward =
@@ -318,32 +326,32 @@ double TimeModel::data_parallel_tail(double last_backward) const {
   Group expert_group{std::max<int64_t>(1, p_.dp() * p_.cp * p_.tp / (p_.ep * expert_tp(p_))), p_.tp * p_.ep};
   double reduce = 0, gather = 0;
   if (p_.zero == 0) {
-    reduce =
-        collectives_.all_reduce(everyone, dense * gradient) + collectives_.all_reduce(expert_group, experts * gradient);
+    reduce = collectives_.all_reduce(everyone, dense * gradient);
+    if (experts > 0) reduce += collectives_.all_reduce(expert_group, experts * gradient);
   } else {
     if (p_.zero == 1 && software_.zero_all_reduces) {
-      reduce =
-          collectives_.all_reduce(inside, dense * gradient) + collectives_.all_reduce(expert_group, experts * gradient);
+      reduce = collectives_.all_reduce(inside, dense * gradient);
+      if (experts > 0) reduce += collectives_.all_reduce(expert_group, experts * gradient);
     } else if (p_.zero < 3) {
-      reduce = collectives_.reduce_scatter(inside, dense * gradient) +
-               collectives_.reduce_scatter(expert_group, experts * gradient);
+      reduce = collectives_.reduce_scatter(inside, dense * gradient);
+      if (experts > 0) reduce += collectives_.reduce_scatter(expert_group, experts * gradient);
     }
     if (p_.zero < 3) {
-      gather =
-          collectives_.all_gather(inside, dense * element_) + collectives_.all_gather(expert_group, experts * element_);
+      gather = collectives_.all_gather(inside, dense * element_);
+      if (experts > 0) gather += collectives_.all_gather(expert_group, experts * element_);
     }
     reduce += collectives_.all_reduce(across, (dense + experts) * gradient / as_double(shards));
   }
   double pieces = p_.zero == 0 && software_.bucket_bytes > 0 ? dense * element_ / software_.bucket_bytes : 1.0;
-  reduce += std::max(1.0, pieces) * stall(everyone.size);
-  if (gather > 0) gather += stall(everyone.size);
+  double wait = data_stall() * as_double(everyone.size);
+  reduce += std::max(1.0, pieces) * wait;
+  if (gather > 0) gather += wait;
   if (!software_.overlaps_data_parallel || (p_.zero > 0 && !software_.overlaps_sharded)) return reduce + gather;
   // What the last micro-batch's backward and the next step's first forward do not hide; ZeRO-2 keeps only
   // shards of the gradients, so every micro-batch's must travel.
-  double hidden = 0.9 * last_backward;
+  double hidden = efficiency_.hidden_share * last_backward, never = efficiency_.never_hidden;
   double rounds = p_.zero == 2 ? as_double(p_.micro_batches()) : 1.0;
-  return rounds * std::max(kNeverHidden * reduce, reduce - hidden) +
-         std::max(kNeverHidden * gather, gather - hidden / 2);
+  return rounds * std::max(never * reduce, reduce - hidden) + std::max(never * gather, gather - hidden / 2);
 }
 
 double TimeModel::state_traffic() const {
@@ -412,6 +420,8 @@ StepPlan TimeModel::plan() const {
     sum.tensor_parallel += part.tensor_parallel, sum.context_parallel += part.context_parallel;
     sum.expert_parallel += part.expert_parallel, sum.data_parallel += part.data_parallel;
     if (stage == 0) last_backward = one.backward;
+    // Tensor-parallel traffic between nodes needs the adapters that gradients wait for.
+    if (stage == 0 && p_.tp > cluster_.per_node) last_backward -= part.tensor_parallel / 2;
   }
   size_t slowest = 0;
   double sum = 0;

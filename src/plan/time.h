@@ -25,8 +25,8 @@ struct Efficiency {
   double kernel = 4e-6;        // seconds any other kernel takes beside its bytes
   double host_block = 0;       // seconds the host needs to launch one block's forward pass
   double host_collective = 0;  // and for each collective in it
-  double rank_stall = 0;       // seconds per collective and rank of its group, where hosts run apart (see stall())
-  double far_stall = 0;        // the same without a pipeline, on `delay_nodes` and more
+  double rank_stall = 0;       // seconds per collective and rank of its group, in a pipeline (see tensor_stall())
+  double far_stall = 0;        // the same for tensor-parallel groups over several nodes
   double message_delay = 0;    // seconds per micro-batch and neighbour in the pipeline, on `delay_nodes` and more
   int64_t delay_nodes = 0;     // 0 = never
   int64_t drift_passes = 0;    // nodes times micro-batches from which hosts run apart without a pipeline; 0 = never
@@ -37,6 +37,8 @@ struct Efficiency {
   double loss_memory = 0;       // share of the bandwidth in the loss; 0 = `memory`
   double optimizer_memory = 0;  // and in the update; 0 = `memory`
   double step_fixed = 0;        // seconds per step that depend on nothing: data, logging, clipping's synchronisation
+  double hidden_share = 0.9;    // of the last backward pass under which gradients travel
+  double never_hidden = 0.1;    // of the traffic: the first and last bucket, and what it takes from the products
   LinkEfficiency links;
 };
 
@@ -134,7 +136,8 @@ class TimeModel {
   double data_parallel_tail(double last_backward) const;
   void add_host(int collectives, Pass& pass) const;
   bool is_far() const;
-  double stall(int64_t ranks) const;
+  double tensor_stall() const;
+  double data_stall() const;
   double message_delay() const;
   double wire_bytes() const;     // of one gradient between ranks
   double state_traffic() const;  // optimizer's bytes
