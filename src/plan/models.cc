@@ -100,7 +100,9 @@ std::vector<ModelPreset> make_presets() {
       {"llama-3.1-405b", {"llama-3-405b"}, make_llama31({126, 16384, 128, 8, 128, 53248, 128256, 131072})},
       {"llama-3.2-1b", {}, make_llama31({16, 2048, 32, 8, 64, 8192, 128256, 131072}, 32.0, true)},
       {"llama-3.2-3b", {}, make_llama31({28, 3072, 24, 8, 128, 8192, 128256, 131072}, 32.0, true)},
-      {"tinyllama-1.1b", {"tinyllama"}, make_gated(llama, {22, 2048, 32, 4, 64, 5632, 32000, 2048}, 1e4)},
+      {"tinyllama-1.1b",
+       {"tinyllama", "tinyllama-1.1b-v1.0"},
+       make_gated(llama, {22, 2048, 32, 4, 64, 5632, 32000, 2048}, 1e4)},
       {"smollm2-135m", {}, make_gated(llama, {30, 576, 9, 3, 64, 1536, 49152, 8192}, 1e5, true)},
       {"smollm2-360m", {}, make_gated(llama, {32, 960, 15, 5, 64, 2560, 49152, 8192}, 1e5, true)},
       {"smollm2-1.7b", {}, make_gated(llama, {24, 2048, 32, 32, 64, 8192, 49152, 8192}, 1.3e5, true)},
@@ -108,13 +110,22 @@ std::vector<ModelPreset> make_presets() {
        {"mistral-7b"},
        with_window(make_gated(mistral, {32, 4096, 32, 8, 128, 14336, 32000, 32768}, 1e4), 4096)},
       {"mistral-7b-v0.3", {}, make_gated(mistral, {32, 4096, 32, 8, 128, 14336, 32768, 32768}, 1e6)},
-      {"mistral-nemo-12b", {"mistral-nemo"}, make_gated(mistral, {40, 5120, 32, 8, 128, 14336, 131072, 131072}, 1e6)},
+      {"mistral-nemo-12b",
+       {"mistral-nemo", "mistral-nemo-2407"},
+       make_gated(mistral, {40, 5120, 32, 8, 128, 14336, 131072, 131072}, 1e6)},
       {"mistral-small-24b", {}, make_gated(mistral, {40, 5120, 32, 8, 128, 32768, 131072, 32768}, 1e8)},
       {"mistral-large-123b",
        {"mistral-large-2407"},
        make_gated(mistral, {88, 12288, 96, 8, 128, 28672, 32768, 131072}, 1e6)},
-      {"mixtral-8x7b", {}, make_sparse(mixtral, {32, 4096, 32, 8, 128, 14336, 32000, 32768}, 1e6, 8, 2, 14336)},
-      {"mixtral-8x22b", {}, make_sparse(mixtral, {56, 6144, 48, 8, 128, 16384, 32000, 65536}, 1e6, 8, 2, 16384)},
+      {"mixtral-8x7b",
+       {"mixtral-8x7b-v0.1"},
+       make_sparse(mixtral, {32, 4096, 32, 8, 128, 14336, 32000, 32768}, 1e6, 8, 2, 14336)},
+      {"mixtral-8x22b",
+       {"mixtral-8x22b-v0.1"},
+       make_sparse(mixtral, {56, 6144, 48, 8, 128, 16384, 32000, 65536}, 1e6, 8, 2, 16384)},
+      {"mixtral-8x22b-v0.3",
+       {"mixtral-8x22b-instruct", "mixtral-8x22b-instruct-v0.1"},
+       make_sparse(mixtral, {56, 6144, 48, 8, 128, 16384, 32768, 65536}, 1e6, 8, 2, 16384)},
       {"qwen2-0.5b", {"qwen2.5-0.5b"}, make_gated(qwen2, {24, 896, 14, 2, 64, 4864, 151936, 32768}, 1e6, true)},
       {"qwen2-1.5b", {"qwen2.5-1.5b"}, make_gated(qwen2, {28, 1536, 12, 2, 128, 8960, 151936, 32768}, 1e6, true)},
       {"qwen2-7b", {"qwen2.5-7b"}, make_gated(qwen2, {28, 3584, 28, 4, 128, 18944, 152064, 131072}, 1e6)},
@@ -124,30 +135,30 @@ std::vector<ModelPreset> make_presets() {
       {"qwen2.5-32b", {}, make_gated(qwen2, {64, 5120, 40, 8, 128, 27648, 152064, 131072}, 1e6)},
       {"qwen3-0.6b", {}, make_gated(qwen3, {28, 1024, 16, 8, 128, 3072, 151936, 40960}, 1e6, true)},
       {"qwen3-1.7b", {}, make_gated(qwen3, {28, 2048, 16, 8, 128, 6144, 151936, 40960}, 1e6, true)},
-      {"qwen3-4b", {}, make_gated(qwen3, {36, 2560, 32, 8, 128, 9728, 151936, 40960}, 1e6, true)},
+      {"qwen3-4b", {"qwen3-4b-2507"}, make_gated(qwen3, {36, 2560, 32, 8, 128, 9728, 151936, 40960}, 1e6, true)},
       {"qwen3-8b", {}, make_gated(qwen3, {36, 4096, 32, 8, 128, 12288, 151936, 40960}, 1e6)},
       {"qwen3-14b", {}, make_gated(qwen3, {40, 5120, 40, 8, 128, 17408, 151936, 40960}, 1e6)},
       {"qwen3-32b", {}, make_gated(qwen3, {64, 5120, 64, 8, 128, 25600, 151936, 40960}, 1e6)},
       {"qwen3-30b-a3b",
-       {"qwen3-30b"},
+       {"qwen3-30b", "qwen3-30b-a3b-2507"},
        make_sparse(qwen3_moe, {48, 2048, 32, 4, 128, 6144, 151936, 40960}, 1e6, 128, 8, 768)},
       {"qwen3-235b-a22b",
-       {"qwen3-235b"},
+       {"qwen3-235b", "qwen3-235b-a22b-2507"},
        make_sparse(qwen3_moe, {94, 4096, 64, 4, 128, 12288, 151936, 40960}, 1e6, 128, 8, 1536)},
   };
 }
 
-// "meta-llama/Llama-3.1-70B-Instruct" -> "llama3.170b"
-std::string plain(std::string_view text) {
+// "meta-llama/Llama-3.1-70B-Instruct" -> "llama3.170b", or with every word "llama3.170binstruct"
+std::string plain(std::string_view text, bool every_word = false) {
   if (size_t slash = text.rfind('/'); slash != std::string_view::npos) text.remove_prefix(slash + 1);
   std::string out, word;
-  static const std::vector<std::string> kNoise{"meta", "hf", "instruct", "chat", "base", "it"};
+  static const std::vector<std::string> kNoise{"meta", "hf", "instruct", "chat", "base", "it", "thinking"};
   auto flush = [&] {
-    if (std::find(kNoise.begin(), kNoise.end(), word) == kNoise.end()) out += word;
+    if (every_word || std::find(kNoise.begin(), kNoise.end(), word) == kNoise.end()) out += word;
     word.clear();
   };
   for (char c : text) {
-    if (c == '-' || c == '_' || c == ' ') {
+    if (c == '-' || c == '_' || c == ' ' || c == ':') {
       flush();
     } else {
       word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -171,10 +182,12 @@ const std::vector<ModelPreset>& model_presets() {
 }
 
 const ModelPreset* find_preset(const std::string& text) {
-  const std::string wanted = plain(text);
-  for (const ModelPreset& preset : model_presets()) {
-    for (const std::string& name : names_of(preset)) {
-      if (plain(name) == wanted) return &preset;
+  for (bool every_word : {true, false}) {  // a variant with its own vocabulary is found by its whole name first
+    const std::string wanted = plain(text, every_word);
+    for (const ModelPreset& preset : model_presets()) {
+      for (const std::string& name : names_of(preset)) {
+        if (plain(name, every_word) == wanted) return &preset;
+      }
     }
   }
   return nullptr;

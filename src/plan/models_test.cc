@@ -75,6 +75,13 @@ TEST(Models, HubNamesResolve) {
   EXPECT_EQ(resolve_model("meta-llama/Meta-Llama-3-8B").name, "llama-3-8b");
   EXPECT_EQ(resolve_model("Qwen/Qwen3-30B-A3B").name, "qwen3-30b-a3b");
   EXPECT_EQ(resolve_model("meta-llama/Llama-2-7b-hf").name, "llama-2-7b");
+  EXPECT_EQ(resolve_model("mistralai/Mixtral-8x7B-Instruct-v0.1").name, "mixtral-8x7b");
+  EXPECT_EQ(resolve_model("mistralai/Mistral-Nemo-Instruct-2407").name, "mistral-nemo-12b");
+  EXPECT_EQ(resolve_model("TinyLlama/TinyLlama-1.1B-Chat-v1.0").name, "tinyllama-1.1b");
+  EXPECT_EQ(resolve_model("llama3.1:8b").name, "llama-3.1-8b");
+  // The instruct model of this one has a vocabulary of its own.
+  EXPECT_EQ(spec::count_parameters(resolve_model("mistralai/Mixtral-8x22B-v0.1").spec).total, 140'620'634'112);
+  EXPECT_EQ(spec::count_parameters(resolve_model("mistralai/Mixtral-8x22B-Instruct-v0.1").spec).total, 140'630'071'296);
 }
 
 TEST(Models, AFolderWithAConfigResolves) {
