@@ -36,6 +36,9 @@ struct ExplainedLine {
 void print_explanation(const std::vector<ExplainedLine>& lines);
 // Prints `value` with two spaces, as every --json does.
 void print_json(const nlohmann::json& value);
+// Where the device has no unit for the format asked for: what products run in, and which format would be faster; else
+// "".
+std::string format_note(const plan::Device& device, plan::Format format);
 // "$77.0M"
 std::string format_money(double dollars);
 

@@ -96,6 +96,16 @@ void print_explanation(const std::vector<ExplainedLine>& lines) {
 
 void print_json(const nlohmann::json& value) { fmt::print("{}\n", value.dump(2)); }
 
+std::string format_note(const plan::Device& device, plan::Format format) {
+  const plan::Format used = device.compute_format(format);
+  if (used == format) return "";
+  std::string note = fmt::format("{} has no unit for {}: products run as {} at {:g} TFLOP/s", device.name,
+                                 plan::format_name(format), plan::format_name(used), device.peak(used) / 1e12);
+  if (double faster = device.peak(plan::Format::fp16); faster > 1.5 * device.peak(used))
+    note += fmt::format("; --format fp16 has {:g}", faster / 1e12);
+  return note;
+}
+
 std::string format_money(double dollars) {
   if (dollars >= 1e9) return fmt::format("${:.2f}B", dollars / 1e9);
   if (dollars >= 1e6) return fmt::format("${:.2f}M", dollars / 1e6);

@@ -147,6 +147,7 @@ void print_training_plan(const TrainingRequest& request, const TrainingPlan& p) 
              request.cluster.num_nodes() == 1 ? "" : "s", request.cluster.device.link,
              request.cluster.device.link_bandwidth / 1e9, request.cluster.rails, request.cluster.network.name,
              spec::describe(p.parallel));
+  if (std::string note = format_note(request.cluster.device, request.format); !note.empty()) fmt::print("{}\n\n", note);
   print_memory(request, p);
   print_time(p);
   print_run(request, p);
@@ -209,6 +210,7 @@ json training_plan_json(const TrainingRequest& request, const TrainingPlan& p) {
             {"network", request.cluster.network.name},
             {"rails", request.cluster.rails}}},
           {"layout", layout_json(p.parallel)},
+          {"computed_in", plan::format_name(request.cluster.device.compute_format(request.format))},
           {"fits", p.fits},
           {"devices_needed", p.devices_needed},
           {"memory",

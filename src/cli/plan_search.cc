@@ -61,6 +61,8 @@ void print_table(const SearchOptions& o, const plan::SearchResult& result) {
   fmt::print("{} on {} x {}, {} sequences of {} tokens: {} layouts considered, {} fit in {}\n\n", o.model,
              o.request.cluster.num_devices, o.request.cluster.device.name, o.request.global_batch, o.request.seq_len,
              result.considered, result.fitting, base::format_bytes(result.usable_bytes));
+  if (std::string note = format_note(o.request.cluster.device, o.request.format); !note.empty())
+    fmt::print("{}\n\n", note);
   base::Table table({"layout", "step", "tokens/s", "MFU", "memory", "why not"});
   for (const plan::Candidate& c : result.best) {
     table.add_row({spec::describe(c.parallel), base::format_duration(c.step.seconds),
@@ -121,6 +123,7 @@ void run_search(SearchOptions& o) {
   json out{{"considered", result.considered},
            {"fitting", result.fitting},
            {"usable_bytes", result.usable_bytes},
+           {"computed_in", plan::format_name(r.cluster.device.compute_format(r.format))},
            {"recipe", plan::recipe_section(best)}};
   for (const plan::Candidate& c : result.best) out["layouts"].push_back(candidate_json(c));
   for (const plan::Rejection& rejection : result.rejected) {

@@ -141,6 +141,12 @@ TEST_F(PlanVerb, NumbersThatMeanNothingAreRefusedByTheOptionsName) {
   EXPECT_EQ(plan("llama-3.1-8b --gpus 8xH100 --price 0").status, 0);
 }
 
+TEST_F(PlanVerb, AFormatTheDeviceHasNoUnitForIsTold) {
+  EXPECT_NE(plan("llama-3.2-1b --gpus 8xV100").out.find("no unit for bf16: products run as fp32"), std::string::npos);
+  EXPECT_EQ(plan_json("llama-3.2-1b --gpus 8xV100 --format fp8")["computed_in"], "fp16");
+  EXPECT_EQ(plan("llama-3.2-1b --gpus 8xH100").out.find("no unit for"), std::string::npos);
+}
+
 // A wish that no layout can meet is an error, not a plan of something else.
 TEST_F(PlanVerb, WishesThatCannotBeMetAreErrors) {
   expect_usage_error("llama-3.1-8b --gpus 8xH100 --ep 2", "no experts");
