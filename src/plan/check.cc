@@ -68,22 +68,29 @@ bool count_fit(const CheckRow& row, FitSummary& fit) {
 std::vector<RegretSummary> regrets(const std::vector<CheckRow>& rows) {
   std::map<std::string, std::vector<const CheckRow*>> groups;
   for (const CheckRow& row : rows) {
-    if (!row.group.empty() && missing(row).empty() && measured_step(row)) groups[row.group].push_back(&row);
+    const bool is_run = row.kind == "train" && row.model && row.cluster;
+    if (is_run && !row.group.empty() && missing(row).empty() && measured_step(row)) groups[row.group].push_back(&row);
   }
   std::map<std::string, std::vector<std::pair<double, std::string>>> by_source;
   auto machine = [](int64_t devices) {
     return devices <= 64 ? "1 to 64 devices" : devices <= 256 ? "65 to 256 devices" : "more than 256 devices";
   };
   for (const auto& [name, members] : groups) {
-    if (members.size() < 2) continue;
     double best = 1e300;
     std::vector<Ranked> layouts;
+    std::vector<double> seconds;  // measured, of the same
     for (const CheckRow* row : members) {
-      best = std::min(best, *measured_step(*row));
-      layouts.push_back({predicted_step(*row, find_efficiency(row->cluster->device, row->software)),
-                         tensor_nodes(row->parallel, *row->cluster)});
+      try {
+        double predicted = predicted_step(*row, find_efficiency(row->cluster->device, row->software));
+        layouts.push_back({predicted, tensor_nodes(row->parallel, *row->cluster)});
+        seconds.push_back(*measured_step(*row));
+        best = std::min(best, seconds.back());
+      } catch (const base::Error&) {
+        continue;  // already counted among those that cannot be predicted
+      }
     }
-    double chosen = *measured_step(*members[choose_layout(layouts)]);
+    if (layouts.size() < 2) continue;
+    double chosen = seconds[choose_layout(layouts)];
     std::string source = members[0]->source.rfind("vTrain", 0) == 0 ? "vTrain" : members[0]->source;
     by_source[source].push_back({chosen / best - 1, name});
     by_source[fmt::format("{}, {}", source, machine(members[0]->cluster->num_devices))].push_back(

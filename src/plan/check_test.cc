@@ -272,6 +272,28 @@ TEST(PlanCheck, SpoiledCellsOfSweepsAreExplained) {
   }
 }
 
+// Two rows of one group, one of which nothing fits: the others are still compared.
+TEST(PlanCheck, ARowThatCannotBePredictedDoesNotEndTheComparison) {
+  const std::string path = ::testing::TempDir() + "plan_check_unfit.json";
+  std::string rows;
+  for (const char* layout : {R"({"zero": 0})", R"({"zero": 0})", R"({"dp": 1, "tp": 1})"}) {
+    rows += (rows.empty() ? "" : ",") + std::string(R"({"kind": "train", "source": "HF nanotron Ultra-Scale Playbook",
+      "model": {"name": "nanotron-80B", "layers": 80, "hidden": 8192, "heads": 64, "ffn": 28672, "vocab": 131072},
+      "hardware": {"gpu": "H100", "n_gpus": 1}, "batch": {"micro": 1, "global_seqs": 1}, "seq_len": 4096,
+      "measured": {"tokens_per_s_per_gpu": 100}, "layout": )") +
+            layout + "}";
+  }
+  base::write_file_atomic(path, "[" + rows + "]");
+  CheckReport report = check_rows(load_check_rows(path, load_hardware()));
+  EXPECT_EQ(report.num_rows, 3);
+  EXPECT_EQ(report.num_predicted, 1);
+  base::write_file_atomic(path, R"([{"kind": "x", "source": "vTrain", "model": {"name": "vtrain-gpt"},
+    "hardware": {"gpu": "A100", "n_gpus": 8}, "measured": {"step_time_s": 1}}])");
+  EXPECT_EQ(check_rows(load_check_rows(path, load_hardware())).num_predicted, 0);
+  base::write_file_atomic(path, R"([{"kind": "train", "model": {"layers": 2147483648, "hidden": 64, "heads": 4}}])");
+  EXPECT_EQ(check_rows(load_check_rows(path, load_hardware())).num_predicted, 0);
+}
+
 TEST(PlanCheck, PointsThatNameAPublicModelNeedNoShape) {
   const std::string path = ::testing::TempDir() + "plan_check_named.json";
   base::write_file_atomic(path, R"([{"id": "a", "kind": "train", "source": "mine", "model": {"name": "Llama-3.1-8B"},
