@@ -104,7 +104,10 @@ plan::TrainingRequest make_request(const PlanOptions& o, const spec::ModelSpec& 
 
 void check_lengths(const PlanOptions& o, const spec::ModelSpec& m) {
   constexpr int64_t kMost = int64_t{1} << 30;
-  if (o.seq_len > kMost || o.batch > kMost) base::fail_usage("--seq-len and --batch are at most {}", kMost);
+  for (auto [option, value] :
+       {std::pair{"--seq-len", o.seq_len}, {"--batch", o.batch}, {"--micro-batch", o.wish.micro_batch}}) {
+    if (value > kMost) base::fail_usage("{} is {}; the most is {}", option, value, kMost);
+  }
   if (m.learned_positions && o.seq_len > m.max_positions) {
     base::fail_usage("--seq-len {} is more than the {} positions the model has learned", o.seq_len, m.max_positions);
   }

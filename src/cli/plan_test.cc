@@ -138,6 +138,8 @@ TEST_F(PlanVerb, NumbersThatMeanNothingAreRefusedByTheOptionsName) {
   expect_usage_error("scaling --loss -1", "--loss");
   expect_usage_error("cost llama-3.1-8b --tokens 1T --years -1", "--years");
   expect_usage_error("inference llama-2-7b --batch nan", "--batch");
+  expect_usage_error("llama-3.1-8b --gpus 8xH100 --micro-batch 9223372036854775807", "--micro-batch");
+  EXPECT_EQ(plan("simulate llama-3.1-8b --pp 4 --straggler 0:0:inf").status, 1);
   EXPECT_EQ(plan("llama-3.1-8b --gpus 8xH100 --price 0").status, 0);
 }
 

@@ -25,7 +25,8 @@ void check_input(const SimulationInput& input) {
     SINTER_CHECK(s.pipeline >= 0 && s.pipeline < input.pipelines && s.rank >= 0 && s.rank < input.shape.pp,
                  "simulation: straggler at pipeline {}, stage {} but there are {} pipelines of {} stages", s.pipeline,
                  s.rank, input.pipelines, input.shape.pp);
-    SINTER_CHECK(s.slowdown > 0, "simulation: a slowdown of {}; expected a positive factor", s.slowdown);
+    SINTER_CHECK(s.slowdown > 0 && std::isfinite(s.slowdown),
+                 "simulation: a slowdown of {}; expected a positive factor", s.slowdown);
   }
 }
 

@@ -73,7 +73,7 @@ int64_t usual_global_batch(double parameters, int64_t seq_len, int64_t devices, 
   int64_t odd = devices;  // data-parallel ranks are the devices over powers of two
   while (odd % 2 == 0) odd /= 2;
   int64_t sequences = odd * std::max<int64_t>(1, micro_batch);
-  while (static_cast<double>(sequences * seq_len) < tokens * 0.95) sequences *= 2;
+  while (static_cast<double>(sequences) * static_cast<double>(seq_len) < tokens * 0.95) sequences *= 2;
   return sequences;
 }
 
