@@ -1,5 +1,7 @@
 #include "kernels/fused.h"
 
+#include <algorithm>
+
 namespace sinter::kernels {
 
 void matmul_in_parts(const KernelTable& table, Stream& stream, const FusedMatmulArgs& args) {
@@ -28,6 +30,32 @@ void fused_matmul(const KernelTable& table, Stream& stream, const FusedMatmulArg
   } else {
     matmul_in_parts(table, stream, args);
   }
+}
+
+void linear_cross_entropy_in_parts(const KernelTable& table, Stream& stream, const LinearCrossEntropyArgs& args) {
+  const int64_t R = args.x.rows(), chunk = args.logits.rows();
+  bool accumulate = args.accumulate;
+  for (int64_t begin = 0; begin < R; begin += chunk) {
+    const int64_t rows = std::min(chunk, R - begin);
+    Tensor x = args.x.slice(begin, rows), logits = args.logits.slice(0, rows);
+    table.matmul(stream, {.a = x, .b = args.weight, .c = logits, .transpose_b = true});
+    table.cross_entropy(stream, {.logits = logits,
+                                 .targets = args.targets.slice(begin, rows),
+                                 .losses = args.losses.slice(begin, rows),
+                                 .scale = args.scale,
+                                 .write_gradient = static_cast<bool>(args.dx)});
+    if (!args.dx) continue;
+    table.matmul(stream, {.a = logits, .b = args.weight, .c = args.dx.slice(begin, rows)});
+    if (!args.dweight) continue;
+    table.matmul(stream,
+                 {.a = logits, .b = {.data = x}, .c = args.dweight, .transpose_a = true, .accumulate = accumulate});
+    accumulate = true;
+  }
+}
+
+void linear_cross_entropy(const KernelTable& table, Stream& stream, const LinearCrossEntropyArgs& args) {
+  if (stream.device.kind == core::DeviceKind::cuda && cuda_linear_cross_entropy(stream, args)) return;
+  linear_cross_entropy_in_parts(table, stream, args);
 }
 
 }  // namespace sinter::kernels

@@ -26,7 +26,25 @@ void fused_matmul(const KernelTable& table, Stream& stream, const FusedMatmulArg
 // The parts by the table's kernels.
 void matmul_in_parts(const KernelTable& table, Stream& stream, const FusedMatmulArgs& args);
 
-// Implemented in kernels/cuda/fused_matmul.cc, or as absent in kernels/cuda_absent.cc. False: nothing was done.
+// A head and its loss: the cross entropy of logits = x weight^T, and with dx their gradients. Logits exist for as many
+// rows at a time as `logits` holds.
+struct LinearCrossEntropyArgs {
+  Tensor x;                 // (R, C) compute format
+  WeightView weight;        // (V, C) in the format of x
+  Tensor targets;           // (R) i32; -1 = no loss, zero gradient
+  Tensor losses;            // (R) f32 out: 0 where not supervised
+  Tensor scale;             // (1) f32: gradient of the total loss with respect to a row's loss
+  Tensor logits;            // (rows, V) in the format of x: overwritten
+  Tensor dx;                // (R, C) in the format of x out, or empty
+  Tensor dweight;           // (V, C) f32, or empty; only with dx
+  bool accumulate = false;  // ADDS to dweight
+};
+void linear_cross_entropy(const KernelTable& table, Stream& stream, const LinearCrossEntropyArgs& args);
+void linear_cross_entropy_in_parts(const KernelTable& table, Stream& stream, const LinearCrossEntropyArgs& args);
+
+// Implemented in kernels/cuda/fused_matmul.cc and linear_cross_entropy.cc, or as absent in kernels/cuda_absent.cc.
+// False: nothing was done.
 bool cuda_fused_matmul(Stream& stream, const FusedMatmulArgs& args);
+bool cuda_linear_cross_entropy(Stream& stream, const LinearCrossEntropyArgs& args);
 
 }  // namespace sinter::kernels

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ops/linear.h"
+#include "kernels/fused.h"
 
 namespace sinter::ops {
 
@@ -18,18 +18,18 @@ void linear_cross_entropy(const Context& context, const Variable& x, Parameter& 
   const int64_t chunk = std::min(T, loss_chunk_rows(V, x.value.dtype()));
   Tensor logits = context.make({chunk, V}, x.value.dtype());
   Tensor dx = context.is_recording() ? context.make(x.value.shape(), x.value.dtype()) : Tensor();
-  for (int64_t begin = 0; begin < T; begin += chunk) {
-    const int64_t rows = std::min(chunk, T - begin);
-    Tensor x_rows = x.value.slice(begin, rows), logits_rows = logits.slice(0, rows);
-    linear_forward(context, x_rows, weight, nullptr, {}, logits_rows);
-    context.kernels.cross_entropy(context.stream, {.logits = logits_rows, .targets = targets.slice(begin, rows),
-                                                   .losses = losses.slice(begin, rows), .scale = scale,
-                                                   .write_gradient = context.is_recording()});
-    if (context.is_recording()) {
-      linear_backward(context, logits_rows, x_rows, weight, nullptr, {}, dx.slice(begin, rows));
-    }
-  }
+  kernels::linear_cross_entropy(context.kernels, context.stream,
+                                {.x = x.value,
+                                 .weight = weight.weight,
+                                 .targets = targets,
+                                 .losses = losses,
+                                 .scale = scale,
+                                 .logits = logits,
+                                 .dx = dx,
+                                 .dweight = dx ? weight.grad : Tensor(),
+                                 .accumulate = weight.has_gradient});
   if (context.is_recording()) {
+    if (weight.grad) weight.has_gradient = true;
     Variable place{{}, x.slot, nullptr};
     context.tape->record([context, place, dx] { accumulate(context, place, dx); });
   }

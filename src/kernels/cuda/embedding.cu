@@ -1,6 +1,7 @@
 // Token and position embedding. Backward adds the rows of dy that share a token in the order of the batch: tokens are
 // sorted (stable), a block sums pieces of kPiece sorted rows, and runs that cross pieces are joined by a second kernel.
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/softmax_rows.h"
 
 namespace sinter::kernels::cuda {
 namespace {
@@ -27,11 +28,12 @@ __global__ void embedding_forward_kernel(const int32_t* tokens, const int32_t* p
   }
 }
 
+// Adds up rows of dy, each times its weight where weights are given.
 // Partials of piece p: [2 p] the run that came in from the piece before, [2 p + 1] the run that goes on into the next.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
-    sum_runs_kernel(const int32_t* keys, const int32_t* sources, const T* dy, float* dtable, float* partials,
-                    int64_t count, int64_t rows, int64_t channels) {
+    sum_runs_kernel(const int32_t* keys, const int32_t* sources, const T* dy, const float* weights, float* dtable,
+                    float* partials, int64_t count, int64_t rows, int64_t channels) {
   int64_t c = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * N;
   if (c >= channels) return;
   int64_t begin = int64_t{blockIdx.x} * kPiece, end = min(begin + kPiece, count);
@@ -42,8 +44,9 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = begin; i < end; ++i) {
     float a[N];
     load_floats<T, N>(dy + int64_t{sources[i]} * channels + c, a);
+    const float weight = weights ? weights[sources[i]] : 1.0f;
 #pragma unroll
-    for (int j = 0; j < N; ++j) sum[j] += a[j];
+    for (int j = 0; j < N; ++j) sum[j] += weight * a[j];
     int32_t key = keys[i];
     if (i + 1 < end && keys[i + 1] == key) continue;
     if (is_first && comes_in) {
@@ -88,7 +91,7 @@ __global__ void __launch_bounds__(kThreads) join_runs_kernel(const int32_t* keys
 }
 
 template <class T>
-void add_rows(Stream& stream, const Tensor& indices, const Tensor& dy, const Tensor& dtable) {
+void add_rows(Stream& stream, const Tensor& indices, const Tensor& dy, const Tensor& weights, const Tensor& dtable) {
   int64_t count = indices.num_elements(), channels = dy.size(-1), rows = dtable.size(0);
   SortedKeys sorted = sort_keys(stream, indices.data<int32_t>(), count, rows);
   int64_t pieces = div_up(count, kPiece);
@@ -96,7 +99,8 @@ void add_rows(Stream& stream, const Tensor& indices, const Tensor& dy, const Ten
   auto launch = [&]<int N>(std::integral_constant<int, N>) {
     dim3 grid(static_cast<unsigned>(pieces), static_cast<unsigned>(div_up(channels, kThreads * N)));
     sum_runs_kernel<T, N><<<grid, kThreads, 0, native(stream)>>>(sorted.keys, sorted.positions, dy.data<T>(),
-                                                                 dtable.data<float>(), partials, count, rows, channels);
+                                                                 weights.data<float>(), dtable.data<float>(), partials,
+                                                                 count, rows, channels);
     SINTER_CUDA_LAUNCHED();
     join_runs_kernel<N>
         <<<grid, kThreads, 0, native(stream)>>>(sorted.keys, dtable.data<float>(), partials, count, rows, channels);
@@ -128,9 +132,16 @@ void embedding_forward(Stream& stream, const EmbeddingForwardArgs& args) {
 void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& args) {
   if (args.tokens.num_elements() == 0) return;
   dispatch_format(args.dy.dtype(), "embedding_backward", [&]<class T>(TypeTag<T>) {
-    add_rows<T>(stream, args.tokens, args.dy, args.dtable);
-    if (args.dposition_table) add_rows<T>(stream, args.positions, args.dy, args.dposition_table);
+    add_rows<T>(stream, args.tokens, args.dy, {}, args.dtable);
+    if (args.dposition_table) add_rows<T>(stream, args.positions, args.dy, {}, args.dposition_table);
   });
+}
+
+void add_weighted_rows(Stream& stream, const Tensor& indices, const Tensor& x, const Tensor& weights,
+                       const Tensor& table) {
+  if (indices.num_elements() == 0) return;
+  dispatch_format(x.dtype(), "add_weighted_rows",
+                  [&]<class T>(TypeTag<T>) { add_rows<T>(stream, indices, x, weights, table); });
 }
 
 }  // namespace sinter::kernels::cuda

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -24,47 +23,32 @@ void run_sm90(Stream& stream, const FusedMatmulArgs& args) {
   args.pre_activation ? sm90_gelu_product(stream, args) : sm90_gelu_slope_product(stream, args);
 }
 
-// What a choice depends on: device, rows, columns, inner size, forward or gradient, with a bias or without.
-using Key = std::array<int64_t, 6>;
 std::mutex choices_mutex;
-std::map<Key, bool>& choices() {
-  static std::map<Key, bool> choices;  // true: our kernel
+std::map<FusedKey, bool>& choices() {
+  static std::map<FusedKey, bool> choices;  // true: our kernel
   return choices;
 }
 
-// Whether our kernel beats the parts: measured on the caller's data the first time a shape is seen. Where nothing may
-// be measured it is taken as faster, which it is for the shapes of training.
+// On the caller's data.
 bool is_sm90_faster(Stream& stream, const FusedMatmulArgs& args) {
   const MatmulArgs& p = args.product;
-  const Key key{stream.device.index,         p.c.rows(),    p.c.size(-1), p.a.size(-1),
-                args.pre_activation ? 1 : 0, p.bias ? 1 : 0};
-  {
-    std::lock_guard lock(choices_mutex);
-    if (auto found = choices().find(key); found != choices().end()) return found->second;
-  }
-  if (!options().tune || is_capturing(stream)) return true;
-  auto time = [&](auto&& call) {
-    return time_calls(stream, 10.0, [&] {
-      call();
-      return true;
-    });
+  const FusedKey key = fused_key(stream, p.c.rows(), p.c.size(-1), p.a.size(-1),
+                                 args.pre_activation ? FusedKind::activation : FusedKind::activation_gradient,
+                                 static_cast<bool>(p.bias));
+  auto trial = [&] {  // its sums go to scratch: they add up
+    FusedMatmulArgs copy = args;
+    if (args.c_sums) {
+      void* sums = scratch(stream, Scratch::tokens, args.c_sums.bytes());
+      copy.c_sums = Tensor::view_of(sums, args.c_sums.shape(), base::DType::f32, args.c_sums.device());
+    }
+    return copy;
   };
-  FusedMatmulArgs trial = args;  // its sums go to scratch: they add up
-  if (args.c_sums) {
-    void* sums = scratch(stream, Scratch::tokens, args.c_sums.bytes());
-    trial.c_sums = Tensor::view_of(sums, args.c_sums.shape(), base::DType::f32, args.c_sums.device());
-  }
-  matmul_in_parts(*cuda_table(), stream, trial);  // its product chooses its own algorithm first
-  double fused_ms = 1e30, parts_ms = 1e30;
-  for (int round = 0; round < 2; ++round) {  // in turns, so that what else the machine does weighs on both
-    fused_ms = std::min(fused_ms, time([&] {
-                          run_sm90(stream, trial);
-                          if (trial.c_sums) column_sum(stream, {.x = p.c, .y = trial.c_sums, .accumulate = true});
-                        }));
-    parts_ms = std::min(parts_ms, time([&] { matmul_in_parts(*cuda_table(), stream, trial); }));
-  }
-  std::lock_guard lock(choices_mutex);
-  return choices()[key] = fused_ms < parts_ms;
+  auto fused = [&] {
+    const FusedMatmulArgs copy = trial();
+    run_sm90(stream, copy);
+    if (copy.c_sums) column_sum(stream, {.x = p.c, .y = copy.c_sums, .accumulate = true});
+  };
+  return is_fused_faster(stream, key, fused, [&] { matmul_in_parts(*cuda_table(), stream, trial()); });
 }
 
 bool run_fused(Stream& stream, const FusedMatmulArgs& args) {
@@ -78,6 +62,33 @@ bool run_fused(Stream& stream, const FusedMatmulArgs& args) {
 
 }  // namespace
 
+FusedKey fused_key(const Stream& stream, int64_t rows, int64_t columns, int64_t inner, FusedKind kind, bool has_bias) {
+  return {stream.device.index, rows, columns, inner, static_cast<int64_t>(kind), has_bias ? 1 : 0};
+}
+
+bool is_fused_faster(Stream& stream, const FusedKey& key, const std::function<void()>& fused,
+                     const std::function<void()>& parts) {
+  {
+    std::lock_guard lock(choices_mutex);
+    if (auto found = choices().find(key); found != choices().end()) return found->second;
+  }
+  if (!options().tune || is_capturing(stream)) return true;
+  auto time = [&](const std::function<void()>& call) {
+    return time_calls(stream, 10.0, [&] {
+      call();
+      return true;
+    });
+  };
+  parts();  // their product chooses its own algorithm first
+  double fused_ms = 1e30, parts_ms = 1e30;
+  for (int round = 0; round < 2; ++round) {  // in turns, so that what else the machine does weighs on both
+    fused_ms = std::min(fused_ms, time(fused));
+    parts_ms = std::min(parts_ms, time(parts));
+  }
+  std::lock_guard lock(choices_mutex);
+  return choices()[key] = fused_ms < parts_ms;
+}
+
 void append_fused_choices(std::vector<std::string>& lines) {
   std::lock_guard lock(choices_mutex);
   for (const auto& [key, is_ours] : choices()) {
@@ -89,7 +100,7 @@ bool restore_fused_choice(const std::string& line) {
   std::istringstream text(line);
   std::string word, colon;
   if (!(text >> word) || word != kChoiceWord) return false;
-  Key key{};
+  FusedKey key{};
   for (int64_t& field : key) text >> field;
   int is_ours = 0;
   text >> colon >> is_ours;

@@ -1,5 +1,6 @@
 // Products with extras (kernels/fused.h) on CUDA: who may do them in one kernel, and how calls are timed to choose.
 #pragma once
+#include <array>
 #include <functional>
 #include <string>
 #include <vector>
@@ -10,6 +11,15 @@ namespace sinter::kernels::cuda {
 
 // By an epilogue of cuBLASLt: matmul.cc. False: better or only done apart (nothing was enqueued).
 bool library_fused_matmul(Stream&, const FusedMatmulArgs&);
+
+// What a choice between one kernel and the parts depends on: device, rows, columns, inner size, what is done beside the
+// product, with a bias or without.
+enum class FusedKind { activation_gradient = 0, activation = 1, cross_entropy = 2 };
+using FusedKey = std::array<int64_t, 6>;
+FusedKey fused_key(const Stream&, int64_t rows, int64_t columns, int64_t inner, FusedKind kind, bool has_bias);
+// Whether `fused` beats `parts`: measured by running both, several times, the first time a key is seen. Where nothing
+// may be measured it is taken as faster, which it is for the shapes of training.
+bool is_fused_faster(Stream&, const FusedKey&, const std::function<void()>& fused, const std::function<void()>& parts);
 
 // The choices between one kernel and the parts, a line each for a checkpoint (kernels/choices.h), and back: false when
 // the line is of another kind.

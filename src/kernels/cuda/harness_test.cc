@@ -76,8 +76,8 @@ int Case::integers(Shape shape, std::vector<int32_t> values) {
   std::memcpy(bytes.data(), values.data(), bytes.size());
   return add(shape, DType::i32, std::move(bytes));
 }
-int Case::floats(Shape shape, std::vector<float> values) {
-  return add(shape, DType::f32, to_format(values, DType::f32));
+int Case::floats(Shape shape, std::vector<float> values, DType dtype) {
+  return add(shape, dtype, to_format(values, dtype));
 }
 int Case::output(Shape shape, DType dtype) {
   int handle = add(shape, dtype, {});
@@ -192,7 +192,8 @@ int main(int argc, char** argv) {
     return 0;
   }
   std::printf("%s\n", core::runtime({core::DeviceKind::cuda, 0}).description().c_str());
-  for (auto test : {test_elementwise, test_norms, test_training, test_moe, test_matmul, test_fp8, test_attention}) {
+  for (auto test :
+       {test_elementwise, test_norms, test_training, test_loss, test_moe, test_matmul, test_fp8, test_attention}) {
     try {
       test();
     } catch (const std::exception& e) {

@@ -53,6 +53,19 @@ bool sm90_takes(const Stream& stream, const FusedMatmulArgs& args) {
   return is_hopper(stream);
 }
 
+bool sm90_takes_softmax(const Stream& stream, const LinearCrossEntropyArgs& args) {
+  constexpr int64_t kTileRows = 128, kMost = int64_t{1} << 30;
+  const Tensor& weight = args.weight.data;
+  if (args.weight.format != core::WeightFormat::plain || weight.size(0) > kMost) return false;
+  if (args.logits.rows() < kTileRows || args.x.rows() < kTileRows || args.x.rows() > kMost) return false;
+  if (args.x.size(-1) % 8 != 0 || weight.size(0) % 8 != 0 || weight.size(-1) != args.x.size(-1)) return false;
+  if (args.dweight && args.dweight.dtype() != base::DType::f32) return false;
+  for (const Tensor* t : {&args.x, &weight, &args.logits, &args.dx}) {
+    if (*t && (!is_bf16(*t) || !is_aligned(*t))) return false;
+  }
+  return is_hopper(stream);
+}
+
 bool sm90_takes_groups(const Stream& stream, const MatmulArgs& args) {
   constexpr int64_t kMost = int64_t{1} << 30;
   if (!options().grouped || !args.group_offsets || args.bias || args.addend || args.batch != 1) return false;

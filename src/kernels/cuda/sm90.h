@@ -1,6 +1,7 @@
 // Our kernels for Hopper (compute capability 9.0), built with CUTLASS from the files *_sm90.cu. Without it
 // sm90_absent.cc takes nothing. All are for bf16, sizes in multiples of 8, addresses in multiples of 16 bytes.
 #pragma once
+#include "kernels/cuda/softmax_rows.h"
 #include "kernels/fused.h"
 
 namespace sinter::kernels::cuda {
@@ -11,6 +12,11 @@ bool sm90_takes(const Stream&, const FusedMatmulArgs&);
 void sm90_gelu_product(Stream&, const FusedMatmulArgs&);
 // activation_input given: c = (a b) * gelu'(activation_input).
 void sm90_gelu_slope_product(Stream&, const FusedMatmulArgs&);
+
+// The softmax's terms in the product with a head's weight.
+bool sm90_takes_softmax(const Stream&, const LinearCrossEntropyArgs&);
+void sm90_softmax_product(Stream&, const SoftmaxTerms&);
+int64_t sm90_softmax_tile();  // columns that share one of SoftmaxTerms' sums
 
 // A product per expert: to bf16 without accumulation, or over the groups' rows (transpose_a) to f32.
 bool sm90_takes_groups(const Stream&, const MatmulArgs&);

@@ -1,5 +1,5 @@
 // Built instead of the files *_sm90.cu when CUTLASS is not found or sm_90a is not built for: activations run apart from
-// their products, experts by our own kernel.
+// their products, losses apart from their logits, experts by our own kernel.
 #include "base/error.h"
 #include "kernels/cuda/sm90.h"
 
@@ -8,6 +8,10 @@ namespace sinter::kernels::cuda {
 bool sm90_takes(const Stream&, const FusedMatmulArgs&) { return false; }
 void sm90_gelu_product(Stream&, const FusedMatmulArgs&) { base::fail("[matmul] built without CUTLASS"); }
 void sm90_gelu_slope_product(Stream&, const FusedMatmulArgs&) { base::fail("[matmul] built without CUTLASS"); }
+
+bool sm90_takes_softmax(const Stream&, const LinearCrossEntropyArgs&) { return false; }
+void sm90_softmax_product(Stream&, const SoftmaxTerms&) { base::fail("[matmul] built without CUTLASS"); }
+int64_t sm90_softmax_tile() { return 1; }
 
 bool sm90_takes_groups(const Stream&, const MatmulArgs&) { return false; }
 void sm90_grouped_matmul(Stream&, const MatmulArgs&) { base::fail("[matmul] built without CUTLASS"); }

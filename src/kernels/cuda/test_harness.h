@@ -27,7 +27,7 @@ class Case {
   int random(Shape shape, DType dtype, float scale = 1.0f, float shift = 0.0f);
   int uniform(Shape shape, DType dtype, float low, float high);
   int integers(Shape shape, std::vector<int32_t> values);
-  int floats(Shape shape, std::vector<float> values);
+  int floats(Shape shape, std::vector<float> values, DType dtype = DType::f32);
   int output(Shape shape, DType dtype);  // poisoned on both sides: every element must be written
   static constexpr int none() { return -1; }
 
@@ -69,6 +69,7 @@ void test_matmul();
 void test_attention();
 void test_moe();
 void test_training();
+void test_loss();
 void test_fp8();
 
 }  // namespace sinter::kernels::cuda_test
