@@ -25,11 +25,8 @@ void matmul_in_parts(const KernelTable& table, Stream& stream, const FusedMatmul
 }
 
 void fused_matmul(const KernelTable& table, Stream& stream, const FusedMatmulArgs& args) {
-  if (stream.device.kind == core::DeviceKind::cuda && cuda_fused_matmul(stream, args)) {
-    if (args.c_sums) table.column_sum(stream, {.x = args.product.c, .y = args.c_sums, .accumulate = true});
-  } else {
-    matmul_in_parts(table, stream, args);
-  }
+  if (stream.device.kind == core::DeviceKind::cuda && cuda_fused_matmul(stream, args)) return;
+  matmul_in_parts(table, stream, args);
 }
 
 void linear_cross_entropy_in_parts(const KernelTable& table, Stream& stream, const LinearCrossEntropyArgs& args) {

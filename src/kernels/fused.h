@@ -43,7 +43,7 @@ void linear_cross_entropy(const KernelTable& table, Stream& stream, const Linear
 void linear_cross_entropy_in_parts(const KernelTable& table, Stream& stream, const LinearCrossEntropyArgs& args);
 
 // Implemented in kernels/cuda/fused_matmul.cc and linear_cross_entropy.cc, or as absent in kernels/cuda_absent.cc.
-// False: nothing was done.
+// False: nothing was done, else all.
 bool cuda_fused_matmul(Stream& stream, const FusedMatmulArgs& args);
 bool cuda_linear_cross_entropy(Stream& stream, const LinearCrossEntropyArgs& args);
 

@@ -1,4 +1,5 @@
-// Chooses, once per shape, between one kernel for a product with extras and its parts.
+// Chooses, once per shape, between one kernel of ours for a product with extras and its parts, and between ours and the
+// library's for one with a bias.
 #include "kernels/cuda/fused_matmul.h"
 
 #include <fmt/ranges.h>
@@ -32,9 +33,10 @@ std::map<FusedKey, bool>& choices() {
 // On the caller's data.
 bool is_sm90_faster(Stream& stream, const FusedMatmulArgs& args) {
   const MatmulArgs& p = args.product;
-  const FusedKey key = fused_key(stream, p.c.rows(), p.c.size(-1), p.a.size(-1),
-                                 args.pre_activation ? FusedKind::activation : FusedKind::activation_gradient,
-                                 static_cast<bool>(p.bias));
+  const FusedKind kind = args.pre_activation ? FusedKind::activation
+                         : args.c_sums       ? FusedKind::activation_gradient_with_sums
+                                             : FusedKind::activation_gradient;
+  const FusedKey key = fused_key(stream, p.c.rows(), p.c.size(-1), p.a.size(-1), kind, static_cast<bool>(p.bias));
   auto trial = [&] {  // its sums go to scratch: they add up
     FusedMatmulArgs copy = args;
     if (args.c_sums) {
@@ -43,12 +45,8 @@ bool is_sm90_faster(Stream& stream, const FusedMatmulArgs& args) {
     }
     return copy;
   };
-  auto fused = [&] {
-    const FusedMatmulArgs copy = trial();
-    run_sm90(stream, copy);
-    if (copy.c_sums) column_sum(stream, {.x = p.c, .y = copy.c_sums, .accumulate = true});
-  };
-  return is_fused_faster(stream, key, fused, [&] { matmul_in_parts(*cuda_table(), stream, trial()); });
+  return is_fused_faster(
+      stream, key, [&] { run_sm90(stream, trial()); }, [&] { matmul_in_parts(*cuda_table(), stream, trial()); });
 }
 
 bool run_fused(Stream& stream, const FusedMatmulArgs& args) {
@@ -57,10 +55,21 @@ bool run_fused(Stream& stream, const FusedMatmulArgs& args) {
     run_sm90(stream, args);
     return true;
   }
-  return library_fused_matmul(stream, args);
+  if (!library_fused_matmul(stream, args)) return false;
+  if (args.c_sums) column_sum(stream, {.x = args.product.c, .y = args.c_sums, .accumulate = true});
+  return true;
 }
 
 }  // namespace
+
+bool own_bias_matmul(Stream& stream, const MatmulArgs& args) {
+  if (options().fuse == Fuse::none || !sm90_takes_bias(stream, args)) return false;
+  const FusedKey key = fused_key(stream, args.c.rows(), args.c.size(-1), args.a.size(-1), FusedKind::bias, true);
+  auto ours = [&] { sm90_bias_product(stream, args); };
+  if (!is_fused_faster(stream, key, ours, [&] { library_fused_matmul(stream, {.product = args}); })) return false;
+  ours();
+  return true;
+}
 
 FusedKey fused_key(const Stream& stream, int64_t rows, int64_t columns, int64_t inner, FusedKind kind, bool has_bias) {
   return {stream.device.index, rows, columns, inner, static_cast<int64_t>(kind), has_bias ? 1 : 0};

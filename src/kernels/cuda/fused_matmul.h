@@ -9,12 +9,20 @@
 
 namespace sinter::kernels::cuda {
 
-// By an epilogue of cuBLASLt: matmul.cc. False: better or only done apart (nothing was enqueued).
+// By an epilogue of cuBLASLt, but for c_sums: matmul.cc. False: better or only done apart (nothing was enqueued).
 bool library_fused_matmul(Stream&, const FusedMatmulArgs&);
+// A product with a bias by our kernel, where it takes it and measured faster. False: nothing was enqueued.
+bool own_bias_matmul(Stream&, const MatmulArgs&);
 
 // What a choice between one kernel and the parts depends on: device, rows, columns, inner size, what is done beside the
 // product, with a bias or without.
-enum class FusedKind { activation_gradient = 0, activation = 1, cross_entropy = 2 };
+enum class FusedKind {
+  activation_gradient = 0,
+  activation = 1,
+  cross_entropy = 2,
+  bias = 3,
+  activation_gradient_with_sums = 4
+};
 using FusedKey = std::array<int64_t, 6>;
 FusedKey fused_key(const Stream&, int64_t rows, int64_t columns, int64_t inner, FusedKind kind, bool has_bias);
 // Whether `fused` beats `parts`: measured by running both, several times, the first time a key is seen. Where nothing

@@ -1,4 +1,5 @@
-// c = (a b) * gelu'(x) in one kernel: the gradient through tanh-GELU.
+// c = (a b) * gelu'(x) in one kernel, with the sums of c's columns where they are wanted: the gradients through
+// tanh-GELU and of the bias before it.
 #include "kernels/cuda/cutlass_sm90.cuh"
 #include "kernels/cuda/sm90.h"
 
@@ -28,15 +29,107 @@ template <>
 struct TimesSlope<float> {};  // CUTLASS asks the scalar form for arguments: it has none
 
 namespace fusion = cutlass::epilogue::fusion;
-using Sloped = fusion::Sm90EVT<fusion::Sm90Compute<TimesSlope, Bf16, float, kNearest>, fusion::Sm90AccFetch,
+// A node of an epilogue that hands on what it gets and leaves, where they are wanted, the sums of its columns over each
+// warp's rows of the tile. The warps of the group that has the tile hold 16 rows of every 64; of 32 columns a lane has
+// 8 i + 2 (lane % 4) and the next, i < 4, in row lane / 4 and in the row 8 below, as wgmma leaves them.
+struct ColumnSums {
+  static constexpr int kWarps = 4, kSteps = cute::size<0>(Tile{}) / cute::size<0>(EpilogueTile{});
+  static_assert(cute::size<0>(EpilogueTile{}) == 64 && cute::size<1>(EpilogueTile{}) == 32);
+
+  struct SharedStorage {};
+  struct Arguments {
+    float* partials = nullptr;  // (kWarps * row tiles, columns rounded up to whole tiles), or null: no sums
+  };
+  using Params = Arguments;
+  template <class Shape>
+  static constexpr Params to_underlying_arguments(const Shape&, const Arguments& args, void*) {
+    return args;
+  }
+  template <class Shape>
+  static bool can_implement(const Shape&, const Arguments&) {
+    return true;
+  }
+  template <class Shape>
+  static size_t get_workspace_size(const Shape&, const Arguments&) {
+    return 0;
+  }
+  template <class Shape>
+  static cutlass::Status initialize_workspace(const Shape&, const Arguments&, void*, cudaStream_t,
+                                              cutlass::CudaHostAdapter* = nullptr) {
+    return cutlass::Status::kSuccess;
+  }
+  CUTLASS_HOST_DEVICE ColumnSums() {}
+  CUTLASS_HOST_DEVICE ColumnSums(const Params& params, const SharedStorage&) : params(params) {}
+  CUTLASS_DEVICE bool is_producer_load_needed() const { return false; }
+  CUTLASS_DEVICE bool is_C_load_needed() const { return false; }
+  template <class... Args>
+  CUTLASS_DEVICE auto get_producer_load_callbacks(const fusion::detail::ProducerLoadArgs<Args...>&) {
+    return fusion::detail::EmptyProducerLoadCallbacks{};
+  }
+
+  struct StoreCallbacks : fusion::detail::EmptyConsumerStoreCallbacks {
+    CUTLASS_DEVICE StoreCallbacks(float* to) : to(to) {}
+    float* to;  // of this lane's first column, or null
+    float sums[8];
+
+    template <class Accumulator, class Input, int kCount>
+    CUTLASS_DEVICE auto visit(const cutlass::Array<Accumulator, kCount>&, int, int epi_m, int epi_n,
+                              const cutlass::Array<Input, kCount>& x) {
+      static_assert(kCount == 16);
+#pragma unroll
+      for (int v = 0; v < 8; ++v) {
+        const float both = x[v / 2 * 4 + v % 2] + x[v / 2 * 4 + 2 + v % 2];
+        sums[v] = epi_m == 0 ? both : sums[v] + both;
+      }
+      if (epi_m != kSteps - 1) return x;
+      // Over the eight lanes of a column: each step hands half of the values to the lane across.
+      const int lane = threadIdx.x % 32;
+#pragma unroll
+      for (int half = 4; half > 0; half /= 2) {
+        const bool is_upper = (lane & 4 * half) != 0;
+#pragma unroll
+        for (int v = 0; v < half; ++v) {
+          const float mine = is_upper ? sums[v + half] : sums[v], other = is_upper ? sums[v] : sums[v + half];
+          sums[v] = mine + __shfl_xor_sync(0xffffffffu, other, 4 * half);
+        }
+      }
+      if (to) to[epi_n * cute::size<1>(EpilogueTile{})] = sums[0];
+      return x;
+    }
+  };
+  template <bool kReferenceSource, class... Args>
+  CUTLASS_DEVICE auto get_consumer_store_callbacks(const fusion::detail::ConsumerStoreArgs<Args...>& args) {
+    constexpr int kRows = cute::size<0>(Tile{}), kColumns = cute::size<1>(Tile{});
+    const int m = cute::get<0>(args.tile_coord_mnkl), n = cute::get<1>(args.tile_coord_mnkl);
+    const int rows = cute::get<0>(args.problem_shape_mnkl), columns = cute::get<1>(args.problem_shape_mnkl);
+    // A cluster may have a tile that lies outside of c altogether.
+    if (!params.partials || m * kRows >= rows || n * kColumns >= columns) return StoreCallbacks(nullptr);
+    const int lane = args.thread_idx % 32, value = lane / 4;  // of the eight, after the exchange
+    const int64_t stride = int64_t{(columns + kColumns - 1) / kColumns} * kColumns;
+    return StoreCallbacks(params.partials + (m * kWarps + args.thread_idx / 32) * stride + n * kColumns +
+                          value / 2 * 8 + lane % 4 * 2 + value % 2);
+  }
+
+  Params params;
+};
+
+using Sloped = fusion::Sm90EVT<fusion::Sm90Compute<TimesSlope, float, float, kNearest>, fusion::Sm90AccFetch,
                                fusion::Sm90SrcFetch<Bf16>>;
-using Backward = Product<RowMajor, Bf16, Sloped>;
+using Backward = Product<RowMajor, Bf16, fusion::Sm90EVT<ColumnSums, Sloped>>;
 
 }  // namespace
 }  // namespace sm90
 
 void sm90_gelu_slope_product(Stream& stream, const FusedMatmulArgs& args) {
-  sm90::Backward::run(stream, args.product, args.activation_input.raw(), {});
+  constexpr int64_t kRows = cute::size<0>(sm90::Tile{}), kColumns = cute::size<1>(sm90::Tile{});
+  const int64_t columns = args.product.c.size(-1), stride = div_up(columns, kColumns) * kColumns,
+                groups = div_up(args.product.c.rows(), kRows) * sm90::ColumnSums::kWarps;
+  float* partials = nullptr;
+  if (args.c_sums) {
+    partials = static_cast<float*>(scratch(stream, Scratch::partials, sizeof(float) * groups * stride));
+  }
+  sm90::Backward::run(stream, args.product, args.activation_input.raw(), {{}, {partials}});
+  if (partials) reduce_partials(stream, partials, groups, columns, stride, args.c_sums.data<float>(), true);
 }
 
 }  // namespace sinter::kernels::cuda

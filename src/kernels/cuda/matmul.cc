@@ -437,6 +437,7 @@ void matmul(Stream& stream, const MatmulArgs& args) {
   if (args.group_offsets) {
     return sm90_takes_groups(stream, args) ? sm90_grouped_matmul(stream, args) : grouped_matmul(stream, args);
   }
+  if (args.bias && own_bias_matmul(stream, args)) return;
   run_product(stream, {.product = args});
 }
 

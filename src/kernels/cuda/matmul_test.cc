@@ -88,17 +88,21 @@ void test_activation_product(DType t, const Product& p, spec::Activation kind, c
     c.expect_close(pre, "pre", std::max(2e-5, rounding_limit(t)));
     c.expect_close(y, "c", std::max(2e-5, 2 * rounding_limit(t)));
   }
-  Case c("matmul_slope", t, shape);
-  int a = c.random({p.m, p.k}, t), b = c.random({p.k, p.n}, t, scale), y = c.output({p.m, p.n}, t),
-      x = c.random({p.m, p.n}, t);
-  c.skip_determinism();
-  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
-    FusedMatmulArgs args;
-    args.product.a = at(a), args.product.b.data = at(b), args.product.c = at(y);
-    args.activation = kind, args.activation_input = at(x);
-    fused_matmul(table, s, args);
-  });
-  c.expect_close(y, "c", std::max(2e-5, 2 * rounding_limit(t)));
+  for (bool sums : {true, false}) {
+    Case c("matmul_activation", t, shape + (sums ? " slope, sums" : " slope"));
+    int a = c.random({p.m, p.k}, t), b = c.random({p.k, p.n}, t, scale), y = c.output({p.m, p.n}, t),
+        x = c.random({p.m, p.n}, t), total = sums ? c.random({p.n}, DType::f32) : -1;
+    c.skip_determinism();
+    c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+      FusedMatmulArgs args;
+      args.product.a = at(a), args.product.b.data = at(b), args.product.c = at(y);
+      args.activation = kind, args.activation_input = at(x), args.c_sums = at(total);
+      fused_matmul(table, s, args);
+    });
+    c.expect_close(y, "c", std::max(2e-5, 2 * rounding_limit(t)));
+    // Of values that one side may round to the format before.
+    if (sums) c.expect_close(total, "c_sums", std::max(2e-5, 2 * rounding_limit(t)));
+  }
 }
 
 void test_grouped(DType t, DType out, std::vector<int32_t> rows_of, int64_t n, int64_t k, int mode, bool accumulate) {
@@ -158,6 +162,9 @@ void test_matmul() {
     if (t != DType::f32 && !test_options().small) {
       for (const Product& p : std::vector<Product>{{128, 8, 8}, {333, 264, 136}, {1031, 72, 72}, {2309, 1544, 776}}) {
         test_activation_product(t, p, spec::Activation::gelu_tanh, "gelu_tanh");
+      }
+      for (const Product& p : std::vector<Product>{{4096, 8, 8}, {5003, 264, 136}}) {
+        test_product(t, t, p, false, true, false, true);
       }
     }
     for (int mode = 0; mode < 3; ++mode) {

@@ -1,10 +1,11 @@
 // RMSNorm and LayerNorm with the residual addition fused in, forward and backward.
 //
-// A row stays in registers between the passes, so each tensor crosses device memory once. Forward gives a row of up to
-// 4 * 32 vectors to a warp; longer rows to a block with one 16-byte vector a thread; backward gives a block several
-// rows at once, a vector of each to a thread. Rows that are not whole vectors go to the plain kernels. Backward sums
-// dweight, dbias and ds per thread over all rows of its block, then over the blocks (reduce_partial_arrays): no
-// atomics, so the result does not change from run to run.
+// A row stays on the multiprocessor between the passes, so each tensor crosses device memory once. Forward gives a row
+// of up to 8 * 32 vectors to a warp; longer rows, and backward all rows, to a block with one 16-byte vector a thread.
+// Rows that are not whole vectors go to the plain kernels. Backward sums dweight, dbias and ds per thread over all rows
+// of its block, then over the blocks (reduce_partial_arrays): no atomics, so the result does not change from run to
+// run.
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/reductions.cuh"
 
 namespace sinter::kernels::cuda {
@@ -26,53 +27,54 @@ struct ForwardParams {
 template <class T, int kVectors>
 __global__ void __launch_bounds__(32 * kWarps) forward_warp_kernel(ForwardParams p) {
   constexpr int N = kWidth<T>;
-  int lane = threadIdx.x % 32;
-  int64_t channels = p.channels;
+  const int lane = threadIdx.x % 32;
+  const int64_t channels = p.channels;
+  const float inverse_channels = 1.0f / static_cast<float>(channels);
+  auto is_inside = [&](int v) { return int64_t{v * 32 + lane} * N < channels; };
   for (int64_t r = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; r < p.rows; r += int64_t{gridDim.x} * kWarps) {
-    const T* x = static_cast<const T*>(p.x) + r * channels;
+    const int64_t first = r * channels + lane * N;  // of vector v: 32 * N * v further
+    // All of a row's loads before its first store: sum may be x, so the compiler would not move them past it.
+    Packed x[kVectors] = {}, residual[kVectors] = {};
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (!is_inside(v)) continue;
+      x[v] = load_packed(static_cast<const T*>(p.x) + first + v * 32 * N);
+      if (p.residual) residual[v] = load_packed(static_cast<const T*>(p.residual) + first + v * 32 * N);
+    }
     float s[kVectors][N];
     float total = 0;
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      int64_t c = int64_t{v * 32 + lane} * N;
-      if (c < channels) {
-        load_floats<T, N>(x + c, s[v]);
-        if (p.residual) {
-          float a[N];
-          load_floats<T, N>(static_cast<const T*>(p.residual) + r * channels + c, a);
+      unpack<T>(x[v], s[v]);
+      if (p.residual) {
+        float a[N];
+        unpack<T>(residual[v], a);
 #pragma unroll
-          for (int j = 0; j < N; ++j)
-            s[v][j] = to_float(from_float<T>(s[v][j] + a[j]));  // as stored: backward reads that
-          store_floats<T, N>(static_cast<T*>(p.sum) + r * channels + c, s[v]);
-        }
-#pragma unroll
-        for (int j = 0; j < N; ++j) total += s[v][j];
-      } else {
-#pragma unroll
-        for (int j = 0; j < N; ++j) s[v][j] = 0;
+        for (int j = 0; j < N; ++j)
+          s[v][j] = to_float(from_float<T>(s[v][j] + a[j]));  // as stored: backward reads that
+        if (is_inside(v)) store_floats<T, N>(static_cast<T*>(p.sum) + first + v * 32 * N, s[v]);
       }
+#pragma unroll
+      for (int j = 0; j < N; ++j) total += s[v][j];
     }
-    float mean = p.is_layer ? warp_sum(total) / static_cast<float>(channels) : 0.0f;
+    const float mean = p.is_layer ? warp_sum(total) * inverse_channels : 0.0f;
     float squares = 0;
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      if (int64_t{v * 32 + lane} * N < channels) {
+      if (!is_inside(v)) continue;
 #pragma unroll
-        for (int j = 0; j < N; ++j) squares += (s[v][j] - mean) * (s[v][j] - mean);
-      }
+      for (int j = 0; j < N; ++j) squares += (s[v][j] - mean) * (s[v][j] - mean);
     }
-    float rstd = rsqrtf(warp_sum(squares) / static_cast<float>(channels) + p.eps);
+    const float rstd = rsqrtf(warp_sum(squares) * inverse_channels + p.eps);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      int64_t c = int64_t{v * 32 + lane} * N;
-      if (c < channels) {
-        float w[N], b[N] = {};
-        load_floats<float, N>(p.weight + c, w);
-        if (p.bias) load_floats<float, N>(p.bias + c, b);
+      if (!is_inside(v)) continue;
+      float w[N], b[N] = {};
+      load_floats<float, N>(p.weight + (v * 32 + lane) * N, w);
+      if (p.bias) load_floats<float, N>(p.bias + (v * 32 + lane) * N, b);
 #pragma unroll
-        for (int j = 0; j < N; ++j) w[j] = (s[v][j] - mean) * rstd * w[j] + b[j];
-        store_floats<T, N>(static_cast<T*>(p.y) + r * channels + c, w);
-      }
+      for (int j = 0; j < N; ++j) w[j] = (s[v][j] - mean) * rstd * w[j] + b[j];
+      store_floats<T, N>(static_cast<T*>(p.y) + first + v * 32 * N, w);
     }
     if (lane == 0) {
       if (p.mean && p.is_layer) p.mean[r] = mean;
@@ -170,7 +172,7 @@ struct BackwardParams {
   const void *dy, *dsum, *s;
   const float *weight, *mean, *rstd;
   void* ds;
-  float* partials;  // (gridDim.x, kArrays, C): sums of dweight, of dbias, of ds
+  float* partials;  // (groups, kArrays, C): sums of dweight; of dbias and, before rounding, of ds for LayerNorm
   int64_t rows, channels;
   bool is_layer;
 };
@@ -196,105 +198,104 @@ __device__ __forceinline__ float warp_sums(float (&values)[kCount]) {
   return sum;
 }
 
-// A block takes kRows rows at a time, a thread one vector of columns of each: one barrier serves all their sums, and
-// the sums over rows need registers for one vector only. With kAhead the next rows' loads are in flight all the while.
-template <class T, bool kLayer, int kRows, int kMaxThreads, bool kAhead>
-__global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= 256 ? 2 : 1) backward_block_kernel(BackwardParams p) {
-  constexpr int N = kWidth<T>, kValues = kLayer ? 2 * kRows : kRows;  // a row's sum of g n, then of g
-  __shared__ __align__(16) float shared[2][kMaxThreads / 32][kValues];
-  const int64_t channels = p.channels, c = int64_t{threadIdx.x} * N, stride = int64_t{gridDim.x} * kRows;
+// A block takes a row at a time, a thread one vector of it, so that the sums over rows need registers for one vector
+// only. Rows come through kStages buffers in shared memory: bytes on their way need no registers that wait for them. A
+// thread reads only what it copied itself.
+constexpr int kStages = 2;
+template <class T, bool kLayer, int kMaxThreads>
+__global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= 256 ? 3 : 1) backward_block_kernel(BackwardParams p) {
+  constexpr int N = kWidth<T>, kValues = kLayer ? 2 : 1;  // a row's sum of g n, then of g
+  constexpr int kParts = 32 / kValues;                    // lanes that share the sum of one value
+  extern __shared__ uint4 staged[];                       // [kStages][s, dy, dsum][threads]
+  __shared__ float shared[2][kMaxThreads / 32][kValues];
+  const int64_t channels = p.channels, c = int64_t{threadIdx.x} * N, stride = gridDim.x;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
   const bool active = c < channels;
   const float inverse_channels = 1.0f / static_cast<float>(channels);
+  auto slot = [&](int stage, int tensor) {
+    return reinterpret_cast<T*>(staged + (stage * 3 + tensor) * blockDim.x + threadIdx.x);
+  };
+  auto copy = [&](int64_t r, int stage) {
+    __syncwarp();  // the compiler must not move this thread's reads of the buffer behind the copies
+    if (active && r < p.rows) {
+      const int64_t at = r * channels + c;
+      copy_async(slot(stage, 0), static_cast<const T*>(p.s) + at, true);
+      copy_async(slot(stage, 1), static_cast<const T*>(p.dy) + at, true);
+      if (p.dsum) copy_async(slot(stage, 2), static_cast<const T*>(p.dsum) + at, true);
+    }
+    copy_commit();
+  };
   float w[N] = {}, dweight[N] = {}, dbias[N] = {}, ds_sums[N] = {};
   if (active) load_floats<float, N>(p.weight + c, w);
-  struct Rows {
-    Packed s[kRows], dy[kRows], past[kRows];
-    float scale[kRows], shift[kRows];
+  for (int i = 0; i < kStages * 3; ++i) {  // what no copy fills stays zero
+    if (!active || (!p.dsum && i % 3 == 2)) *reinterpret_cast<uint4*>(slot(0, i)) = {};
+  }
+  float next_rstd = 0, next_mean = 0;  // a row ahead, since they come without a buffer
+  auto load_statistics = [&](int64_t r) {
+    if (r >= p.rows) return;
+    next_rstd = p.rstd[r];
+    if constexpr (kLayer) next_mean = p.mean[r];
   };
-  auto load = [&](int64_t first) {
-    Rows x;
+  load_statistics(blockIdx.x);
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int64_t r = first + i, at = r * channels + c;
-      x.s[i] = x.dy[i] = x.past[i] = {};
-      x.scale[i] = x.shift[i] = 0;
-      if (r >= p.rows) continue;
-      x.scale[i] = p.rstd[r];
-      if constexpr (kLayer) x.shift[i] = -p.mean[r] * x.scale[i];
-      if (!active) continue;
-      x.s[i] = load_packed(static_cast<const T*>(p.s) + at);
-      x.dy[i] = load_packed(static_cast<const T*>(p.dy) + at);
-      if (p.dsum) x.past[i] = load_packed(static_cast<const T*>(p.dsum) + at);
-    }
-    return x;
-  };
-  int64_t first = int64_t{blockIdx.x} * kRows;
-  Rows ahead;
-  if constexpr (kAhead) ahead = load(first);
-  for (int turn = 0; first < p.rows; first += stride, turn ^= 1) {
-    Rows x;
-    if constexpr (kAhead) {
-      x = ahead;
-      ahead = load(first + stride);
-    } else {
-      x = load(first);
-    }
+  for (int stage = 0; stage < kStages; ++stage) copy(blockIdx.x + stage * stride, stage);
+  int turn = 0, stage = 0;
+  for (int64_t r = blockIdx.x; r < p.rows; r += stride, turn ^= 1, stage = stage + 1 == kStages ? 0 : stage + 1) {
+    const float scale = next_rstd, shift = -next_mean * next_rstd;
+    load_statistics(r + stride);
+    copy_wait<kStages - 1>();
+    __syncwarp();  // nor its reads before the wait
     // n = (s - mean) * rstd, g = dy * weight, ds = rstd * (g - mean(g) - n * mean(g n)) + dsum
-    float sums[kValues];
+    float s[N], d[N], ds[N], sums[kValues] = {};
+    unpack<T>(load_packed(slot(stage, 0)), s);
+    unpack<T>(load_packed(slot(stage, 1)), d);
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      float gn_sum = 0, g_sum = 0, s[N], d[N];
-      unpack<T>(x.s[i], s);
-      unpack<T>(x.dy[i], d);
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        float n = s[j] * x.scale[i] + x.shift[i], g = d[j] * w[j];
-        gn_sum += g * n;
-        g_sum += g;
-        dweight[j] += d[j] * n;
-        if constexpr (kLayer) dbias[j] += d[j];
+    for (int j = 0; j < N; ++j) {
+      float n = s[j] * scale + shift, g = d[j] * w[j];
+      sums[0] += g * n;
+      dweight[j] += d[j] * n;
+      if constexpr (kLayer) {
+        sums[1] += g;
+        dbias[j] += d[j];
       }
-      sums[i] = gn_sum;
-      if constexpr (kLayer) sums[kRows + i] = g_sum;
-      forget(x.s[i]);
-      forget(x.dy[i]);
     }
     float mine = warp_sums<kValues>(sums);
-    if (lane % (32 / kValues) == 0) shared[turn][warp][lane / (32 / kValues)] = mine;
+    if (lane % kParts == 0) shared[turn][warp][lane / kParts] = mine;
     __syncthreads();  // the other half of `shared` may still be read: the next turn writes that only after this barrier
-    float totals[kValues] = {};
-    for (int other = 0; other < num_warps; ++other) {
+    // Lane l sums value l % kValues over every kParts-th warp, then the lanes of a value add theirs up.
+    mine = 0;
 #pragma unroll
-      for (int v = 0; v < kValues; ++v) totals[v] += shared[turn][other][v];
+    for (int first_warp = 0; first_warp < kMaxThreads / 32; first_warp += kParts) {
+      int other = first_warp + lane / kValues;
+      if (other < num_warps) mine += shared[turn][other][lane % kValues];
     }
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const float by_n = -x.scale[i] * totals[i] * inverse_channels;
-      const float by_mean = kLayer ? -x.scale[i] * totals[kValues - kRows + i] * inverse_channels : 0.0f;
-      // rstd * g + n * by_n + by_mean, with n = s * scale + shift multiplied out
-      const float by_s = x.scale[i] * by_n, constant = x.shift[i] * by_n + by_mean;
-      float s[N], d[N], past[N];
-      unpack<T>(x.s[i], s);
-      unpack<T>(x.dy[i], d);
-      unpack<T>(x.past[i], past);
-      Vector<T, N> ds;
+    for (int step = kValues; step < 32; step *= 2) mine += __shfl_xor_sync(0xffffffffu, mine, step);
+    const float by_n = -scale * __shfl_sync(0xffffffffu, mine, 0) * inverse_channels;
+    float by_mean = 0;
+    if constexpr (kLayer) by_mean = -scale * __shfl_sync(0xffffffffu, mine, 1) * inverse_channels;
+    // rstd * g + n * by_n + by_mean, with n = s * scale + shift multiplied out
+    const float by_s = scale * by_n, constant = shift * by_n + by_mean;
+    unpack<T>(load_packed(slot(stage, 0)), s);  // again: cheaper than registers over the barrier
+    unpack<T>(load_packed(slot(stage, 1)), d);
+    unpack<T>(load_packed(slot(stage, 2)), ds);
+    if (active) {
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        ds.v[j] = from_float<T>(d[j] * w[j] * x.scale[i] + (s[j] * by_s + constant) + past[j]);
+        ds[j] += d[j] * w[j] * scale + (s[j] * by_s + constant);
+        if constexpr (kLayer) ds_sums[j] += ds[j];
       }
-      if (active && first + i < p.rows) {
-        *reinterpret_cast<Vector<T, N>*>(static_cast<T*>(p.ds) + (first + i) * channels + c) = ds;
-#pragma unroll
-        for (int j = 0; j < N; ++j) ds_sums[j] += to_float(ds.v[j]);
-      }
+      store_floats<T, N>(static_cast<T*>(p.ds) + r * channels + c, ds);
     }
+    copy(r + kStages * stride, stage);
   }
   if (!active) return;
   float* out = p.partials + int64_t{blockIdx.x} * kArrays * channels + c;
   store_floats<float, N>(out, dweight);
-  if constexpr (kLayer) store_floats<float, N>(out + channels, dbias);
-  store_floats<float, N>(out + 2 * channels, ds_sums);
+  if constexpr (kLayer) {
+    store_floats<float, N>(out + channels, dbias);
+    store_floats<float, N>(out + 2 * channels, ds_sums);
+  }
 }
 
 // Plain kernels for any width: first the weight's partial sums (ds may overwrite dy), then ds.
@@ -343,9 +344,11 @@ unsigned block_for(int64_t vectors) { return static_cast<unsigned>(div_up(vector
 
 // As many blocks as run at once: each then takes every gridDim.x-th row, and none waits for a second wave.
 template <class Kernel>
-int64_t resident_blocks(Stream& stream, Kernel kernel, unsigned threads, int64_t rows, int64_t most_per_sm) {
+int64_t resident_blocks(Stream& stream, Kernel kernel, unsigned threads, int64_t rows, int64_t most_per_sm,
+                        size_t shared_bytes = 0) {
   int per_sm = 0;
-  SINTER_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, static_cast<int>(threads), 0));
+  SINTER_CUDA_CHECK(
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, static_cast<int>(threads), shared_bytes));
   return std::min<int64_t>(rows, std::min<int64_t>(std::max(per_sm, 1), most_per_sm) * num_multiprocessors(stream));
 }
 
@@ -354,8 +357,8 @@ void launch_forward(Stream& stream, const ForwardParams& p, bool vector) {
   int64_t vectors = p.channels / kWidth<T>;
   if (!vector || vectors > 1024) {
     forward_any_kernel<T><<<static_cast<unsigned>(p.rows), 256, 0, native(stream)>>>(p);
-  } else if (vectors <= 32 * 4) {
-    with_vectors(div_up(vectors, 32), std::integer_sequence<int, 1, 2, 3, 4>{}, [&](auto count) {
+  } else if (vectors <= 32 * 8) {
+    with_vectors(div_up(vectors, 32), std::integer_sequence<int, 1, 2, 3, 4, 5, 6, 7, 8>{}, [&](auto count) {
       forward_warp_kernel<T, decltype(count)::value>
           <<<grid_for(stream, p.rows, kWarps, 32), 32 * kWarps, 0, native(stream)>>>(p);
     });
@@ -367,31 +370,34 @@ void launch_forward(Stream& stream, const ForwardParams& p, bool vector) {
   SINTER_CUDA_LAUNCHED();
 }
 
-// Returns the number of groups of partial sums written; has_ds_sums says whether those of ds are among them.
+// Returns the number of groups of partial sums written.
 template <class T, bool kLayer>
-int64_t launch_backward(Stream& stream, BackwardParams p, bool has_ds_sums) {
+int64_t launch_backward(Stream& stream, BackwardParams p, bool vector) {
   int64_t vectors = p.channels / kWidth<T>, groups = 0;
   auto with_partials = [&](int64_t count) {
     groups = count;
     p.partials = static_cast<float*>(scratch(stream, Scratch::partials, sizeof(float) * kArrays * count * p.channels));
   };
-  auto launch = [&](auto kernel, int64_t rows_at_once) {
+  auto launch = [&](auto kernel) {
     unsigned threads = block_for(vectors);
-    with_partials(resident_blocks(stream, kernel, threads, div_up(p.rows, rows_at_once), 8));
-    kernel<<<static_cast<unsigned>(groups), threads, 0, native(stream)>>>(p);
+    size_t shared_bytes = sizeof(uint4) * kStages * 3 * threads;
+    SINTER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(shared_bytes)));
+    with_partials(resident_blocks(stream, kernel, threads, p.rows, 8, shared_bytes));
+    kernel<<<static_cast<unsigned>(groups), threads, shared_bytes, native(stream)>>>(p);
   };
-  if (!has_ds_sums) {
+  if (!vector) {
     with_partials(std::min<int64_t>(p.rows, 64));
     dim3 grid(static_cast<unsigned>(div_up(p.channels, 256)), static_cast<unsigned>(groups));
     backward_weight_any_kernel<T><<<grid, 256, 0, native(stream)>>>(p);
     SINTER_CUDA_LAUNCHED();
     backward_any_kernel<T><<<static_cast<unsigned>(p.rows), 256, 0, native(stream)>>>(p);
   } else if (vectors <= 256) {
-    launch(backward_block_kernel<T, kLayer, 2, 256, true>, 2);
+    launch(backward_block_kernel<T, kLayer, 256>);
   } else if (vectors <= 512) {
-    launch(backward_block_kernel<T, kLayer, 1, 512, true>, 1);
+    launch(backward_block_kernel<T, kLayer, 512>);
   } else {
-    launch(backward_block_kernel<T, kLayer, 1, 1024, false>, 1);
+    launch(backward_block_kernel<T, kLayer, 1024>);
   }
   SINTER_CUDA_LAUNCHED();
   return groups;
@@ -426,13 +432,13 @@ void norm_forward(Stream& stream, const NormForwardArgs& args) {
 void norm_backward(Stream& stream, const NormBackwardArgs& args) {
   int64_t rows = args.s.rows(), channels = args.s.size(-1);
   if (rows == 0) return;
-  bool is_layer = args.kind == spec::NormKind::layer, has_ds_sums = true;
+  bool is_layer = args.kind == spec::NormKind::layer, vector = true;
   SINTER_CHECK(is_layer || !args.dbias, "[norm_backward] a bias with RMSNorm is not supported on CUDA");
   int64_t groups = 0;
   dispatch_format(args.s.dtype(), "norm_backward", [&]<class T>(TypeTag<T>) {
-    has_ds_sums = channels % kWidth<T> == 0 && channels / kWidth<T> <= 1024;
+    vector = channels % kWidth<T> == 0 && channels / kWidth<T> <= 1024;
     for (const Tensor* t : {&args.dy, &args.dsum, &args.s, &args.weight, &args.ds})
-      has_ds_sums = has_ds_sums && is_aligned(t->raw());
+      vector = vector && is_aligned(t->raw());
     BackwardParams p{args.dy.raw(),
                      args.dsum.raw(),
                      args.s.raw(),
@@ -444,10 +450,10 @@ void norm_backward(Stream& stream, const NormBackwardArgs& args) {
                      rows,
                      channels,
                      is_layer};
-    groups =
-        is_layer ? launch_backward<T, true>(stream, p, has_ds_sums) : launch_backward<T, false>(stream, p, has_ds_sums);
+    groups = is_layer ? launch_backward<T, true>(stream, p, vector) : launch_backward<T, false>(stream, p, vector);
   });
   auto* partials = static_cast<float*>(scratch(stream, Scratch::partials, 0));
+  const bool has_ds_sums = vector && is_layer;  // models with RMSNorm have no biases before it
   reduce_partial_arrays(
       stream, partials, groups, channels,
       {kArrays,

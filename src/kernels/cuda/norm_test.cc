@@ -28,7 +28,7 @@ void test_norm(DType t, spec::NormKind kind, int64_t rows, int64_t channels, boo
       x = c.random({rows, channels}, t);
   int weight = c.random({channels}, DType::f32, 0.2f, 1.0f);
   int mean = is_layer ? c.random({rows}, DType::f32, 0.1f) : -1, rstd = c.uniform({rows}, DType::f32, 0.8f, 1.2f);
-  int ds = channels % 2 ? dy : c.output({rows, channels}, t), dweight = c.random({channels}, DType::f32);
+  int ds = channels % 3 == 0 ? dy : c.output({rows, channels}, t), dweight = c.random({channels}, DType::f32);
   int dbias = is_layer ? c.random({channels}, DType::f32) : -1;
   int ds_sums = rows % 2 ? c.random({channels}, DType::f32) : -1;
   c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
@@ -38,7 +38,7 @@ void test_norm(DType t, spec::NormKind kind, int64_t rows, int64_t channels, boo
   c.expect_close(ds, "ds", rounding_limit(t));
   c.expect_close(dweight, "dweight", 2e-5);
   if (is_layer) c.expect_close(dbias, "dbias", 2e-5);
-  // Of values rounded to the format, and the two sides round a few of them differently.
+  // Of values that one side may round to the format before.
   if (rows % 2) c.expect_close(ds_sums, "ds_sums", std::max(2e-5, rounding_limit(t)));
 }
 

@@ -14,8 +14,14 @@ __global__ void reduce_partials_kernel(const float* partials, int64_t groups, in
   int64_t column = int64_t{blockIdx.x} * 32 + threadIdx.x;
   float sum = 0;
   if (column < columns) {
-#pragma unroll 8
-    for (int64_t g = threadIdx.y; g < groups; g += 32) sum += partials[g * row_stride + column];
+    constexpr int kAhead = 16;  // loads in flight: their latency is all this kernel takes
+    for (int64_t g = threadIdx.y; g < groups; g += 32 * kAhead) {
+      float x[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) x[i] = g + 32 * i < groups ? partials[(g + 32 * i) * row_stride + column] : 0.0f;
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) sum += x[i];
+    }
   }
   chains[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();

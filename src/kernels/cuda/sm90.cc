@@ -31,26 +31,35 @@ bool is_bf16(const Tensor& t) { return t.dtype() == base::DType::bf16; }
 // The copy engine's: addresses in multiples of 16 bytes.
 bool is_aligned(const Tensor& t) { return reinterpret_cast<uintptr_t>(t.raw()) % 16 == 0; }
 
+// A plain product in bf16, with or without a bias, of at least so many rows.
+bool is_plain_product(const MatmulArgs& p, int64_t fewest_rows) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  if (p.transpose_a || p.accumulate || p.alpha != 1.0f || p.addend || p.batch != 1 || p.group_offsets) return false;
+  if (!is_bf16(p.a) || !is_bf16(p.b.data) || !is_bf16(p.c) || (p.bias && !is_bf16(p.bias))) return false;
+  if (!is_aligned(p.a) || !is_aligned(p.b.data) || !is_aligned(p.c) || (p.bias && !is_aligned(p.bias))) return false;
+  const int64_t m = p.c.rows();
+  if (m < fewest_rows || m > kMost) return false;
+  const int64_t n = p.c.num_elements() / m, k = p.a.num_elements() / m;
+  return n % 8 == 0 && k % 8 == 0 && k > 0 && p.b.data.num_elements() == n * k;
+}
+
 }  // namespace
 
 bool sm90_takes(const Stream& stream, const FusedMatmulArgs& args) {
-  constexpr int64_t kTileRows = 128, kMost = int64_t{1} << 30;
+  constexpr int64_t kTileRows = 128;
   const MatmulArgs& p = args.product;
   const bool is_forward = static_cast<bool>(args.pre_activation);
   if (is_forward == static_cast<bool>(args.activation_input) || args.a_sums) return false;
-  if (args.activation != spec::Activation::gelu_tanh || p.transpose_a || p.transpose_b != is_forward) return false;
-  if (p.accumulate || p.alpha != 1.0f || p.addend || p.batch != 1 || p.group_offsets || (p.bias && !is_forward))
+  if (args.activation != spec::Activation::gelu_tanh || p.transpose_b != is_forward || (p.bias && !is_forward))
     return false;
-  if (!is_bf16(p.a) || !is_bf16(p.b.data) || !is_bf16(p.c) || (p.bias && !is_bf16(p.bias))) return false;
   const Tensor& other = is_forward ? args.pre_activation : args.activation_input;
-  if (!is_bf16(other) || other.raw() == p.c.raw()) return false;
-  if (!is_aligned(p.a) || !is_aligned(p.b.data) || !is_aligned(p.c) || !is_aligned(other)) return false;
-  if (p.bias && !is_aligned(p.bias)) return false;
-  const int64_t m = p.c.rows();
-  if (m < kTileRows || m > kMost) return false;
-  const int64_t n = p.c.num_elements() / m, k = p.a.num_elements() / m;
-  if (n % 8 != 0 || k % 8 != 0 || k == 0 || p.b.data.num_elements() != n * k) return false;
-  return is_hopper(stream);
+  if (!is_bf16(other) || !is_aligned(other) || other.raw() == p.c.raw()) return false;
+  return is_plain_product(p, kTileRows) && is_hopper(stream);
+}
+
+bool sm90_takes_bias(const Stream& stream, const MatmulArgs& args) {
+  constexpr int64_t kFewestRows = 4096;  // training's: a choice is measured for every number of rows
+  return args.bias && args.transpose_b && is_plain_product(args, kFewestRows) && is_hopper(stream);
 }
 
 bool sm90_takes_softmax(const Stream& stream, const LinearCrossEntropyArgs& args) {

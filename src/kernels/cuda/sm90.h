@@ -10,13 +10,17 @@ namespace sinter::kernels::cuda {
 bool sm90_takes(const Stream&, const FusedMatmulArgs&);
 // pre_activation given: pre_activation = a b^T (+ bias), c = gelu(pre_activation).
 void sm90_gelu_product(Stream&, const FusedMatmulArgs&);
-// activation_input given: c = (a b) * gelu'(activation_input).
+// activation_input given: c = (a b) * gelu'(activation_input), c_sums too.
 void sm90_gelu_slope_product(Stream&, const FusedMatmulArgs&);
 
 // The softmax's terms in the product with a head's weight.
 bool sm90_takes_softmax(const Stream&, const LinearCrossEntropyArgs&);
 void sm90_softmax_product(Stream&, const SoftmaxTerms&);
 int64_t sm90_softmax_tile();  // columns that share one of SoftmaxTerms' sums
+
+// c = a b^T + bias with many rows.
+bool sm90_takes_bias(const Stream&, const MatmulArgs&);
+void sm90_bias_product(Stream&, const MatmulArgs&);
 
 // A product per expert: to bf16 without accumulation, or over the groups' rows (transpose_a) to f32.
 bool sm90_takes_groups(const Stream&, const MatmulArgs&);
