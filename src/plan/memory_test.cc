@@ -97,6 +97,20 @@ TEST(Memory, ActivationsAreTheTermsOfKorthikanti) {
   EXPECT_NEAR(gpt.per_sbh(gpt.block().total()), 114.0 / 8, 1e-9);
 }
 
+// Sequence parallelism: what two regions gather is 2sbh each, of which a rank holds one part in t anyway.
+TEST(Memory, KeptGatheredInputsAreTwoFullWidthsPerLayer) {
+  Gpt3 gpt;
+  gpt.p.tp = 8;
+  gpt.p.sequence_parallel = true;
+  double again = gpt.block().total();
+  gpt.software.keeps_gathered = true;
+  EXPECT_NEAR(gpt.per_sbh(gpt.block().total() - again), 4 * 7.0 / 8, 1e-9);
+  gpt.p.sequence_parallel = false;
+  double plain = gpt.block().total();
+  gpt.software.keeps_gathered = false;
+  EXPECT_EQ(gpt.block().total(), plain);
+}
+
 TEST(Memory, SelectiveRecomputeSavesSeventyPercentOfGpt3) {
   Gpt3 gpt;
   BlockActivations a = gpt.block();

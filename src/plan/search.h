@@ -45,7 +45,8 @@ struct Rejection {
 };
 
 struct SearchResult {
-  std::vector<Candidate> best;      // fastest first; one per division, with its best micro-batch and recompute
+  // choose_layout's first, then by time; one per division, with its best micro-batch and recompute
+  std::vector<Candidate> best;
   std::vector<Rejection> rejected;  // most frequent first
   int64_t considered = 0, fitting = 0;
   double usable_bytes = 0;  // memory_share of the device

@@ -112,6 +112,32 @@ TEST(Collectives, RingTimesFollowTheAlphaBetaModel) {
   EXPECT_EQ(c.ranks_per_node({32, 1}), 8);
 }
 
+TEST(Collectives, FewRanksReachASmallerShareOfTheLinks) {
+  Cluster cluster = parse_cluster(hardware(), "16xH100");
+  LinkEfficiency links{1.0, 0, 1.0, 0, 0.3};
+  Collectives few(cluster, links), all(cluster, LinkEfficiency{1.0, 0, 1.0, 0});
+  EXPECT_DOUBLE_EQ(few.all_gather({8, 1}, 1e9), all.all_gather({8, 1}, 1e9));
+  EXPECT_DOUBLE_EQ(few.all_gather({4, 1}, 1e9), all.all_gather({4, 1}, 1e9) / 0.9);
+  EXPECT_DOUBLE_EQ(few.all_gather({2, 1}, 1e9), all.all_gather({2, 1}, 1e9) / 0.8);
+}
+
+// The two halves of a sum have no tree: over four nodes a ring takes three long steps each, the tree two each way.
+TEST(Time, SequenceParallelismPassesNodesOneByOne) {
+  Gpt3 gpt;
+  gpt.p.tp = 32;
+  gpt.p.pp = 2;
+  Efficiency e;
+  e.links = {1.0, 0, 1.0, 1e-3};
+  auto traffic = [&] { return plan_step(gpt.model, gpt.p, gpt.cluster, gpt.software, e).time.tensor_parallel; };
+  double sums = traffic();
+  gpt.p.sequence_parallel = true;
+  EXPECT_GT(traffic(), sums);
+  gpt.p.tp = 8;
+  double halves = traffic();
+  gpt.p.sequence_parallel = false;
+  EXPECT_DOUBLE_EQ(traffic(), halves);
+}
+
 TEST(Collectives, AWholeNodeUsesAllItsAdapters) {
   Cluster cluster = parse_cluster(hardware(), "16xH100");
   Collectives c(cluster, LinkEfficiency{1.0, 0, 1.0, 0});
