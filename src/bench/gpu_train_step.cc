@@ -44,6 +44,13 @@ double seconds_of(core::DeviceRuntime& device, Launch launch) {
   return best_seconds(0.05, run) / kCalls;
 }
 
+// The median without the first steps, which choose algorithms and capture graphs.
+double settled_median(std::vector<double> times) {
+  times.erase(times.begin(), times.begin() + 3);
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+  return times[times.size() / 2];
+}
+
 Tensor random_tensor(core::DeviceRuntime& device, core::Shape shape, DType dtype) {
   std::vector<float> values(static_cast<size_t>(std::min<int64_t>(shape.num_elements(), 1 << 20)));
   base::CounterRng rng{3, 4};
@@ -223,7 +230,8 @@ TrainStepRate measure_train_step(const TrainStepCase& c, double seconds) {
                          .window = c.sequence,
                          .max_micro_batches = c.accumulation,
                          .compute = c.compute,
-                         .fp8 = c.fp8};
+                         .fp8 = c.fp8,
+                         .graphs = c.graphs};
   train::StepPlan plan = train::plan_step(c.model, shape);
   models::ParameterStore store(c.model, {.device = c.device, .compute = c.compute, .trains = true});
   store.initialize(1);
@@ -247,17 +255,19 @@ TrainStepRate measure_train_step(const TrainStepCase& c, double seconds) {
     optimizer.update(control, 1.0);
     device.synchronize(device.stream());
   };
+  const Tensor loss_scale = core::make_tensor<float>(memory, {1}, {1.0f});
   int64_t step = 0;
-  std::vector<double> times;
-  for (double begin = now_seconds(); times.size() < 5 || now_seconds() - begin < seconds;) {
+  std::vector<double> times, enqueue_times;
+  for (double begin = now_seconds(); times.size() < 6 || now_seconds() - begin < seconds;) {
     const double start = now_seconds();
-    rate.loss = runner.run(batches, step++).loss;
+    const train::StepCounts counts = runner.start(batches, step++, loss_scale);
+    enqueue_times.push_back(now_seconds() - start);
+    rate.loss = runner.read(counts, core::to_host<float>(runner.record()), 1.0).loss;
     update();
     times.push_back(now_seconds() - start);
   }
-  times.erase(times.begin(), times.begin() + 2);  // the first steps choose algorithms
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-  rate.step_seconds = times[times.size() / 2];
+  rate.step_seconds = settled_median(std::move(times));
+  rate.enqueue_seconds = settled_median(std::move(enqueue_times));
   spec::ParameterCounts counts = spec::count_parameters(c.model);
   const double flops = 6.0 * static_cast<double>(counts.active - counts.position) +
                        6.0 * static_cast<double>(c.model.num_layers * c.sequence * c.model.q_width());
@@ -275,7 +285,9 @@ Report bench_gpu_train_step(const Options& options) {
                     "the step's own products and attention alone",
                 .columns = {{"case", "case"},
                             {"precision", "precision"},
-                            {"ms", "ms/step", 1},
+                            {"graphs", "graphs"},
+                            {"ms", "ms/step", 2},
+                            {"enqueue_ms", "enqueue ms", 2},
                             {"tokens_per_s", "tok/s", 0},
                             {"tflops", "TFLOP/s", 1},
                             {"share", "% of parts", 1},
@@ -288,14 +300,21 @@ Report bench_gpu_train_step(const Options& options) {
   for (TrainStepCase c :
        {TrainStepCase{"GPT-2 124M, 8 x 64 x 1024", gpt2_spec(12, 768, 12), 64, 1024, 8, gpu, DType::bf16},
         TrainStepCase{"GPT-2 1.5B, 4 x 16 x 1024", gpt2_spec(48, 1600, 25), 16, 1024, 4, gpu, DType::bf16},
-        TrainStepCase{"Llama 1B, 2 x 8 x 4096", llama_1b_spec(), 8, 4096, 2, gpu, DType::bf16}}) {
+        TrainStepCase{"Llama 1B, 2 x 8 x 4096", llama_1b_spec(), 8, 4096, 2, gpu, DType::bf16},
+        TrainStepCase{"GPT-2 small, 1 x 4 x 256", gpt2_spec(12, 768, 12), 4, 256, 1, gpu, DType::bf16, false, true}}) {
     if (c.name.find(options.only) == std::string::npos) continue;
+    std::vector<std::string> graphs = options.graphs;
+    if (graphs.empty()) graphs = c.is_small ? std::vector<std::string>{"off", "on"} : std::vector<std::string>{"on"};
     for (const std::string& precision : options.precisions) {
       c.fp8 = precision == "fp8";
-      TrainStepRate rate = measure_train_step(c, std::max(options.case_seconds, 4.0));
-      report.rows.push_back({c.name, precision, rate.step_seconds * 1e3, rate.tokens_per_second,
-                             rate.flops_per_second / 1e12, 100 * rate.parts_seconds() / rate.step_seconds, rate.loss,
-                             double(rate.planned_bytes) / (1 << 30), double(rate.peak_bytes) / (1 << 30)});
+      for (const std::string& on : graphs) {
+        c.graphs = on == "on";
+        TrainStepRate rate = measure_train_step(c, std::max(options.case_seconds, c.is_small ? 1.0 : 4.0));
+        report.rows.push_back({c.name, precision, on, rate.step_seconds * 1e3, rate.enqueue_seconds * 1e3,
+                               rate.tokens_per_second, rate.flops_per_second / 1e12,
+                               100 * rate.parts_seconds() / rate.step_seconds, rate.loss,
+                               double(rate.planned_bytes) / (1 << 30), double(rate.peak_bytes) / (1 << 30)});
+      }
     }
   }
   return report;

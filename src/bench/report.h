@@ -33,6 +33,7 @@ struct Options {
   std::string text;
   std::string only;  // of `gpu_train_step`: the cases whose name contains it
   std::vector<std::string> precisions{"bf16"};  // of `gpu_train_step`: bf16, fp8
+  std::vector<std::string> graphs;  // of `gpu_train_step`: CUDA graphs on, off; empty: on, and both in the small case
 };
 
 // Runs `body` again and again for about `seconds` (at least twice after a first, unmeasured run) and returns the

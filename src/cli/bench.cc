@@ -27,7 +27,8 @@ constexpr Benchmark kBenchmarks[] = {
     {"decode_matmul", "matrix products of few rows with a packed weight", bench::bench_decode_matmul},
     {"train_step", "an optimizer step of GPT-2 124M, and where its time goes", bench::bench_train_step},
     {"tokenizer", "splitting, encoding, decoding and training, MB/s", bench::bench_tokenizer},
-    {"gpu_train_step", "optimizer steps of GPT-2 124M, 1.5B and Llama 1B on a GPU", bench::bench_gpu_train_step},
+    {"gpu_train_step", "optimizer steps of GPT-2 124M (also a small batch), 1.5B and Llama 1B on a GPU",
+     bench::bench_gpu_train_step},
 };
 
 // Other programs' work only ever makes figures worse: say so rather than print them without a word.
@@ -80,6 +81,10 @@ void add_bench(CLI::App& app) {
       ->delimiter(',')
       ->check(CLI::IsMember({"bf16", "fp8"}))
       ->capture_default_str();
+  verb->add_option("--graphs", options->graphs,
+                   "for `gpu_train_step`: CUDA graphs on, off, or off,on; default: on, and both in the small case")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"on", "off"}));
   verb->add_flag("--json", *is_json, "print one JSON object instead of tables");
   verb->callback([=] { run_benchmarks(*names, *options, *is_json); });
 }

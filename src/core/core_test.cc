@@ -5,6 +5,7 @@
 
 #include "base/rng.h"
 #include "core/arena.h"
+#include "core/graph.h"
 #include "core/tensor.h"
 
 namespace sinter::core {
@@ -63,6 +64,39 @@ TEST(PlannedArena, RefusesAStepThatDiffersFromItsPlan) {
   PlannedArena arena(runtime({}).allocator(), plan_memory(recorder.trace()));
   arena.begin_step();
   EXPECT_THROW(arena.allocate(200), base::Error);
+}
+
+TEST(Graph, OnTheCpuAndOnShapesReplayCallsTheWork) {
+  for (DeviceKind kind : {DeviceKind::cpu, DeviceKind::shapes}) {
+    int calls = 0;
+    std::unique_ptr<Graph> graph = capture(runtime({kind, 0}).stream(), [&] { ++calls; });
+    EXPECT_EQ(calls, 0) << "nothing runs before it is replayed";
+    graph->replay();
+    graph->replay();
+    EXPECT_EQ(calls, 2);
+  }
+  EXPECT_FALSE(has_captured());
+}
+
+TEST(RepeatedWork, RunsOnceEachTimeAndIsReplayedFromTheSecondOn) {
+  Stream& stream = runtime({}).stream();
+  RepeatedWork work;
+  int calls = 0;
+  for (int i = 1; i <= 4; ++i) {
+    work.run(stream, [&] { ++calls; });
+    EXPECT_EQ(calls, i);
+    EXPECT_EQ(work.num_replays(), i - 1);
+  }
+}
+
+TEST(RepeatedWork, WorkThatThrowsTheFirstTimeIsNotTakenAsDone) {
+  Stream& stream = runtime({}).stream();
+  RepeatedWork work;
+  EXPECT_THROW(work.run(stream, [] { base::fail("broken"); }), base::Error);
+  int calls = 0;
+  work.run(stream, [&] { ++calls; });
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(work.num_replays(), 0);
 }
 
 TEST(Device, NamesParseAndErrorsSaySo) {

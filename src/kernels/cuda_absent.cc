@@ -1,6 +1,7 @@
 // Built instead of kernels/cuda when CUDA is not.
 #include "kernels/choices.h"
 #include "kernels/fused.h"
+#include "kernels/trace.h"
 
 namespace sinter::kernels {
 
@@ -11,5 +12,6 @@ bool cuda_linear_cross_entropy(Stream&, const LinearCrossEntropyArgs&) { return 
 std::vector<std::string> cuda_kernel_choices(core::Device) { return {}; }
 void restore_cuda_kernel_choices(core::Device, const std::vector<std::string>&) {}
 void set_cuda_deterministic() {}
+bool is_tracing_cuda() { return false; }
 
 }  // namespace sinter::kernels

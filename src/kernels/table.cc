@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "kernels/choices.h"
+#include "kernels/trace.h"
 
 namespace sinter::kernels {
 namespace {
@@ -75,6 +76,8 @@ void restore_kernel_choices(core::Device device, const std::vector<std::string>&
 void set_deterministic(core::Device device) {
   if (device.kind == core::DeviceKind::cuda) set_cuda_deterministic();
 }
+
+bool is_tracing(core::Device device) { return device.kind == core::DeviceKind::cuda && is_tracing_cuda(); }
 
 const KernelTable& kernels_for(core::Device device) {
   switch (device.kind) {

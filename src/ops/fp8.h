@@ -41,6 +41,8 @@ class Fp8Layers {
   // (S, kSize) f32: all that a checkpoint must keep. Call resume() once it is loaded.
   const Tensor& scalings() const { return scalings_; }
   void resume();
+  // Whether this step rounds by scales that steps before found: from then on every step makes the same calls.
+  bool is_calibrated() const { return is_calibrated_ || weights_.empty(); }
   size_t num_layers() const { return layers_.size(); }
   size_t bytes() const;  // on the device
 

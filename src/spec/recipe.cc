@@ -27,6 +27,7 @@ const Names<base::DType> kShortFormats{
     {"f32", base::DType::f32}, {"fp32", base::DType::f32}, {"bf16", base::DType::bf16}};
 const Names<Recompute> kRecomputes{
     {"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}};
+const Names<CudaGraphs> kCudaGraphs{{"auto", CudaGraphs::automatic}, {"on", CudaGraphs::on}, {"off", CudaGraphs::off}};
 const Names<Packing> kPackings{{"documents", Packing::documents}, {"stream", Packing::stream}};
 const Names<OptimizerKind> kOptimizers{{"sgd", OptimizerKind::sgd},
                                        {"adam", OptimizerKind::adam},
@@ -100,6 +101,7 @@ void visit_recipe(Visitor& v, Recipe& r) {
   v.choice("recompute", r.train.recompute, kRecomputes);
   v.value("device", r.train.device);
   v.value("deterministic", r.train.deterministic);
+  v.choice("cuda_graphs", r.train.cuda_graphs, kCudaGraphs);
   v.value("threads", r.train.threads, Range{0, 1024});
   v.section("optimizer");
   v.choice("kind", r.optimizer.kind, kOptimizers);

@@ -62,6 +62,13 @@ struct DataRecipe {
   std::string cache;                        // shards made from text files; "" = checkpoint.dir/tokens
 };
 
+// Whether the passes of a step are captured as CUDA graphs and replayed.
+enum class CudaGraphs {
+  off,
+  automatic,  // "auto": where they can be
+  on,         // a run whose passes cannot be captured is refused
+};
+
 struct TrainRecipe {
   int64_t steps = 0;             // optimizer steps; 0 = from tokens
   int64_t tokens = 0;            // tokens in all; used when steps is 0
@@ -81,6 +88,7 @@ struct TrainRecipe {
   // The same bits when a run is resumed, on a GPU too (on the CPU always): its kernels' choices travel in the
   // checkpoint.
   bool deterministic = false;
+  CudaGraphs cuda_graphs = CudaGraphs::automatic;
   int64_t threads = 0;  // 0 = SINTER_THREADS, else the CPUs allowed
 };
 

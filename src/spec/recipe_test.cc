@@ -72,6 +72,15 @@ TEST(Recipe, WrittenOutItParsesBackToItself) {
   EXPECT_EQ(parse_recipe(text, "again").data.separator, "\n\"x\\");
 }
 
+TEST(Recipe, CudaGraphsAreAutoOnOrOffAndNothingElse) {
+  EXPECT_EQ(parse_recipe(kText, "r.toml").train.cuda_graphs, CudaGraphs::automatic);
+  const Recipe r = parse_recipe(kText, "r.toml", {"train.cuda_graphs=off"});
+  EXPECT_EQ(r.train.cuda_graphs, CudaGraphs::off);
+  EXPECT_EQ(parse_recipe(recipe_to_toml(r), "again").train.cuda_graphs, CudaGraphs::off);
+  EXPECT_NE(error_of(kText, {"train.cuda_graphs=atuo"}).find("did you mean 'auto'"), std::string::npos);
+  EXPECT_NE(error_of(kText, {"train.cuda_graphs=true"}).find("train.cuda_graphs must be a string"), std::string::npos);
+}
+
 TEST(Recipe, Fp8IsAPrecisionThatSurvivesWriting) {
   Recipe r = parse_recipe(kText, "r.toml", {"train.precision=fp8"});
   EXPECT_EQ(r.train.precision, base::DType::f8e4m3);

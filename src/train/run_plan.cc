@@ -174,6 +174,18 @@ size_t workspace_bytes(const RunPlan& plan) {
   return (size_t{80} << 20) + queries * (plan.recipe.train.deterministic ? 8 : 1);
 }
 
+// The recipe's word on CUDA graphs, and what stands in their way.
+bool wants_graphs(const RunPlan& plan, int ranks) {
+  const spec::CudaGraphs wanted = plan.recipe.train.cuda_graphs;
+  if (wanted == spec::CudaGraphs::off) return false;
+  const std::string obstacle = plan.device.kind == core::DeviceKind::cuda
+                                   ? graph_obstacle(plan.model, plan.device, ranks)
+                                   : fmt::format("train.device is '{}'", plan.recipe.train.device);
+  SINTER_CHECK(wanted != spec::CudaGraphs::on || obstacle.empty(),
+               "train.cuda_graphs is 'on', but {}; use 'auto' or 'off'", obstacle);
+  return obstacle.empty();
+}
+
 void plan_memory_rows(RunPlan& plan) {
   models::ParameterStore store(plan.model, plan.store_options({core::DeviceKind::shapes, 0}));
   const auto n = static_cast<size_t>(store.num_elements());
@@ -246,7 +258,8 @@ RunPlan make_run_plan(const spec::Recipe& recipe, comm::Communicator& comm) {
                 .fp8 = is_fp8,
                 .gradients = recipe.train.gradients,
                 .mtp_weight = recipe.model.mtp_weight,
-                .seed = static_cast<uint64_t>(recipe.train.seed)};
+                .seed = static_cast<uint64_t>(recipe.train.seed),
+                .graphs = wants_graphs(plan, comm.size())};
   plan.flops_per_token = plan::train_flops_per_token(plan::make_flop_basis(plan.model), static_cast<double>(T),
                                                      plan::flop_convention("palm-causal"))
                              .total();
@@ -282,9 +295,9 @@ std::string describe(const RunPlan& plan, comm::Communicator& comm) {
                         format_grouped(source.num_tokens()), 100 * share,
                         share * static_cast<double>(plan.tokens()) / static_cast<double>(source.num_windows() * T));
   }
-  text += fmt::format("device     {}, {}{}, recompute {}\n", core::runtime(plan.device).description(),
+  text += fmt::format("device     {}, {}{}, recompute {}{}\n", core::runtime(plan.device).description(),
                       base::dtype_name(plan.shape.compute), plan.shape.fp8 ? " with linear layers in fp8" : "",
-                      spec::recompute_name(plan.recipe.train.recompute));
+                      spec::recompute_name(plan.recipe.train.recompute), plan.shape.graphs ? ", CUDA graphs" : "");
   base::Table table({"memory of a rank", "bytes", ""});
   for (const MemoryRow& row : plan.memory_rows)
     table.add_row({row.what, format_grouped(static_cast<int64_t>(row.bytes)), format_bytes(double(row.bytes))});

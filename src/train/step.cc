@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/log.h"
 #include "base/rng.h"
+#include "kernels/trace.h"
 
 namespace sinter::train {
 
@@ -48,6 +50,14 @@ double sum_of(const Tensor& values) {
 }
 
 }  // namespace
+
+std::string graph_obstacle(const spec::ModelSpec& spec, core::Device device, int ranks) {
+  if (has_dropout(spec)) return "dropout gets a new key from the host in every pass";
+  if (spec.rope.kind == spec::RopeKind::dynamic) return "dynamic RoPE gets a table from the host in every pass";
+  if (ranks > 1) return "several ranks begin to sum their gradients during the last pass of a step";
+  if (kernels::is_tracing(device)) return "SINTER_TRACE times every call of a pass";
+  return "";
+}
 
 StepPlan plan_step(const spec::ModelSpec& spec, const StepShape& shape) {
   const core::Device nowhere{core::DeviceKind::shapes, 0};
@@ -111,7 +121,8 @@ StepRunner::StepRunner(models::Transformer& transformer, const StepShape& shape,
       record_(device_.allocator(), {kernels::kRecordSize}, DType::f32),
       one_(device_.allocator(), {1}, DType::f32),
       reducer_(comm, transformer.store().grad(), bucket_bytes),
-      fp8_(make_fp8(shape, transformer.store())) {
+      fp8_(make_fp8(shape, transformer.store())),
+      uses_graphs_(shape.graphs && graph_obstacle(transformer.spec(), device_.stream().device, comm.size()).empty()) {
   kernels_.fill(device_.stream(), record_, 0.0f);
   kernels_.fill(device_.stream(), one_, 1.0f);
   const int64_t heads = transformer.spec().mtp_heads;
@@ -141,27 +152,67 @@ void StepRunner::set_scale(Tensor& scale, const Tensor& loss_scale, double value
   if (scale) kernels_.axpby(device_.stream(), {.x = loss_scale, .y = scale, .alpha = static_cast<float>(value)});
 }
 
-void StepRunner::run_micro_batch(const data::MicroBatch& host, size_t index, int64_t micro_batches, int64_t step) {
-  const spec::ModelSpec& spec = transformer_.spec();
-  const core::RaggedBatch& batch = batch_.load(host);
-  const auto i = static_cast<int64_t>(index);
-  models::LossPlaces places = places_;
-  places.losses = losses_.slice(i, 1).reshape({shape_.num_tokens});
-  for (int64_t j = 0; j < spec.mtp_heads; ++j) {
-    const auto head = static_cast<size_t>(j);
-    std::vector<int32_t> targets = host.targets_ahead(j);
-    device_.copy_to_device(places.mtp_targets[head].raw(), targets.data(), places.mtp_targets[head].bytes(),
-                           device_.stream());
-    places.mtp_losses[head] = mtp_losses_.slice(j * shape_.max_micro_batches + i, 1).reshape({shape_.num_tokens});
+void StepRunner::load_batch(const data::MicroBatch& host) {
+  batch_.load(host);
+  for (size_t j = 0; j < places_.mtp_targets.size(); ++j) {
+    const Tensor& to = places_.mtp_targets[j];
+    const std::vector<int32_t> targets = host.targets_ahead(static_cast<int64_t>(j));
+    device_.copy_to_device(to.raw(), targets.data(), to.bytes(), device_.stream());
   }
-  // Keyed by the micro-batch's place in the step over all ranks, so that N ranks draw what one would.
-  const uint64_t place = static_cast<uint64_t>(i * comm_.size() + comm_.rank());
-  models::DropoutKey dropout{has_dropout(spec), shape_.seed, base::mix_bits(static_cast<uint64_t>(step), place), 0};
+}
+
+void StepRunner::run_micro_batch(const data::MicroBatch& host, size_t index, int64_t micro_batches, int64_t step) {
+  load_batch(host);
+  const auto i = static_cast<int64_t>(index);
   is_last_ = i + 1 == micro_batches;
+  if (!replay_pass({i == 0, batch_.get().equal_lengths})) {
+    // Keyed by the micro-batch's place in the step over all ranks, so that N ranks draw what one would.
+    const uint64_t place = static_cast<uint64_t>(i * comm_.size() + comm_.rank());
+    run_pass({has_dropout(transformer_.spec()), shape_.seed, base::mix_bits(static_cast<uint64_t>(step), place), 0});
+  }
+  keep_losses(i);
+}
+
+// Forward and backward of the batch that is loaded, on fixed addresses: the plan's, and those of places_ and batch_.
+void StepRunner::run_pass(const models::DropoutKey& dropout) {
   arena_.begin_step();
   autograd::Tape tape(shape_.recompute);
-  transformer_.loss({kernels_, device_.stream(), arena_, &tape, fp8_.get()}, batch, dropout, places);
+  transformer_.loss({kernels_, device_.stream(), arena_, &tape, fp8_.get()}, batch_.get(), dropout, places_);
   tape.backward();
+}
+
+// Runs the pass as one of its kind did before: the first of them as it is, the others as a graph. False: not done.
+bool StepRunner::replay_pass(const PassKind& kind) {
+  if (!uses_graphs_ || (fp8_ && !fp8_->is_calibrated())) return false;
+  models::ParameterStore& store = transformer_.store();
+  try {
+    passes_[kind].run(device_.stream(), [this] { run_pass({}); });
+  } catch (const core::CaptureError& error) {
+    base::log_warning("{}; training goes on without", error.what());
+    uses_graphs_ = false;
+    if (kind.is_first) store.begin_step();  // the attempt has marked gradients that it did not compute
+    return false;
+  }
+  for (auto& slot : store.slots()) slot.parameter.has_gradient = true;
+  return true;
+}
+
+// Moves the losses from where every pass leaves them to this micro-batch's rows.
+void StepRunner::keep_losses(int64_t index) {
+  auto keep = [&](const Tensor& from, const Tensor& rows, int64_t row) {
+    const Tensor to = rows.slice(row, 1);
+    device_.copy_within(to.raw(), from.raw(), from.bytes(), device_.stream());
+  };
+  keep(places_.losses, losses_, index);
+  for (size_t j = 0; j < places_.mtp_losses.size(); ++j) {
+    keep(places_.mtp_losses[j], mtp_losses_, static_cast<int64_t>(j) * shape_.max_micro_batches + index);
+  }
+}
+
+int64_t StepRunner::num_replays() const {
+  int64_t count = 0;
+  for (const auto& [kind, pass] : passes_) count += pass.num_replays();
+  return count;
 }
 
 StepCounts StepRunner::start(const std::vector<data::MicroBatch>& micro_batches, int64_t step,
@@ -248,14 +299,9 @@ std::optional<double> StepRunner::evaluate(const std::vector<data::MicroBatch>& 
   models::LossPlaces places = places_;
   places.balance = {};
   for (const data::MicroBatch& host : micro_batches) {
-    const core::RaggedBatch& batch = batch_.load(host);
-    for (size_t j = 0; j < places.mtp_targets.size(); ++j) {
-      std::vector<int32_t> targets = host.targets_ahead(static_cast<int64_t>(j));
-      device_.copy_to_device(places.mtp_targets[j].raw(), targets.data(), places.mtp_targets[j].bytes(),
-                             device_.stream());
-    }
+    load_batch(host);
     evaluate_arena_->begin_step();
-    transformer_.loss({kernels_, device_.stream(), *evaluate_arena_, nullptr}, batch, {}, places);
+    transformer_.loss({kernels_, device_.stream(), *evaluate_arena_, nullptr}, batch_.get(), {}, places);
     sum += sum_of(places.losses);
     supervised += host.num_supervised;
   }

@@ -2,12 +2,15 @@
 // ranks summed behind the last of them.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "core/arena.h"
+#include "core/graph.h"
 #include "data/batch.h"
 #include "kernels/table.h"
 #include "models/transformer.h"
@@ -29,7 +32,13 @@ struct StepShape {
   core::DType gradients = core::DType::f32;  // of the matrices of the blocks
   double mtp_weight = 0;
   uint64_t seed = 0;
+  bool graphs = false;  // capture the passes and replay them, unless graph_obstacle() names a reason not to
 };
+
+// Why the passes of a run cannot be captured once and replayed (core/graph.h); empty when they can. A pass may be
+// replayed when all that differs between two of its kind lies in device memory, and nothing but the device has a part
+// in it.
+std::string graph_obstacle(const spec::ModelSpec& spec, core::Device device, int ranks);
 
 // Memory of the passes, from a run without data.
 struct StepPlan {
@@ -86,12 +95,22 @@ class StepRunner {
   // Mean loss over all ranks' batches, without gradients; nothing when no token is supervised.
   std::optional<double> evaluate(const std::vector<data::MicroBatch>& micro_batches);
 
+  int64_t num_replays() const;  // passes that ran as a graph
   size_t arena_peak_bytes() const { return arena_.stats().peak_bytes; }
   const parallel::GradientReducer& reducer() const { return reducer_; }
   ops::Fp8Layers* fp8() const { return fp8_.get(); }  // null when none is in fp8
 
  private:
+  // Passes of one kind enqueue the same work: the shapes on the host and whether gradients are overwritten or added to.
+  struct PassKind {
+    bool is_first = false, equal_lengths = false;
+    auto operator<=>(const PassKind&) const = default;
+  };
   void run_micro_batch(const data::MicroBatch& host, size_t index, int64_t micro_batches, int64_t step);
+  void load_batch(const data::MicroBatch& host);
+  void run_pass(const models::DropoutKey& dropout);
+  bool replay_pass(const PassKind& kind);
+  void keep_losses(int64_t index);
   void set_scale(core::Tensor& scale, const core::Tensor& loss_scale, double value);
   void sum_over_ranks(StepCounts& counts);
   void mark_layer(int64_t layer);
@@ -118,6 +137,8 @@ class StepRunner {
   };
   std::vector<LayerRange> layer_ranges_;
   bool is_last_ = false;
+  bool uses_graphs_;
+  std::map<PassKind, core::RepeatedWork> passes_;  // after all that its graphs read and write
 };
 
 }  // namespace sinter::train

@@ -114,6 +114,16 @@ TEST_F(TrainerTest, RecomputeModesAreBitEqualInFp32) {
   EXPECT_EQ(weights("none"), weights("full"));
 }
 
+TEST_F(TrainerTest, CudaGraphsAreRefusedWithoutAGpuOnlyWhenAskedFor) {
+  EXPECT_FALSE(make_run_plan(recipe("auto", {"train.cuda_graphs=auto"}), *self_).shape.graphs);
+  try {
+    make_run_plan(recipe("on", {"train.cuda_graphs=on"}), *self_);
+    FAIL() << "not refused";
+  } catch (const base::Error& e) {
+    EXPECT_NE(std::string(e.what()).find("train.device is 'cpu'"), std::string::npos) << e.what();
+  }
+}
+
 TEST_F(TrainerTest, ThreadCountsAreBitEqual) {
   for (int threads : {1, 2, 3}) train("t" + std::to_string(threads), {"train.threads=" + std::to_string(threads)});
   EXPECT_EQ(weights("t1"), weights("t2"));

@@ -137,11 +137,13 @@ class CudaRuntime : public DeviceRuntime {
   void copy_to_device(void* destination, const void* host, size_t bytes, Stream& stream) override {
     if (bytes == 0) return;
     select();
+    refuse_capture(stream);
     ring_.send(destination, host, bytes, native(stream));
   }
   void copy_to_host(void* host, const void* source, size_t bytes, Stream& stream) override {
     if (bytes == 0) return;
     select();
+    refuse_capture(stream);
     SINTER_CUDA_CHECK(cudaMemcpyAsync(host, source, bytes, cudaMemcpyDeviceToHost, native(stream)));
   }
   void copy_within(void* destination, const void* source, size_t bytes, Stream& stream) override {
@@ -195,6 +197,13 @@ class CudaRuntime : public DeviceRuntime {
  private:
   static cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native); }
   void select() { SINTER_CUDA_CHECK(cudaSetDevice(index_)); }  // the current device is per thread
+  // A graph would copy from or to the same host memory at every replay, whatever has become of it.
+  static void refuse_capture(const Stream& stream) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    SINTER_CUDA_CHECK(cudaStreamIsCapturing(native(stream), &status));
+    SINTER_CHECK(status == cudaStreamCaptureStatusNone,
+                 "[cuda] a copy between host and device inside a graph capture; copy before it or after");
+  }
   std::pair<size_t, size_t> memory() {
     select();
     size_t free_bytes = 0, total_bytes = 0;

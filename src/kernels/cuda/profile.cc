@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "core/cuda/check.h"
+#include "kernels/trace.h"
 
 namespace sinter::kernels::cuda {
 namespace {
@@ -192,3 +193,12 @@ const KernelTable* traced_table(const KernelTable* table) {
 }
 
 }  // namespace sinter::kernels::cuda
+
+namespace sinter::kernels {
+
+bool is_tracing_cuda() {
+  cuda_table();  // its first call decides
+  return cuda::trace().table != nullptr;
+}
+
+}  // namespace sinter::kernels

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/cuda/check.h"
+#include "core/graph.h"
 #include "kernels/choices.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/profile.h"
@@ -61,7 +62,8 @@ void* scratch(Stream& stream, Scratch slot, size_t bytes) {
     SINTER_CHECK(capture == cudaStreamCaptureStatusNone,
                  "[cuda] scratch memory must grow to {} bytes inside a graph capture; run the step once before", bytes);
     core::Allocator& allocator = core::runtime(stream.device).allocator();
-    if (block.data) allocator.release(block.data, block.bytes);  // cudaFree waits for work that still uses it
+    // cudaFree waits for work that still uses the block; graphs will use it again, so theirs stay.
+    if (block.data && !core::has_captured()) allocator.release(block.data, block.bytes);
     block = {};
     size_t rounded = (bytes + (size_t{1} << 20) - 1) >> 20 << 20;
     block.data = allocator.allocate(rounded);
