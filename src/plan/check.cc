@@ -81,7 +81,7 @@ std::vector<RegretSummary> regrets(const std::vector<CheckRow>& rows) {
     std::vector<double> seconds;  // measured, of the same
     for (const CheckRow* row : members) {
       try {
-        double predicted = predicted_step(*row, find_efficiency(row->cluster->device, row->software));
+        double predicted = predicted_step(*row, find_efficiency(row->cluster->device, row->timed()));
         layouts.push_back({predicted, tensor_nodes(row->parallel, *row->cluster)});
         seconds.push_back(*measured_step(*row));
         best = std::min(best, seconds.back());

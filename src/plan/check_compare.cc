@@ -61,7 +61,7 @@ void compare_training(const CheckRow& row, std::vector<Comparison>& out) {
   compare_flops(row, out);
   std::optional<double> measured = measured_step(row);
   if (!measured || !row.time_problem.empty()) return;
-  add(out, row, "step time", *measured, predicted_step(row, find_efficiency(row.cluster->device, row.software)));
+  add(out, row, "step time", *measured, predicted_step(row, find_efficiency(row.cluster->device, row.timed())));
 }
 
 void compare_layer(const CheckRow& row, std::vector<Comparison>& out) {

@@ -17,7 +17,7 @@ std::string sweep_group(const CheckRow& row);
 
 // The nanotron sweep does not say whether a run kept its gathered tensor-parallel inputs (nanotron's
 // tp_recompute_allgather), on which its time depends. Its memory does: the nearer of both predictions tells, where they
-// are a tenth apart. Only the time is predicted with it; memory is compared as if nothing were known.
+// are 15 % apart. Only the time is predicted with it; memory is compared as if nothing were known.
 void infer_gathering(CheckRow& row);
 
 // Public models by the names the sources use; nullopt when the name is not known.

@@ -141,8 +141,8 @@ double searched_step(const CheckRow& row) {
 double predicted_step(const CheckRow& row, const Efficiency& efficiency) {
   if (!row.layout_given) return searched_step(row);
   spec::ParallelSpec p = completed_layout(row, efficiency);
-  const std::string& program = row.timed_software.empty() ? row.software : row.timed_software;
-  return plan_step(*row.model, p, *row.cluster, find_software(program), efficiency, parse_format(row.format)).seconds;
+  return plan_step(*row.model, p, *row.cluster, find_software(row.timed()), efficiency, parse_format(row.format))
+      .seconds;
 }
 
 }  // namespace sinter::plan

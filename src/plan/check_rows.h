@@ -34,6 +34,8 @@ struct CheckRow {
   std::string weight_format, kv_format;    // of inference
   std::string words;                       // what the layout says in words about offload
   std::string group;                       // rows that are alternatives for the same model, machine and batch
+  // The program whose time is predicted.
+  const std::string& timed() const { return timed_software.empty() ? software : timed_software; }
   bool micro_batch_given = true;
   bool interleave_given = true;
   bool layout_given = true;  // false: the planner's own choice is compared

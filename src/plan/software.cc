@@ -69,6 +69,10 @@ std::vector<Software> make_software() {
   nanotron.bucket_bytes = 25 << 20;
   all.push_back(nanotron);
 
+  Software again = nanotron;  // known to gather them again, which shows on 32 nodes already
+  again.name = "nanotron-again";
+  all.push_back(again);
+
   Software kept = nanotron;  // tp_recompute_allgather off, as in about half of the public sweep's runs
   kept.name = "nanotron-kept";
   kept.keeps_gathered = true;

@@ -400,7 +400,12 @@ double TimeModel::hardware_flops() const {
 
 // A stage inside the pipeline has two neighbours, one at its end one.
 double TimeModel::message_delay() const {
-  if (p_.pp == 1 || !is_far()) return 0;
+  const int64_t nodes = cluster_.num_nodes();
+  const bool deep = efficiency_.deep_nodes > 0 && nodes >= efficiency_.deep_nodes && p_.pp > 2 && p_.zero > 0;
+  // Without ZeRO small machines delay them as well, where many micro-batches meet a few data-parallel ranks.
+  const bool plain =
+      p_.zero == 0 && p_.dp() >= 4 && p_.micro_batches() >= 16 && nodes > 1 && 4 * nodes <= efficiency_.delay_nodes;
+  if (p_.pp == 1 || !(is_far() || deep || plain)) return 0;
   return efficiency_.message_delay * (p_.pp > 2 ? 2.0 : 1.0);
 }
 

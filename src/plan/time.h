@@ -29,6 +29,7 @@ struct Efficiency {
   double far_stall = 0;        // the same for tensor-parallel groups over several nodes
   double message_delay = 0;    // seconds per micro-batch and neighbour in the pipeline, on `delay_nodes` and more
   int64_t delay_nodes = 0;     // 0 = never
+  int64_t deep_nodes = 0;      // the same with ZeRO and more than two stages; 0 = as `delay_nodes`
   int64_t drift_passes = 0;    // nodes times micro-batches from which hosts run apart without a pipeline; 0 = never
   // Machines measured on the spot tell these apart; 0 = as said.
   double gemm_memory = 0;   // share of the bandwidth at which operands pass, added to FLOPs; 0 = the roofline's maximum
