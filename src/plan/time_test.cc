@@ -121,6 +121,33 @@ TEST(Collectives, FewRanksReachASmallerShareOfTheLinks) {
   EXPECT_DOUBLE_EQ(few.all_gather({2, 1}, 1e9), all.all_gather({2, 1}, 1e9) / 0.8);
 }
 
+// Seconds of waiting between stages on the cluster of the nanotron sweep: two neighbours, every micro-batch.
+TEST(Time, PipelinesOfTheNanotronSweepWaitWhereItsRunsDo) {
+  const ModelShape model = make_model_shape(*known_model("nanotron-3.57B"));
+  auto waits = [&](const char* program, const char* devices, int zero, int64_t dp, int64_t pp) {
+    Cluster cluster = parse_cluster(hardware(), devices);
+    spec::ParallelSpec p;
+    p.zero = zero;
+    (zero > 0 ? p.shard : p.replica) = dp;
+    p.pp = pp;
+    p.tp = cluster.num_devices / (dp * pp);
+    p.sequence_parallel = p.tp > 1;
+    p.seq_len = 4096;
+    p.global_batch = 256;
+    Efficiency e = find_efficiency(cluster.device, program);
+    double transfer = plan_step(model, p, cluster, find_software(program), e).time.pipeline_transfer;
+    return transfer > static_cast<double>(p.micro_batches()) * e.message_delay;
+  };
+  EXPECT_TRUE(waits("nanotron", "512xH100", 1, 16, 4));
+  EXPECT_FALSE(waits("nanotron", "256xH100", 1, 16, 4));
+  EXPECT_TRUE(waits("nanotron-again", "256xH100", 1, 16, 4));
+  EXPECT_FALSE(waits("nanotron-kept", "256xH100", 1, 16, 4));
+  EXPECT_TRUE(waits("nanotron", "32xH100", 0, 4, 8));
+  EXPECT_FALSE(waits("nanotron", "32xH100", 0, 2, 8));
+  EXPECT_FALSE(waits("nanotron", "32xH100", 1, 4, 8));
+  EXPECT_FALSE(waits("nanotron", "8xH100", 0, 4, 2));
+}
+
 // The two halves of a sum have no tree: over four nodes a ring takes three long steps each, the tree two each way.
 TEST(Time, SequenceParallelismPassesNodesOneByOne) {
   Gpt3 gpt;
