@@ -193,9 +193,14 @@ struct AttentionShape {
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
   int64_t window = 0;
   float scale = 1.0f;
-  // On the probabilities: kept where key.uniform((head * T + query row) * max_context + key position) >= dropout.
+  // On the probabilities: kept where key.uniform(i) >= dropout, i = first_dropped() + key position.
   float dropout = 0.0f;
   RandomKey key;
+  int64_t first_token = 0;  // number of the batch's first row among all of the step: masks do not depend on micro-batches
+  static constexpr int kContextBits = 24;
+  uint64_t first_dropped(int64_t head, int64_t row) const {
+    return static_cast<uint64_t>((first_token + row) * num_heads + head) << kContextBits;
+  }
 };
 struct AttentionForwardArgs {
   AttentionShape shape;

@@ -94,6 +94,7 @@ Variable Transformer::attention_part(const Context& context, const Block& block,
   if (shared.dropout.is_on) {
     shape.dropout = spec_.dropout.attention;
     shape.key = random_key(shared.dropout, static_cast<uint64_t>(block.layer), kAttentionDrop);
+    shape.first_token = static_cast<int64_t>(shared.dropout.first_token);
   }
   Variable mixed = ops::attention(context, qkv, shared.batch, shape, block.layer);  // (T, H D)
   Variable out = ops::linear(context, mixed, *block.out, block.out_bias);           // (T, C)

@@ -20,8 +20,8 @@ using ops::Context;
 struct DropoutKey {
   bool is_on = false;
   uint64_t seed = 0;
-  uint64_t step = 0;          // a new mask every step and micro-batch
-  uint64_t first_token = 0;   // place of the batch's first token in the step: N ranks draw what one would
+  uint64_t step = 0;         // a new mask every step
+  uint64_t first_token = 0;  // number of the batch's first token in the step over all ranks and micro-batches
 };
 
 // Where a training forward leaves its losses. All tensors on the device.

@@ -166,9 +166,10 @@ void StepRunner::run_micro_batch(const data::MicroBatch& host, size_t index, int
   const auto i = static_cast<int64_t>(index);
   is_last_ = i + 1 == micro_batches;
   if (!replay_pass({i == 0, batch_.get().equal_lengths})) {
-    // Keyed by the micro-batch's place in the step over all ranks, so that N ranks draw what one would.
+    // Numbered over all ranks and micro-batches, so that neither the ranks nor the accumulation change what is dropped.
     const uint64_t place = static_cast<uint64_t>(i * comm_.size() + comm_.rank());
-    run_pass({has_dropout(transformer_.spec()), shape_.seed, base::mix_bits(static_cast<uint64_t>(step), place), 0});
+    run_pass({has_dropout(transformer_.spec()), shape_.seed, static_cast<uint64_t>(step),
+              place * static_cast<uint64_t>(shape_.num_tokens)});
   }
   keep_losses(i);
 }

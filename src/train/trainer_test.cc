@@ -131,13 +131,21 @@ TEST_F(TrainerTest, ThreadCountsAreBitEqual) {
 }
 
 TEST_F(TrainerTest, AccumulationOfEightEqualsOneBatch) {
-  train("one", {"train.micro_batch=8"});
-  train("eight", {"train.micro_batch=1"});
-  const auto one = metrics("one"), eight = metrics("eight");
-  ASSERT_EQ(one.size(), eight.size());
-  for (size_t i = 0; i < one.size(); ++i) {
-    const double a = one[i]["loss"], b = eight[i]["loss"];
-    EXPECT_NEAR(a, b, 1e-6 * a) << "step " << i + 1;
+  const std::vector<std::vector<std::string>> variants{
+      {}, {"model.family=gpt2", "model.kv_heads=0", "model.dropout=0.2"}};  // the same is dropped too
+  for (const std::vector<std::string>& variant : variants) {
+    auto losses = [&](const std::string& micro_batch) {
+      std::vector<std::string> overrides = variant;
+      overrides.push_back("train.micro_batch=" + micro_batch);
+      train("m" + micro_batch + std::to_string(variant.size()), overrides);
+      return metrics("m" + micro_batch + std::to_string(variant.size()));
+    };
+    const auto one = losses("8"), eight = losses("1");
+    ASSERT_EQ(one.size(), eight.size());
+    for (size_t i = 0; i < one.size(); ++i) {
+      const double a = one[i]["loss"], b = eight[i]["loss"];
+      EXPECT_NEAR(a, b, 1e-6 * a) << "step " << i + 1 << " of variant " << variant.size();
+    }
   }
 }
 

@@ -222,10 +222,9 @@ HWY_INLINE Floats exp2_nonpositive(Floats x) {
 }
 
 // factors[j] = 1 / (1 - p) where key first_key + j is kept for this head and row, else 0; `words` is scratch.
-inline void dropout_factors(const AttentionShape& shape, const RaggedBatch& batch, int64_t head, int64_t row,
-                            int64_t first_key, float* factors) {
+inline void dropout_factors(const AttentionShape& shape, int64_t head, int64_t row, int64_t first_key, float* factors) {
   uint32_t words[kTileKeys + 8 + 4 * kLanes];
-  uint64_t index = static_cast<uint64_t>((head * batch.num_tokens + row) * batch.max_context + first_key);
+  uint64_t index = shape.first_dropped(head, row) + static_cast<uint64_t>(first_key);
   const uint32_t* bits = random_bits({shape.key.seed, shape.key.stream}, index, kTileKeys, words);
   float scale = 1.0f / (1.0f - shape.dropout);
   for (int64_t j = 0; j < kTileKeys; ++j) factors[j] = base::uniform_from_bits(bits[j]) >= shape.dropout ? scale : 0.0f;

@@ -182,7 +182,7 @@ class Backward {
   void load_dropout(int64_t tile, int64_t block) {
     float* by_query = kept_ + kSquare;
     for (int64_t r = 0; r < kTileKeys; ++r) {
-      dropout_factors(shape_, *args_.batch, head_, task_.sequence.first_row + block * kTileKeys + r, tile * kTileKeys,
+      dropout_factors(shape_, head_, task_.sequence.first_row + block * kTileKeys + r, tile * kTileKeys,
                       by_query + r * kTileKeys);
     }
     transpose_units(reinterpret_cast<const uint32_t*>(by_query), kTileKeys, kTileKeys,

@@ -226,7 +226,7 @@ class Forward {
     Floats sum = hn::Mul(load(row_sums), set(decay_[r]));
     float kept[kTileKeys];
     bool drops = shape_.dropout > 0;
-    if (drops) dropout_factors(shape_, *args_.batch, head_of(r), token_of(r), tile, kept);
+    if (drops) dropout_factors(shape_, head_of(r), token_of(r), tile, kept);
     for (size_t i = 0; i < kTileKeys; i += 2 * kLanes) {
       Floats low = exp2_nonpositive<kIsShort>(hn::MulSub(load(score + i), scale, shift));
       Floats high = exp2_nonpositive<kIsShort>(hn::MulSub(load(score + i + kLanes), scale, shift));

@@ -29,7 +29,10 @@ void configure_tiles() {
   _tile_loadconfig(&kConfig);
 }
 
-void release_tiles() { _tile_release(); }
+void release_tiles() {
+  _tile_release();
+  fence_streams();
+}
 
 // Tiles of a hold lines as rows (kByLine), tiles of b hold units as rows.
 template <bool kByLine, bool kContiguous>
@@ -166,6 +169,7 @@ const MatmulKernel* amx_bf16_kernel() {
       .pack_b = pack_panels<false>,
       .multiply = multiply_tiles,
       .finish = finish_tile<ToBf16Rounded>,
+      .can_stream = true,
       .enter = configure_tiles,
       .leave = release_tiles,
       .spin = spin_tiles,

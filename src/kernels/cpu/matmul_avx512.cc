@@ -31,8 +31,9 @@ const MatmulKernel* avx512_f32_kernel() {
       .pack_b = pack_float_units<Floats::kVectors * Floats::kLanes>,
       .multiply = multiply_tile<Floats>,
       .finish = finish_tile<ToBf16>,
+      .can_stream = true,
       .enter = do_nothing,
-      .leave = do_nothing,
+      .leave = fence_streams,
       .spin = spin_registers<Floats>,
   };
   return &kKernel;

@@ -33,8 +33,9 @@ const MatmulKernel* avx512_bf16_kernel() {
       .pack_b = pack_from<Pairs::kVectors * Pairs::kLanes, PairsFromBf16>,
       .multiply = multiply_tile<Pairs>,
       .finish = finish_tile<ToBf16Rounded>,
+      .can_stream = true,
       .enter = do_nothing,
-      .leave = do_nothing,
+      .leave = fence_streams,
       .spin = spin_registers<Pairs>,
   };
   return &kKernel;

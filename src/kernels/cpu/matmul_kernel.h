@@ -41,6 +41,7 @@ struct TileOutput {
   const void* bias;   // of the first column, or null
   float alpha;
   bool accumulate;
+  bool streams;  // c is f32 on 64-byte lines and too large to stay in a cache: a kernel that `can_stream` writes past it
 };
 
 struct MatmulKernel {
@@ -56,7 +57,9 @@ struct MatmulKernel {
   void (*multiply)(int num_rows, int64_t units, const uint32_t* a, const uint32_t* b, float* tile, int64_t tile_stride,
                    bool continues);
   void (*finish)(const TileOutput&);
-  // Called in each thread around a run of multiply() calls: tile registers must be configured and given back.
+  bool can_stream;
+  // Called in each thread around a run of multiply() and finish() calls: tile registers must be configured and given
+  // back, and what was streamed must be seen by others.
   void (*enter)();
   void (*leave)();
   // Runs the multiply instruction on registers alone about `steps` times and returns the floating-point operations

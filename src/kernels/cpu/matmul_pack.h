@@ -38,7 +38,7 @@ inline void read_block(const PackSource& source, int64_t line, int64_t num_lines
     const char* p = data + k * step + line * Reader::kBytes;
     for (int i = 0; i < kLanes; ++i, p += Reader::kPerUnit * step) {
       int64_t left = num_k - i * Reader::kPerUnit;
-      __builtin_prefetch(p + kLanes * Reader::kPerUnit * step, 0, 2);
+      for (int j = 0; j < Reader::kPerUnit; ++j) __builtin_prefetch(p + (kLanes * Reader::kPerUnit + j) * step, 0, 2);
       x[i] = left <= 0 || num_lines <= 0 ? Block::zero() : Reader::across(p, left > 1 ? p + step : nullptr, num_lines);
     }
   }

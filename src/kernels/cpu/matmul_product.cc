@@ -17,6 +17,7 @@ constexpr int64_t kMaxBlockUnits = 1024;               // of K
 constexpr int64_t kMaxPackedUnits = int64_t{2} << 20;  // of a, shared by all threads: 8 MiB
 constexpr int64_t kMaxPartialSums = int64_t{4} << 20;  // 16 MiB
 constexpr int64_t kMaxTileElements = 32 * 64;
+constexpr int64_t kStreamedBytes = int64_t{64} << 20;  // a c of this size is gone from the caches before it is read
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
@@ -102,7 +103,9 @@ class ProductRun {
         total_units_(panel_units(kernel, product.k)),
         sums_in_c_(product.c_dtype == base::DType::f32 && !product.accumulate),
         is_plain_(sums_in_c_ && product.alpha == 1.0f && !product.bias),
-        cut_(choose_blocking(kernel, product, total_units_, sums_in_c_)) {}
+        cut_(choose_blocking(kernel, product, total_units_, sums_in_c_)),
+        streams_(is_plain_ && kernel.can_stream && total_units_ <= cut_.units && product.n % 16 == 0 &&
+                 reinterpret_cast<uintptr_t>(product.c) % 64 == 0 && product.m * product.n * 4 >= kStreamedBytes) {}
 
   void run() {
     packed_a_ = t_packed_a.reserve_array<uint32_t>(cut_.rows * cut_.units);
@@ -203,7 +206,7 @@ class ProductRun {
     if (partials_) {
       tile = partials_ + row * cut_.columns + column;
       stride = cut_.columns;
-    } else if (fits && sums_in_c_ && (is_plain_ || !is_last() || !is_first())) {
+    } else if (fits && sums_in_c_ && !streams_ && (is_plain_ || !is_last() || !is_first())) {
       tile = sums_of_c;
       stride = p_.n;
     } else if (!is_first()) {  // the block's last columns: their sums so far stand in c, in fewer columns than a panel
@@ -216,7 +219,8 @@ class ProductRun {
       const void* bias = p_.bias ? static_cast<const char*>(p_.bias) +
                                        (first_column_ + column) * static_cast<int64_t>(base::dtype_bytes(p_.c_dtype))
                                  : nullptr;
-      kernel_.finish({tile, stride, num_rows, columns, c, p_.n, p_.c_dtype, bias, p_.alpha, p_.accumulate});
+      kernel_.finish({tile, stride, num_rows, columns, c, p_.n, p_.c_dtype, bias, p_.alpha, p_.accumulate,
+                      streams_});
     } else if (tile == edge) {
       copy_sums(edge, stride, sums_of_c, p_.n, num_rows, columns);
     }
@@ -233,6 +237,7 @@ class ProductRun {
   const bool sums_in_c_;  // partial sums over K can stand in c itself
   const bool is_plain_;   // and need nothing more at the end
   const Blocking cut_;
+  const bool streams_;  // c is written past the caches
   uint32_t* packed_a_ = nullptr;
   float* partials_ = nullptr;                                  // (cut_.rows, cut_.columns)
   int64_t first_row_ = 0, first_column_ = 0, first_unit_ = 0;  // of the block now worked on

@@ -127,6 +127,26 @@ TEST_P(Matmul, BiasScaleAndAccumulationMatchTheReferenceAlsoOverSeveralBlocksOfK
   }
 }
 
+TEST_P(Matmul, AResultTooLargeForTheCachesHasTheBitsOfItsRowsAlone) {
+  const int64_t m = 16401, n = 1040, k = 37;  // 65 MiB, which is written past the caches
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    MatmulArgs whole;
+    whole.a = random_tensor({m, k}, dtype, 1);
+    whole.b.data = random_tensor({n, k}, dtype, 2);
+    whole.transpose_b = true;
+    whole.c = Tensor(allocator(), {m, n}, DType::f32);
+    run(whole);
+    for (int64_t first : {int64_t{0}, int64_t{8111}, m - 5}) {
+      MatmulArgs part = whole;
+      part.a = whole.a.slice(first, 5);
+      part.c = Tensor(allocator(), {5, n}, DType::f32);
+      EXPECT_LE(excess_error(part, k), 1.0) << "rows from " << first << " " << base::dtype_name(dtype);
+      EXPECT_EQ(std::memcmp(part.c.raw(), whole.c.slice(first, 5).raw(), part.c.bytes()), 0)
+          << "rows from " << first << " " << base::dtype_name(dtype);
+    }
+  }
+}
+
 TEST_P(Matmul, BlocksOfRowsAndColumnsMatchTheReference) {
   EXPECT_LE(excess_error(make_args({1100, 30, 4200, true, false, DType::bf16, DType::bf16}), 4200), 1.0);
   // Partial sums that do not fit in one block of them: held against the reference by a few rows, bit by bit against

@@ -229,7 +229,7 @@ AttentionParams make_attention_params(const AttentionShape& shape, const RaggedB
   p.contexts = batch.contexts.data<int32_t>();
   p.tokens = qkv.size(0);
   p.width = qkv.size(-1);
-  p.max_context = batch.max_context;
+  p.first_token = shape.first_token;
   p.num_sequences = static_cast<int>(batch.num_sequences);
   p.num_heads = static_cast<int>(shape.num_heads);
   p.num_kv_heads = static_cast<int>(shape.num_kv_heads);

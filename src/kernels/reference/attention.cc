@@ -30,9 +30,9 @@ int64_t first_key(const AttentionShape& shape, int64_t position) {
 }
 
 // 1 / (1 - p) where the probability is kept, else 0.
-double dropout_factor(const AttentionShape& shape, const RaggedBatch& batch, int64_t head, int64_t row, int64_t key) {
+double dropout_factor(const AttentionShape& shape, int64_t head, int64_t row, int64_t key) {
   if (shape.dropout == 0) return 1.0;
-  uint64_t index = static_cast<uint64_t>((head * batch.num_tokens + row) * batch.max_context + key);
+  uint64_t index = shape.first_dropped(head, row) + static_cast<uint64_t>(key);
   return rng_of(shape.key).uniform(index) >= shape.dropout ? 1.0 / (1.0 - shape.dropout) : 0.0;
 }
 
@@ -84,7 +84,7 @@ void attention_forward(Stream&, const AttentionForwardArgs& args) {
       for (int64_t j = first; j <= position; ++j) {
         double p = std::exp(score[j] - largest);
         total += p;
-        p *= dropout_factor(shape, *args.batch, h, row, j);
+        p *= dropout_factor(shape, h, row, j);
         for (int64_t d = 0; d < dim; ++d) sum[d] += p * reader.value(s, j, kv_head, d);
       }
       for (int64_t d = 0; d < dim; ++d) out.set((row * heads + h) * dim + d, sum[d] / total);
@@ -116,7 +116,7 @@ void attention_backward(Stream&, const AttentionBackwardArgs& args) {
           std::vector<double> dq(static_cast<size_t>(dim));
           for (int64_t j = first_key(shape, i); j <= i; ++j) {
             int64_t k = (s.first_row + j) * width + k_column, v = (s.first_row + j) * width + v_column;
-            double score = 0, dp = 0, factor = dropout_factor(shape, *args.batch, h, row, j);
+            double score = 0, dp = 0, factor = dropout_factor(shape, h, row, j);
             for (int64_t d = 0; d < dim; ++d) {
               score += qkv[q + d] * qkv[k + d];
               dp += dout[o + d] * qkv[v + d];
