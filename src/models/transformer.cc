@@ -102,9 +102,10 @@ Variable Transformer::attention_part(const Context& context, const Block& block,
               random_key(shared.dropout, static_cast<uint64_t>(block.layer), kAttentionOutDrop).stream);
 }
 
-Variable Transformer::mlp_part(const Context& context, const Block& block, const Variable& h, const Shared& shared) const {
+Variable Transformer::mlp_part(const Context& context, const Block& block, const Variable& h, const Tensor& unrounded,
+                               const Shared& shared) const {
   if (block.router) {
-    return ops::moe(context, h, {*block.router, *block.up, *block.down}, spec_, shared.balance);
+    return ops::moe(context, h, unrounded, {*block.router, *block.up, *block.down}, spec_, shared.balance);
   }
   Variable down;  // (T, C)
   if (spec_.gated_mlp) {
@@ -121,9 +122,14 @@ Transformer::Stream Transformer::block_body(const Context& context, const Block&
   ops::NormResult first =
       ops::norm(context, stream.x, stream.residual, *block.norm1, block.norm1_bias, spec_.norm, spec_.norm_eps);
   Variable attended = attention_part(context, block, first.y, shared);
+  Tensor unrounded;  // (T, C) f32, for the router
+  if (block.router && attended.value.dtype() != core::DType::f32) {
+    unrounded = ops::norm_in_f32(context, attended.value, first.sum.value, *block.norm2, block.norm2_bias, spec_.norm,
+                                 spec_.norm_eps);
+  }
   ops::NormResult second =
       ops::norm(context, attended, first.sum, *block.norm2, block.norm2_bias, spec_.norm, spec_.norm_eps);
-  return {mlp_part(context, block, second.y, shared), second.sum};
+  return {mlp_part(context, block, second.y, unrounded, shared), second.sum};
 }
 
 Transformer::Stream Transformer::run_block(const Context& context, const Block& block, Stream stream,

@@ -77,7 +77,8 @@ class Transformer {
   Stream run_block(const Context& context, const Block& block, Stream stream, const Shared& shared) const;
   Stream block_body(const Context& context, const Block& block, const Stream& stream, const Shared& shared) const;
   Variable attention_part(const Context& context, const Block& block, const Variable& h, const Shared& shared) const;
-  Variable mlp_part(const Context& context, const Block& block, const Variable& h, const Shared& shared) const;
+  Variable mlp_part(const Context& context, const Block& block, const Variable& h, const Tensor& unrounded,
+                    const Shared& shared) const;
   Variable drop(const Context& context, const Variable& x, float p, const DropoutKey& key, uint64_t use) const;
   Variable final_norm(const Context& context, const Stream& stream, Variable* trunk) const;
   void mark_ready(const Context& context, int64_t layer) const;

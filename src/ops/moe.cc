@@ -16,9 +16,9 @@ struct Routing {
   Tensor slot_of_row;    // (T k) i32
 };
 
-// The router's product in f32 from the master weights, whatever the compute format: close calls between experts should
-// not hang on rounding more than they must.
-Variable router_logits(const Context& context, const Variable& x, Parameter& router) {
+// The router's product in f32 from the master weights and, where they are given, unrounded rows, whatever the compute
+// format: close calls between experts should not hang on rounding more than they must.
+Variable router_logits(const Context& context, const Variable& x, const Tensor& unrounded, Parameter& router) {
   auto to_f32 = [](const Context& where, const Tensor& t) {
     if (t.dtype() == DType::f32) return t;
     Tensor wide = where.make(t.shape(), DType::f32);
@@ -27,8 +27,8 @@ Variable router_logits(const Context& context, const Variable& x, Parameter& rou
   };
   const Tensor weight = router.master ? router.master : to_f32(context, router.weight.data);  // (E, C)
   Tensor y = context.make({x.value.rows(), weight.size(0)}, DType::f32);
-  context.kernels.matmul(context.stream,
-                         {.a = to_f32(context, x.value), .b = {.data = weight}, .c = y, .transpose_b = true});
+  context.kernels.matmul(context.stream, {.a = unrounded ? unrounded : to_f32(context, x.value),
+                                          .b = {.data = weight}, .c = y, .transpose_b = true});
   Variable result = context.make_variable(std::move(y));
   if (!context.is_recording()) return result;
   Variable place{{}, x.slot, nullptr};
@@ -120,9 +120,9 @@ Variable combine(const Context& context, const Variable& rows, const Routing& r)
 
 }  // namespace
 
-Variable moe(const Context& context, const Variable& x, const MoeWeights& weights, const spec::ModelSpec& spec,
-             const BalanceLoss& balance) {
-  Variable logits = router_logits(context, x, weights.router);                        // (T, E) f32
+Variable moe(const Context& context, const Variable& x, const Tensor& unrounded, const MoeWeights& weights,
+             const spec::ModelSpec& spec, const BalanceLoss& balance) {
+  Variable logits = router_logits(context, x, unrounded, weights.router);             // (T, E) f32
   Routing routing = route(context, logits, spec.moe, balance);
   Variable rows = gather(context, x, routing);                                        // (T k, C)
   Variable up = expert_linear(context, rows, weights.up, routing.group_offsets);      // (T k, 2F)

@@ -16,8 +16,8 @@ struct BalanceLoss {
   Tensor loss, scale;
 };
 
-// x (T, C) -> (T, C)
-Variable moe(const Context& context, const Variable& x, const MoeWeights& weights, const spec::ModelSpec& spec,
-             const BalanceLoss& balance);
+// x (T, C) -> (T, C). The router reads `unrounded`, x before its rounding to a 16-bit format, (T, C) f32; empty: x itself.
+Variable moe(const Context& context, const Variable& x, const Tensor& unrounded, const MoeWeights& weights,
+             const spec::ModelSpec& spec, const BalanceLoss& balance);
 
 }  // namespace sinter::ops

@@ -64,6 +64,20 @@ NormResult norm(const Context& context, const Variable& x, const Variable& resid
   return result;
 }
 
+Tensor norm_in_f32(const Context& context, const Tensor& x, const Tensor& residual, const Parameter& weight,
+                   const Parameter* bias, spec::NormKind kind, float eps) {
+  Tensor sum = context.make(x.shape(), DType::f32), y = context.make(x.shape(), DType::f32);
+  context.kernels.axpby(context.stream, {.x = x, .y = sum});
+  context.kernels.axpby(context.stream, {.x = residual, .y = sum, .beta = 1.0f});
+  const bool is_layer = kind == spec::NormKind::layer;
+  context.kernels.norm_forward(context.stream,
+                               {.kind = kind, .eps = eps, .x = sum, .weight = weight.master,
+                                .bias = bias ? bias->master : Tensor(), .y = y,
+                                .mean = is_layer ? context.make({x.rows()}, DType::f32) : Tensor(),
+                                .rstd = context.make({x.rows()}, DType::f32)});
+  return y;
+}
+
 Variable head_norm(const Context& context, const Variable& qkv, Parameter& q_weight, Parameter& k_weight,
                    const spec::ModelSpec& spec) {
   const int64_t T = qkv.value.rows(), H = spec.num_heads, K = spec.num_kv_heads, D = spec.head_dim;

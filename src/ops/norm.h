@@ -13,6 +13,11 @@ struct NormResult {
 NormResult norm(const Context& context, const Variable& x, const Variable& residual, Parameter& weight, Parameter* bias,
                 spec::NormKind kind, float eps);
 
+// The normalised rows unrounded: y (R, C) in f32 from x and residual in a 16-bit format. No backward: for decisions that
+// should not hang on rounding (which experts a token goes to).
+Tensor norm_in_f32(const Context& context, const Tensor& x, const Tensor& residual, const Parameter& weight,
+                   const Parameter* bias, spec::NormKind kind, float eps);
+
 // RMSNorm over each head of Q and K of packed rows (T, W).
 Variable head_norm(const Context& context, const Variable& qkv, Parameter& q_weight, Parameter& k_weight,
                    const spec::ModelSpec& spec);
