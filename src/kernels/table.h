@@ -40,7 +40,7 @@ struct MatmulArgs {
   bool accumulate = false;
   float alpha = 1.0f;  // scales the product, not the bias
   Tensor bias;         // (N) in the format of c, or empty
-  // c = alpha op(a) op(b) + beta addend: as c, but another tensor. Without accumulate, bias and groups.
+  // c = alpha op(a) op(b) (+ bias) + beta addend: as c, but another tensor. Without accumulate and groups.
   Tensor addend;
   float beta = 1.0f;
   int64_t batch = 1;  // products of one shape: a, b and c hold so many matrices end to end. Without bias and groups

@@ -81,8 +81,16 @@ Variable Transformer::drop(const Context& context, const Variable& x, float p, c
   return ops::dropout(context, x, p, {key.seed, use}, key.first_token * static_cast<uint64_t>(spec_.hidden));
 }
 
-Variable Transformer::attention_part(const Context& context, const Block& block, const Variable& h,
-                                     const Shared& shared) const {
+// Whether a sublayer's last product adds the stream: nothing may come between them, and a router wants to see the sum
+// unrounded.
+bool Transformer::adds_residual(const Context& context, const Parameter& last, const Variable& residual,
+                                const Shared& shared) const {
+  const bool drops = shared.dropout.is_on && spec_.dropout.residual > 0;
+  return !drops && ops::adds_residual(context, last, residual.value.rows());
+}
+
+Transformer::Stream Transformer::attention_part(const Context& context, const Block& block, const Variable& h,
+                                                const Variable& residual, const Shared& shared) const {
   Variable qkv = ops::linear(context, h, *block.qkv, block.qkv_bias);  // (T, W)
   if (block.q_norm) qkv = ops::head_norm(context, qkv, *block.q_norm, *block.k_norm, spec_);
   if (shared.cos_sin) qkv = ops::rope(context, qkv, shared.cos_sin, spec_);
@@ -97,39 +105,44 @@ Variable Transformer::attention_part(const Context& context, const Block& block,
     shape.first_token = static_cast<int64_t>(shared.dropout.first_token);
   }
   Variable mixed = ops::attention(context, qkv, shared.batch, shape, block.layer);  // (T, H D)
-  Variable out = ops::linear(context, mixed, *block.out, block.out_bias);           // (T, C)
-  return drop(context, out, spec_.dropout.residual, shared.dropout,
-              random_key(shared.dropout, static_cast<uint64_t>(block.layer), kAttentionOutDrop).stream);
+  if (!block.router && adds_residual(context, *block.out, residual, shared)) {
+    return {ops::linear(context, mixed, *block.out, block.out_bias, residual), {}};
+  }
+  Variable out = ops::linear(context, mixed, *block.out, block.out_bias);  // (T, C)
+  out = drop(context, out, spec_.dropout.residual, shared.dropout,
+             random_key(shared.dropout, static_cast<uint64_t>(block.layer), kAttentionOutDrop).stream);
+  return {out, residual};
 }
 
-Variable Transformer::mlp_part(const Context& context, const Block& block, const Variable& h, const Tensor& unrounded,
-                               const Shared& shared) const {
+Transformer::Stream Transformer::mlp_part(const Context& context, const Block& block, const Variable& h,
+                                          const Tensor& unrounded, const Variable& residual,
+                                          const Shared& shared) const {
   if (block.router) {
-    return ops::moe(context, h, unrounded, {*block.router, *block.up, *block.down}, spec_, shared.balance);
+    return {ops::moe(context, h, unrounded, {*block.router, *block.up, *block.down}, spec_, shared.balance), residual};
   }
-  Variable down;  // (T, C)
-  if (spec_.gated_mlp) {
-    down = ops::gated_mlp(context, h, {*block.up, block.up_bias, *block.down, block.down_bias}, spec_.activation);
-  } else {
-    down = ops::plain_mlp(context, h, {*block.up, block.up_bias, *block.down, block.down_bias}, spec_.activation);
-  }
-  return drop(context, down, spec_.dropout.residual, shared.dropout,
+  const bool adds = adds_residual(context, *block.down, residual, shared);
+  const ops::MlpWeights weights{*block.up, block.up_bias, *block.down, block.down_bias};
+  auto mlp = spec_.gated_mlp ? ops::gated_mlp : ops::plain_mlp;
+  Variable down = mlp(context, h, weights, spec_.activation, adds ? residual : Variable{});  // (T, C)
+  if (adds) return {down, {}};
+  down = drop(context, down, spec_.dropout.residual, shared.dropout,
               random_key(shared.dropout, static_cast<uint64_t>(block.layer), kMlpOutDrop).stream);
+  return {down, residual};
 }
 
 Transformer::Stream Transformer::block_body(const Context& context, const Block& block, const Stream& stream,
                                             const Shared& shared) const {
   ops::NormResult first =
       ops::norm(context, stream.x, stream.residual, *block.norm1, block.norm1_bias, spec_.norm, spec_.norm_eps);
-  Variable attended = attention_part(context, block, first.y, shared);
+  Stream attended = attention_part(context, block, first.y, first.sum, shared);
   Tensor unrounded;  // (T, C) f32, for the router
-  if (block.router && attended.value.dtype() != core::DType::f32) {
-    unrounded = ops::norm_in_f32(context, attended.value, first.sum.value, *block.norm2, block.norm2_bias, spec_.norm,
-                                 spec_.norm_eps);
+  if (block.router && attended.x.value.dtype() != core::DType::f32) {
+    unrounded = ops::norm_in_f32(context, attended.x.value, attended.residual.value, *block.norm2, block.norm2_bias,
+                                 spec_.norm, spec_.norm_eps);
   }
   ops::NormResult second =
-      ops::norm(context, attended, first.sum, *block.norm2, block.norm2_bias, spec_.norm, spec_.norm_eps);
-  return {mlp_part(context, block, second.y, unrounded, shared), second.sum};
+      ops::norm(context, attended.x, attended.residual, *block.norm2, block.norm2_bias, spec_.norm, spec_.norm_eps);
+  return mlp_part(context, block, second.y, unrounded, second.sum, shared);
 }
 
 Transformer::Stream Transformer::run_block(const Context& context, const Block& block, Stream stream,
@@ -147,9 +160,11 @@ Transformer::Stream Transformer::run_block(const Context& context, const Block& 
         Shared again{shared.batch, shared.dropout, shared.cos_sin,
                      {inner.is_recording() ? Tensor() : shared.balance.loss, shared.balance.scale}};
         Stream result = block_body(inner, block, {in[0], in.size() > 1 ? in[1] : Variable{}}, again);
-        return {result.x, result.residual};
+        std::vector<Variable> out{result.x};
+        if (result.residual.value) out.push_back(result.residual);
+        return out;
       });
-  return {outputs[0], outputs[1]};
+  return {outputs[0], outputs.size() > 1 ? outputs[1] : Variable{}};
 }
 
 void Transformer::mark_ready(const Context& context, int64_t layer) const {

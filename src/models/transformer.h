@@ -68,17 +68,22 @@ class Transformer {
     Tensor cos_sin;  // (T, D) f32, or empty
     ops::BalanceLoss balance;
   };
+  // The residual stream is x + residual.
   struct Stream {
-    Variable x;         // (T, C): what the last sublayer adds
-    Variable residual;  // (T, C): the stream so far; empty before the first block
+    Variable x;         // (T, C): what the last sublayer adds, or the stream itself
+    Variable residual;  // (T, C): the stream before it; empty where x is the stream
   };
   Block make_block(const std::string& prefix, int64_t layer) const;
   Tensor make_cos_sin(const Context& context, const RaggedBatch& batch) const;
   Stream run_block(const Context& context, const Block& block, Stream stream, const Shared& shared) const;
   Stream block_body(const Context& context, const Block& block, const Stream& stream, const Shared& shared) const;
-  Variable attention_part(const Context& context, const Block& block, const Variable& h, const Shared& shared) const;
-  Variable mlp_part(const Context& context, const Block& block, const Variable& h, const Tensor& unrounded,
-                    const Shared& shared) const;
+  // The sublayers: from normalised rows h (T, C) and the stream they came from to the stream after.
+  Stream attention_part(const Context& context, const Block& block, const Variable& h, const Variable& residual,
+                        const Shared& shared) const;
+  Stream mlp_part(const Context& context, const Block& block, const Variable& h, const Tensor& unrounded,
+                  const Variable& residual, const Shared& shared) const;
+  bool adds_residual(const Context& context, const Parameter& last, const Variable& residual,
+                     const Shared& shared) const;
   Variable drop(const Context& context, const Variable& x, float p, const DropoutKey& key, uint64_t use) const;
   Variable final_norm(const Context& context, const Stream& stream, Variable* trunk) const;
   void mark_ready(const Context& context, int64_t layer) const;

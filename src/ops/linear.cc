@@ -7,47 +7,55 @@
 namespace sinter::ops {
 namespace {
 
-Variable linear_impl(const Context& context, const Variable& x, Parameter& weight, Parameter* bias, const Tensor& groups) {
+Variable linear_impl(const Context& context, const Variable& x, Parameter& weight, Parameter* bias, const Tensor& groups,
+                     const Variable& residual) {
   const Tensor& w = weight.weight.data;
   const int64_t N = w.size(-2), K = w.size(-1);
   SINTER_CHECK(x.value.size(-1) == K, "[linear] {}: x is {}, weight is {}", weight.name, x.value.shape().to_string(),
                w.shape().to_string());
   Tensor y = context.make({x.value.rows(), N}, x.value.dtype());
-  linear_forward(context, x.value, weight, bias, groups, y);
+  linear_forward(context, x.value, weight, bias, groups, y, residual.value);
   Variable result = context.make_variable(std::move(y));
   if (!context.is_recording()) return result;
   if (bias && bias->grad) result.slot->bias = bias;
-  Variable input{{}, x.slot, nullptr};
+  Variable input{{}, x.slot, nullptr}, added{{}, residual.slot, nullptr};
   const Shape dx_shape = x.value.shape();
-  context.tape->record([context, saved = x.save(), input, slot = result.slot, &weight, bias, groups, dx_shape] {
+  context.tape->record([context, saved = x.save(), input, added, slot = result.slot, &weight, bias, groups, dx_shape] {
     Tensor dy = take_gradient({{}, slot, nullptr}, "linear");
     Tensor dx = input.slot ? context.make(dx_shape, dy.dtype()) : Tensor();
     linear_backward(context, dy, saved.get(), weight, slot->has_bias_gradient ? nullptr : bias, groups, dx);
     if (dx) accumulate(context, input, std::move(dx));
+    if (added.slot) accumulate(context, added, std::move(dy));
   });
   return result;
 }
 
 }  // namespace
 
-Variable linear(const Context& context, const Variable& x, Parameter& weight, Parameter* bias) {
+Variable linear(const Context& context, const Variable& x, Parameter& weight, Parameter* bias, const Variable& residual) {
   if (const Fp8Layers::Layer* layer = find_fp8(context, weight, x.value.rows())) {
+    SINTER_CHECK(!residual.value, "[linear] {}: a product in fp8 does not add a residual", weight.name);
     return fp8_linear(context, x, weight, bias, *layer);
   }
-  return linear_impl(context, x, weight, bias, {});
+  return linear_impl(context, x, weight, bias, {}, residual);
+}
+
+bool adds_residual(const Context& context, const Parameter& weight, int64_t rows) {
+  return !find_fp8(context, weight, rows);
 }
 
 Variable expert_linear(const Context& context, const Variable& x, Parameter& weight, const Tensor& group_offsets) {
-  return linear_impl(context, x, weight, nullptr, group_offsets);
+  return linear_impl(context, x, weight, nullptr, group_offsets, {});
 }
 
 void linear_forward(const Context& context, const Tensor& x, const Parameter& weight, const Parameter* bias,
-                    const Tensor& group_offsets, const Tensor& y) {
+                    const Tensor& group_offsets, const Tensor& y, const Tensor& residual) {
   context.kernels.matmul(context.stream, {.a = x,
                                           .b = weight.weight,
                                           .c = y,
                                           .transpose_b = true,
                                           .bias = bias ? bias->weight.data : Tensor(),
+                                          .addend = residual,
                                           .group_offsets = group_offsets});
 }
 

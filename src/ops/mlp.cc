@@ -1,5 +1,6 @@
 #include "ops/mlp.h"
 
+#include "base/error.h"
 #include "kernels/fused.h"
 #include "ops/activation.h"
 #include "ops/fp8.h"
@@ -11,26 +12,29 @@ namespace sinter::ops {
 namespace {
 
 Variable mlp_in_parts(const Context& context, const Variable& x, const MlpWeights& weights, spec::Activation kind,
-                      bool gated) {
+                      bool gated, const Variable& residual) {
   Variable up = linear(context, x, weights.up, weights.up_bias);  // (R, F) or (R, 2F)
   Variable act = activation(context, up, kind, gated);            // (R, F)
-  return linear(context, act, weights.down, weights.down_bias);
+  return linear(context, act, weights.down, weights.down_bias, residual);
 }
 
 }  // namespace
 
-Variable gated_mlp(const Context& context, const Variable& x, const MlpWeights& weights, spec::Activation kind) {
+Variable gated_mlp(const Context& context, const Variable& x, const MlpWeights& weights, spec::Activation kind,
+                   const Variable& residual) {
   const Fp8Layers::Layer *up = find_fp8(context, weights.up, x.value.rows()),
                          *down = find_fp8(context, weights.down, x.value.rows());
   if (up && down && kind == spec::Activation::silu && !weights.up_bias) {
+    SINTER_CHECK(!residual.value, "[mlp] {}: a product in fp8 does not add a residual", weights.down.name);
     return fp8_swiglu_mlp(context, x, weights, {*up, *down});
   }
-  return mlp_in_parts(context, x, weights, kind, true);
+  return mlp_in_parts(context, x, weights, kind, true, residual);
 }
 
-Variable plain_mlp(const Context& context, const Variable& x, const MlpWeights& weights, spec::Activation kind) {
+Variable plain_mlp(const Context& context, const Variable& x, const MlpWeights& weights, spec::Activation kind,
+                   const Variable& residual) {
   if (find_fp8(context, weights.up, x.value.rows()) || find_fp8(context, weights.down, x.value.rows())) {
-    return mlp_in_parts(context, x, weights, kind, false);
+    return mlp_in_parts(context, x, weights, kind, false, residual);
   }
   const int64_t R = x.value.rows(), F = weights.up.weight.data.size(-2);
   const int64_t C = weights.down.weight.data.size(-2);
@@ -43,14 +47,14 @@ Variable plain_mlp(const Context& context, const Variable& x, const MlpWeights& 
                                .bias = weights.up_bias ? weights.up_bias->weight.data : Tensor()};
   kernels::fused_matmul(context.kernels, context.stream, {.product = up, .activation = kind, .pre_activation = pre});
   Tensor y = context.make({R, C}, x.value.dtype());
-  linear_forward(context, act, weights.down, weights.down_bias, {}, y);
+  linear_forward(context, act, weights.down, weights.down_bias, {}, y, residual.value);
   Variable result = context.make_variable(std::move(y));
   if (!context.is_recording()) return result;
   if (weights.down_bias && weights.down_bias->grad) result.slot->bias = weights.down_bias;
   if (context.may_drop()) act = Tensor();  // backward applies the activation again
-  Variable input{{}, x.slot, nullptr};
+  Variable input{{}, x.slot, nullptr}, added{{}, residual.slot, nullptr};
   const Shape dx_shape = x.value.shape();
-  context.tape->record([context, saved = x.save(), input, slot = result.slot, weights, kind, pre, act, dx_shape] {
+  context.tape->record([context, saved = x.save(), input, added, slot = result.slot, weights, kind, pre, act, dx_shape] {
     Tensor dy = take_gradient({{}, slot, nullptr}, "mlp");
     Tensor kept = act;
     if (!kept) {
@@ -70,6 +74,7 @@ Variable plain_mlp(const Context& context, const Variable& x, const MlpWeights& 
     Tensor dx = input.slot ? context.make(dx_shape, dy.dtype()) : Tensor();
     linear_backward(context, dpre, saved.get(), weights.up, nullptr, {}, dx);
     if (dx) accumulate(context, input, std::move(dx));
+    if (added.slot) accumulate(context, added, std::move(dy));
   });
   return result;
 }

@@ -11,9 +11,11 @@ struct MlpWeights {
   Parameter& down;       // (C, F)
   Parameter* down_bias;  // (C)
 };
-// y = act(x Wup^T + bup) Wdown^T + bdown: x (R, C) -> y (R, C).
-Variable plain_mlp(const Context& context, const Variable& x, const MlpWeights& weights, spec::Activation kind);
-// y = (act(gate) * up) Wdown^T + bdown with [gate | up] = x Wup^T + bup.
-Variable gated_mlp(const Context& context, const Variable& x, const MlpWeights& weights, spec::Activation kind);
+// y = act(x Wup^T + bup) Wdown^T + bdown (+ residual): x (R, C) -> y (R, C). residual as in linear(), by Wdown.
+Variable plain_mlp(const Context& context, const Variable& x, const MlpWeights& weights, spec::Activation kind,
+                   const Variable& residual = {});
+// y = (act(gate) * up) Wdown^T + bdown (+ residual) with [gate | up] = x Wup^T + bup.
+Variable gated_mlp(const Context& context, const Variable& x, const MlpWeights& weights, spec::Activation kind,
+                   const Variable& residual = {});
 
 }  // namespace sinter::ops
