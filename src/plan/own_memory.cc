@@ -62,10 +62,13 @@ double own_activation_peak(const spec::ModelSpec& m, const OwnRun& run) {
   double kept = 0, largest = 0, last_extra = 0;
   for (int64_t layer = 0; layer < m.num_layers + m.mtp_heads; ++layer) {
     BlockBytes b = block_bytes(m, m.is_sparse(layer), T, e, drops);
-    // The first block and those of extra heads start from one tensor: there is no residual to add and to keep.
-    double sum = layer == 0 || layer >= m.num_layers ? row : 0;
+    // A block starts from one tensor, whose sum need not be kept beside it, unless experts or dropout stand before it:
+    // then what they add and the stream they add it to come apart.
+    const bool starts_from_two =
+        layer > 0 && layer < m.num_layers && (m.is_sparse(layer - 1) || m.dropout.residual > 0);
+    double sum = starts_from_two ? 0 : row;
     if (is_full) {
-      kept += layer == 0 ? row : layer < m.num_layers ? 2 * row : 0;  // stream and residual that enter the block
+      kept += starts_from_two ? 2 * row : layer < m.num_layers ? row : 0;
     } else {
       kept += b.kept - (layer >= m.num_layers ? row : 0);
     }
@@ -75,7 +78,7 @@ double own_activation_peak(const spec::ModelSpec& m, const OwnRun& run) {
   if (m.rope.kind != spec::RopeKind::none) kept += 4 * T * as_double(m.head_dim) * (1 + ahead);  // cosines and sines
   // Every head leaves its final sum and the gradient of its norm; the norm itself lives until the loss is done.
   double at_loss = kept + (1 + ahead) * (2 * row + 4 * T * stats) + row + logits;
-  if (ahead > 0) at_loss += (is_full ? 3 : 2) * row;  // the extra head's norm and the stream it came from
+  if (ahead > 0) at_loss += 2 * row;  // the extra head's norm and the stream it came from
   double at_backward = kept + 2 * ahead * row + (is_full ? largest : last_extra);
   return std::max(at_loss, at_backward);
 }

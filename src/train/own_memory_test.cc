@@ -75,7 +75,8 @@ TEST(OwnMemory, DropoutExtraHeadsAndShortBatchesAreCounted) {
       for (const spec::ModelSpec& model : {dropping, ahead}) {
         Compared c = compare(model, 2, length, recompute, core::DType::bf16);
         EXPECT_NEAR(c.formula / c.shapes_peak, 1, 0.03)
-            << spec::family_name(model.family) << " length " << length << " " << spec::recompute_name(recompute);
+            << spec::family_name(model.family) << " length " << length << " " << spec::recompute_name(recompute)
+            << ": formula " << c.formula << " shapes " << c.shapes_peak;
       }
     }
   }
