@@ -95,8 +95,9 @@ class Bench {
   const StepShape& shape_;
 };
 
-// What of a linear layer's activation is done inside its products.
-enum class Fused { none, forward, input_gradient };
+// What of a linear layer's activation is done inside its products. Gated ones are timed by add_gated, and the plain
+// product does not count in the pass then.
+enum class Fused { none, forward, input_gradient, gated_forward, gated_input_gradient };
 
 // Forward, input gradient and weight gradient of one linear layer of N outputs and K inputs over M rows.
 void add_linear(Bench& b, const char* name, int64_t m, int64_t n, int64_t k, double per_step, bool bias,
@@ -106,21 +107,22 @@ void add_linear(Bench& b, const char* name, int64_t m, int64_t n, int64_t k, dou
   double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   double bytes = 2.0 * static_cast<double>(m * k + n * k + m * n);
   std::string shape = fmt::format("{}x{}x{}", m, n, k);
-  Tensor other =
-      fused == Fused::none ? Tensor() : b.values(fused == Fused::forward ? Shape{m, n} : Shape{m, k}, DType::bf16);
+  Tensor other;
+  if (fused == Fused::forward) other = b.values({m, n}, DType::bf16);
+  if (fused == Fused::input_gradient) other = b.values({m, k}, DType::bf16);
   kernels::MatmulArgs forward;
   forward.a = x, forward.b.data = w, forward.c = y, forward.transpose_b = true;
   if (bias) forward.bias = vector;
-  b.add(std::string(name) + (fused == Fused::forward ? " forward + gelu" : " forward"), shape, per_step, flops, bytes,
-        [&] {
+  b.add(std::string(name) + (fused == Fused::forward ? " forward + gelu" : " forward"), shape,
+        fused == Fused::gated_forward ? 0 : per_step, flops, bytes, [&] {
           kernels::FusedMatmulArgs args{.product = forward};
           if (fused == Fused::forward) args.pre_activation = other;
           kernels::fused_matmul(b.table(), b.stream(), args);
         });
   kernels::MatmulArgs input;
   input.a = y, input.b.data = w, input.c = x;
-  b.add(std::string(name) + (fused == Fused::input_gradient ? " dx * gelu'" : " dx"), shape, per_step, flops, bytes,
-        [&] {
+  b.add(std::string(name) + (fused == Fused::input_gradient ? " dx * gelu'" : " dx"), shape,
+        fused == Fused::gated_input_gradient ? 0 : per_step, flops, bytes, [&] {
           kernels::FusedMatmulArgs args{.product = input};
           if (fused == Fused::input_gradient) args.activation_input = other;
           kernels::fused_matmul(b.table(), b.stream(), args);
@@ -232,6 +234,26 @@ void add_norm(Bench& b, const StepShape& s) {
         [&] { b.table().norm_backward(b.stream(), backward); });
 }
 
+// The products around a gated activation, with it.
+void add_gated(Bench& b, const StepShape& s) {
+  int64_t tokens = s.tokens();
+  Tensor x = b.values({tokens, s.channels}, DType::bf16), w = b.values({2 * s.ffn, s.channels}, DType::bf16, 0.02f);
+  Tensor gate_up = b.values({tokens, 2 * s.ffn}, DType::bf16), h = b.values({tokens, s.ffn}, DType::bf16);
+  double flops = 4.0 * static_cast<double>(tokens * s.ffn) * static_cast<double>(s.channels);
+  double per_step = static_cast<double>(s.layers);
+  kernels::FusedMatmulArgs forward{.activation = spec::Activation::silu, .pre_activation = gate_up, .gated = true};
+  forward.product.a = x, forward.product.b.data = w, forward.product.c = h, forward.product.transpose_b = true;
+  b.add("mlp up forward + swiglu", fmt::format("{}x{}x{}", tokens, 2 * s.ffn, s.channels), per_step, flops, 0,
+        [&] { kernels::fused_matmul(b.table(), b.stream(), forward); });
+  Tensor down = b.values({s.channels, s.ffn}, DType::bf16, 0.02f);
+  Tensor gradient = b.values({tokens, 2 * s.ffn}, DType::bf16);
+  kernels::FusedMatmulArgs backward{
+      .activation = spec::Activation::silu, .activation_input = gate_up, .gated = true, .gate_up_gradient = gradient};
+  backward.product.a = x, backward.product.b.data = down, backward.product.c = h;
+  b.add("mlp down dx * swiglu'", fmt::format("{}x{}x{}", tokens, s.channels, s.ffn), per_step, flops / 2, 0,
+        [&] { kernels::fused_matmul(b.table(), b.stream(), backward); });
+}
+
 void add_activation(Bench& b, const StepShape& s) {
   int64_t tokens = s.tokens(), width = s.is_llama ? 2 * s.ffn : s.ffn;
   auto kind = s.is_llama ? spec::Activation::silu : spec::Activation::gelu_tanh;
@@ -239,12 +261,11 @@ void add_activation(Bench& b, const StepShape& s) {
   double in = 2.0 * static_cast<double>(tokens * width), out = 2.0 * static_cast<double>(tokens * s.ffn);
   std::string shape = fmt::format("({}, {}){}", tokens, s.ffn, s.is_llama ? " gated" : "");
   kernels::ActivationForwardArgs forward{kind, s.is_llama, x, y};
-  double per_step = s.is_llama ? static_cast<double>(s.layers) : 0;  // GPT-2's is done inside the products
-  b.add("activation forward", shape, per_step, 0, in + out, [&] { b.table().activation_forward(b.stream(), forward); });
+  // They do not count in the pass: they are done inside the products, or timed with them.
+  b.add("activation forward", shape, 0, 0, in + out, [&] { b.table().activation_forward(b.stream(), forward); });
   Tensor dx = b.values({tokens, width}, DType::bf16);
   kernels::ActivationBackwardArgs backward{kind, s.is_llama, y, x, dx};
-  b.add("activation backward", shape, per_step, 0, 2 * in + out,
-        [&] { b.table().activation_backward(b.stream(), backward); });
+  b.add("activation backward", shape, 0, 0, 2 * in + out, [&] { b.table().activation_backward(b.stream(), backward); });
 }
 
 void add_rope(Bench& b, const StepShape& s) {
@@ -370,9 +391,10 @@ std::vector<KernelTime> measure_kernels(core::Device device, const StepShape& s)
   add_linear(b, "qkv", tokens, width, s.channels, layers, !s.is_llama);
   add_linear(b, "attention out", tokens, s.channels, s.channels, layers, !s.is_llama);
   add_linear(b, "mlp up", tokens, s.is_llama ? 2 * s.ffn : s.ffn, s.channels, layers, !s.is_llama,
-             s.is_llama ? Fused::none : Fused::forward);
+             s.is_llama ? Fused::gated_forward : Fused::forward);
   add_linear(b, "mlp down", tokens, s.channels, s.ffn, layers, !s.is_llama,
-             s.is_llama ? Fused::none : Fused::input_gradient);
+             s.is_llama ? Fused::gated_input_gradient : Fused::input_gradient);
+  if (s.is_llama) add_gated(b, s);
   add_attention(b, s);
   add_norm(b, s);
   add_activation(b, s);

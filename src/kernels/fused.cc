@@ -10,14 +10,14 @@ void matmul_in_parts(const KernelTable& table, Stream& stream, const FusedMatmul
   table.matmul(stream, product);
   const Tensor& c = args.product.c;
   if (args.pre_activation) {
-    table.activation_forward(stream, {.kind = args.activation, .gated = false, .x = args.pre_activation, .y = c});
+    table.activation_forward(stream, {.kind = args.activation, .gated = args.gated, .x = args.pre_activation, .y = c});
   }
-  if (args.activation_input) {  // element by element, so the gradient may take the product's place
+  if (args.activation_input) {  // element by element: without a gate the gradient may take the product's place
     table.activation_backward(stream, {.kind = args.activation,
-                                       .gated = false,
+                                       .gated = args.gated,
                                        .dy = c,
                                        .x = args.activation_input,
-                                       .dx = c,
+                                       .dx = args.gated ? args.gate_up_gradient : c,
                                        .dx_sums = args.c_sums});
   }
   if (args.a_sums)

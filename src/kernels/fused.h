@@ -11,13 +11,19 @@ struct FusedMatmulArgs {
   // weight. ADDS when accumulate_sums.
   Tensor a_sums;
   bool accumulate_sums = false;
-  // A plain (not gated) activation, without accumulation; c is in the format of a.
+  // An activation, without accumulation; c is in the format of a.
   //   pre_activation given:   pre_activation = product (+ bias), c = act(pre_activation).
   //   activation_input given: c = product * act'(activation_input), the activation's gradient.
   spec::Activation activation = spec::Activation::gelu_tanh;
   Tensor pre_activation;    // (M, N) in the format of c, or empty
   Tensor activation_input;  // (M, N) in the format of c, or empty
   Tensor c_sums;            // (N) f32 or empty, with activation_input: ADDS the sums of c's columns
+  // A gated activation of [gate | up] (M, 2 N), c (M, N):
+  //   pre_activation given:   pre_activation (M, 2 N) = product, c = act(gate) * up. b is (2 N, K).
+  //   activation_input given: gate_up_gradient from activation_input (M, 2 N) and the product, which is the gradient of
+  //                           act(gate) * up. c is room for the product: it may hold it afterwards, or anything.
+  bool gated = false;
+  Tensor gate_up_gradient;  // (M, 2 N) in the format of c, or empty
 };
 
 // `table` is the stream's device's.

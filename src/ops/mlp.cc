@@ -18,6 +18,58 @@ Variable mlp_in_parts(const Context& context, const Variable& x, const MlpWeight
   return linear(context, act, weights.down, weights.down_bias, residual);
 }
 
+// Through kernels/fused.h, which has a kernel for the activation in its products or does them one after the other.
+Variable fused_mlp(const Context& context, const Variable& x, const MlpWeights& weights, spec::Activation kind,
+                   bool gated, const Variable& residual) {
+  const int64_t R = x.value.rows(), up_rows = weights.up.weight.data.size(-2), F = gated ? up_rows / 2 : up_rows;
+  const int64_t C = weights.down.weight.data.size(-2);
+  Tensor pre = context.make({R, up_rows}, x.value.dtype());
+  Tensor act = context.make({R, F}, x.value.dtype());
+  const kernels::MatmulArgs up{.a = x.value,
+                               .b = weights.up.weight,
+                               .c = act,
+                               .transpose_b = true,
+                               .bias = weights.up_bias ? weights.up_bias->weight.data : Tensor()};
+  kernels::fused_matmul(context.kernels, context.stream,
+                        {.product = up, .activation = kind, .pre_activation = pre, .gated = gated});
+  Tensor y = context.make({R, C}, x.value.dtype());
+  linear_forward(context, act, weights.down, weights.down_bias, {}, y, residual.value);
+  Variable result = context.make_variable(std::move(y));
+  if (!context.is_recording()) return result;
+  if (weights.down_bias && weights.down_bias->grad) result.slot->bias = weights.down_bias;
+  if (context.may_drop()) act = Tensor();  // backward applies the activation again
+  Variable input{{}, x.slot, nullptr}, added{{}, residual.slot, nullptr};
+  const Shape dx_shape = x.value.shape();
+  context.tape->record([context, saved = x.save(), input, added, slot = result.slot, weights, kind, gated,
+                        pre = std::move(pre), act = std::move(act), R, F, dx_shape]() mutable {
+    Tensor dy = take_gradient({{}, slot, nullptr}, "mlp");
+    if (!act) {
+      act = context.make({R, F}, pre.dtype());
+      context.kernels.activation_forward(context.stream, {.kind = kind, .gated = gated, .x = pre, .y = act});
+    }
+    linear_backward(context, dy, act, weights.down, slot->has_bias_gradient ? nullptr : weights.down_bias, {}, {});
+    act = Tensor();
+    Tensor dpre = context.make(pre.shape(), pre.dtype());
+    // Without a gate the sums of dpre, the bias's gradient, come on the way.
+    Parameter* bias_left = gated ? weights.up_bias : nullptr;
+    Tensor bias_grad = weights.up_bias && !gated ? weights.up_bias->grad : Tensor();
+    if (bias_grad) begin_gradient(context, *weights.up_bias);
+    kernels::FusedMatmulArgs down{.product = {.a = dy, .b = weights.down.weight, .c = dpre},
+                                  .activation = kind,
+                                  .activation_input = pre,
+                                  .c_sums = bias_grad,
+                                  .gated = gated};
+    if (gated) down.product.c = context.make({R, F}, pre.dtype()), down.gate_up_gradient = dpre;
+    kernels::fused_matmul(context.kernels, context.stream, down);
+    down = {}, pre = Tensor();
+    Tensor dx = input.slot ? context.make(dx_shape, dy.dtype()) : Tensor();
+    linear_backward(context, dpre, saved.get(), weights.up, bias_left, {}, dx);
+    if (dx) accumulate(context, input, std::move(dx));
+    if (added.slot) accumulate(context, added, std::move(dy));
+  });
+  return result;
+}
+
 }  // namespace
 
 Variable gated_mlp(const Context& context, const Variable& x, const MlpWeights& weights, spec::Activation kind,
@@ -28,7 +80,8 @@ Variable gated_mlp(const Context& context, const Variable& x, const MlpWeights& 
     SINTER_CHECK(!residual.value, "[mlp] {}: a product in fp8 does not add a residual", weights.down.name);
     return fp8_swiglu_mlp(context, x, weights, {*up, *down});
   }
-  return mlp_in_parts(context, x, weights, kind, true, residual);
+  if (up || down) return mlp_in_parts(context, x, weights, kind, true, residual);
+  return fused_mlp(context, x, weights, kind, true, residual);
 }
 
 Variable plain_mlp(const Context& context, const Variable& x, const MlpWeights& weights, spec::Activation kind,
@@ -36,47 +89,7 @@ Variable plain_mlp(const Context& context, const Variable& x, const MlpWeights& 
   if (find_fp8(context, weights.up, x.value.rows()) || find_fp8(context, weights.down, x.value.rows())) {
     return mlp_in_parts(context, x, weights, kind, false, residual);
   }
-  const int64_t R = x.value.rows(), F = weights.up.weight.data.size(-2);
-  const int64_t C = weights.down.weight.data.size(-2);
-  Tensor pre = context.make({R, F}, x.value.dtype());
-  Tensor act = context.make({R, F}, x.value.dtype());
-  const kernels::MatmulArgs up{.a = x.value,
-                               .b = weights.up.weight,
-                               .c = act,
-                               .transpose_b = true,
-                               .bias = weights.up_bias ? weights.up_bias->weight.data : Tensor()};
-  kernels::fused_matmul(context.kernels, context.stream, {.product = up, .activation = kind, .pre_activation = pre});
-  Tensor y = context.make({R, C}, x.value.dtype());
-  linear_forward(context, act, weights.down, weights.down_bias, {}, y, residual.value);
-  Variable result = context.make_variable(std::move(y));
-  if (!context.is_recording()) return result;
-  if (weights.down_bias && weights.down_bias->grad) result.slot->bias = weights.down_bias;
-  if (context.may_drop()) act = Tensor();  // backward applies the activation again
-  Variable input{{}, x.slot, nullptr}, added{{}, residual.slot, nullptr};
-  const Shape dx_shape = x.value.shape();
-  context.tape->record([context, saved = x.save(), input, added, slot = result.slot, weights, kind, pre, act, dx_shape] {
-    Tensor dy = take_gradient({{}, slot, nullptr}, "mlp");
-    Tensor kept = act;
-    if (!kept) {
-      kept = context.make(pre.shape(), pre.dtype());
-      context.kernels.activation_forward(context.stream, {.kind = kind, .gated = false, .x = pre, .y = kept});
-    }
-    linear_backward(context, dy, kept, weights.down, slot->has_bias_gradient ? nullptr : weights.down_bias, {}, {});
-    kept = Tensor();
-    Tensor dpre = context.make(pre.shape(), pre.dtype());
-    Tensor up_bias_grad = weights.up_bias ? weights.up_bias->grad : Tensor();
-    if (up_bias_grad) begin_gradient(context, *weights.up_bias);
-    kernels::fused_matmul(context.kernels, context.stream,
-                          {.product = {.a = dy, .b = weights.down.weight, .c = dpre},
-                           .activation = kind,
-                           .activation_input = pre,
-                           .c_sums = up_bias_grad});
-    Tensor dx = input.slot ? context.make(dx_shape, dy.dtype()) : Tensor();
-    linear_backward(context, dpre, saved.get(), weights.up, nullptr, {}, dx);
-    if (dx) accumulate(context, input, std::move(dx));
-    if (added.slot) accumulate(context, added, std::move(dy));
-  });
-  return result;
+  return fused_mlp(context, x, weights, kind, false, residual);
 }
 
 }  // namespace sinter::ops

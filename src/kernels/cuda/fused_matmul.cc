@@ -21,7 +21,11 @@ namespace {
 constexpr const char* kChoiceWord = "fused";  // begins its lines in a checkpoint
 
 void run_sm90(Stream& stream, const FusedMatmulArgs& args) {
-  args.pre_activation ? sm90_gelu_product(stream, args) : sm90_gelu_slope_product(stream, args);
+  if (args.gated) {
+    args.pre_activation ? sm90_swiglu_product(stream, args) : sm90_swiglu_slope_product(stream, args);
+  } else {
+    args.pre_activation ? sm90_gelu_product(stream, args) : sm90_gelu_slope_product(stream, args);
+  }
 }
 
 std::mutex choices_mutex;
@@ -33,9 +37,10 @@ std::map<FusedKey, bool>& choices() {
 // On the caller's data.
 bool is_sm90_faster(Stream& stream, const FusedMatmulArgs& args) {
   const MatmulArgs& p = args.product;
-  const FusedKind kind = args.pre_activation ? FusedKind::activation
-                         : args.c_sums       ? FusedKind::activation_gradient_with_sums
-                                             : FusedKind::activation_gradient;
+  const FusedKind kind = args.gated ? (args.pre_activation ? FusedKind::gated_activation : FusedKind::gated_gradient)
+                         : args.pre_activation ? FusedKind::activation
+                         : args.c_sums         ? FusedKind::activation_gradient_with_sums
+                                               : FusedKind::activation_gradient;
   const FusedKey key = fused_key(stream, p.c.rows(), p.c.size(-1), p.a.size(-1), kind, static_cast<bool>(p.bias));
   auto trial = [&] {  // its sums go to scratch: they add up
     FusedMatmulArgs copy = args;
@@ -55,7 +60,7 @@ bool run_fused(Stream& stream, const FusedMatmulArgs& args) {
     run_sm90(stream, args);
     return true;
   }
-  if (!library_fused_matmul(stream, args)) return false;
+  if (args.gated || !library_fused_matmul(stream, args)) return false;
   if (args.c_sums) column_sum(stream, {.x = args.product.c, .y = args.c_sums, .accumulate = true});
   return true;
 }

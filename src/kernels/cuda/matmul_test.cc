@@ -105,6 +105,39 @@ void test_activation_product(DType t, const Product& p, spec::Activation kind, c
   }
 }
 
+// The same with a gate: p.n is the width of act(gate) * up.
+void test_gated_product(DType t, const Product& p, spec::Activation kind, const char* name) {
+  if (!wants("matmul_gated")) return;
+  std::string shape = fmt::format("{}x{}x{} {}", p.m, p.n, p.k, name);
+  float scale = 1.5f / std::sqrt(static_cast<float>(p.k));
+  for (bool bias : {false, true}) {
+    Case c("matmul_gated", t, shape + (bias ? " bias" : ""));
+    int a = c.random({p.m, p.k}, t), b = c.random({2 * p.n, p.k}, t, scale), y = c.output({p.m, p.n}, t),
+        pre = c.output({p.m, 2 * p.n}, t);
+    int vector = bias ? c.random({2 * p.n}, t) : -1;
+    c.skip_determinism();  // the first call may compare the fused kernel with separate ones and keep either
+    c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+      FusedMatmulArgs args;
+      args.product.a = at(a), args.product.b.data = at(b), args.product.c = at(y), args.product.bias = at(vector);
+      args.product.transpose_b = true, args.activation = kind, args.pre_activation = at(pre), args.gated = true;
+      fused_matmul(table, s, args);
+    });
+    c.expect_close(pre, "pre", std::max(2e-5, rounding_limit(t)));
+    c.expect_close(y, "c", std::max(2e-5, 2 * rounding_limit(t)));
+  }
+  Case c("matmul_gated_slope", t, shape);
+  int a = c.random({p.m, p.k}, t), b = c.random({p.k, p.n}, t, scale), room = c.random({p.m, p.n}, t),
+      x = c.random({p.m, 2 * p.n}, t), dx = c.output({p.m, 2 * p.n}, t);
+  c.skip_determinism();
+  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+    FusedMatmulArgs args;
+    args.product.a = at(a), args.product.b.data = at(b), args.product.c = at(room);
+    args.activation = kind, args.activation_input = at(x), args.gated = true, args.gate_up_gradient = at(dx);
+    fused_matmul(table, s, args);
+  });
+  c.expect_close(dx, "dx", std::max(2e-5, 2 * rounding_limit(t)));
+}
+
 void test_grouped(DType t, DType out, std::vector<int32_t> rows_of, int64_t n, int64_t k, int mode, bool accumulate) {
   if (!wants("grouped_matmul")) return;
   std::vector<int32_t> offsets = {0};
@@ -148,6 +181,8 @@ void test_matmul() {
       for (bool accumulate : {true, false}) test_sums(t, p, accumulate);
       test_activation_product(t, p, spec::Activation::gelu_tanh, "gelu_tanh");
       test_activation_product(t, p, spec::Activation::silu, "silu");
+      test_gated_product(t, p, spec::Activation::silu, "silu");
+      test_gated_product(t, p, spec::Activation::gelu_tanh, "gelu_tanh");
       test_product(t, t, p, false, true, false, true);
       test_product(t, t, p, false, true, true, false);
     }
@@ -165,6 +200,10 @@ void test_matmul() {
       }
       for (const Product& p : std::vector<Product>{{4096, 8, 8}, {5003, 264, 136}}) {
         test_product(t, t, p, false, true, false, true);
+      }
+      for (const Product& p :
+           std::vector<Product>{{128, 64, 8}, {333, 264, 136}, {1031, 192, 72}, {129, 320, 776}, {2309, 1536, 200}}) {
+        test_gated_product(t, p, spec::Activation::silu, "silu");
       }
     }
     for (int mode = 0; mode < 3; ++mode) {

@@ -31,8 +31,8 @@ bool is_bf16(const Tensor& t) { return t.dtype() == base::DType::bf16; }
 // The copy engine's: addresses in multiples of 16 bytes.
 bool is_aligned(const Tensor& t) { return reinterpret_cast<uintptr_t>(t.raw()) % 16 == 0; }
 
-// A plain product in bf16, with or without a bias, of at least so many rows.
-bool is_plain_product(const MatmulArgs& p, int64_t fewest_rows) {
+// A plain product in bf16, with or without a bias, of at least so many rows. b has so many columns for each of c's.
+bool is_plain_product(const MatmulArgs& p, int64_t fewest_rows, int64_t columns = 1) {
   constexpr int64_t kMost = int64_t{1} << 30;
   if (p.transpose_a || p.accumulate || p.alpha != 1.0f || p.addend || p.batch != 1 || p.group_offsets) return false;
   if (!is_bf16(p.a) || !is_bf16(p.b.data) || !is_bf16(p.c) || (p.bias && !is_bf16(p.bias))) return false;
@@ -40,7 +40,7 @@ bool is_plain_product(const MatmulArgs& p, int64_t fewest_rows) {
   const int64_t m = p.c.rows();
   if (m < fewest_rows || m > kMost) return false;
   const int64_t n = p.c.num_elements() / m, k = p.a.num_elements() / m;
-  return n % 8 == 0 && k % 8 == 0 && k > 0 && p.b.data.num_elements() == n * k;
+  return n % 8 == 0 && k % 8 == 0 && k > 0 && p.b.data.num_elements() == columns * n * k;
 }
 
 }  // namespace
@@ -50,11 +50,16 @@ bool sm90_takes(const Stream& stream, const FusedMatmulArgs& args) {
   const MatmulArgs& p = args.product;
   const bool is_forward = static_cast<bool>(args.pre_activation);
   if (is_forward == static_cast<bool>(args.activation_input) || args.a_sums) return false;
-  if (args.activation != spec::Activation::gelu_tanh || p.transpose_b != is_forward || (p.bias && !is_forward))
-    return false;
+  const auto taken = args.gated ? spec::Activation::silu : spec::Activation::gelu_tanh;
+  if (args.activation != taken || p.transpose_b != is_forward || (p.bias && !is_forward)) return false;
   const Tensor& other = is_forward ? args.pre_activation : args.activation_input;
   if (!is_bf16(other) || !is_aligned(other) || other.raw() == p.c.raw()) return false;
-  return is_plain_product(p, kTileRows) && is_hopper(stream);
+  if (args.gated) {
+    constexpr int64_t kHalfTile = 64;  // gate's columns of a tile, beside as many of up
+    if (p.bias || args.c_sums || (is_forward && p.c.size(-1) % kHalfTile != 0)) return false;
+    if (!is_forward && (!is_bf16(args.gate_up_gradient) || !is_aligned(args.gate_up_gradient))) return false;
+  }
+  return is_plain_product(p, kTileRows, args.gated && is_forward ? 2 : 1) && is_hopper(stream);
 }
 
 bool sm90_takes_bias(const Stream& stream, const MatmulArgs& args) {

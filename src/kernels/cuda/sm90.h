@@ -6,12 +6,16 @@
 
 namespace sinter::kernels::cuda {
 
-// tanh-GELU in a product of at least a tile of rows.
+// tanh-GELU, or SiLU with a gate (without a bias), in a product of at least a tile of rows.
 bool sm90_takes(const Stream&, const FusedMatmulArgs&);
 // pre_activation given: pre_activation = a b^T (+ bias), c = gelu(pre_activation).
 void sm90_gelu_product(Stream&, const FusedMatmulArgs&);
 // activation_input given: c = (a b) * gelu'(activation_input), c_sums too.
 void sm90_gelu_slope_product(Stream&, const FusedMatmulArgs&);
+// Gated, pre_activation given: pre_activation = [gate | up] = a b^T, c = silu(gate) * up.
+void sm90_swiglu_product(Stream&, const FusedMatmulArgs&);
+// Gated, activation_input given: gate_up_gradient from dh = a b, which goes to no memory.
+void sm90_swiglu_slope_product(Stream&, const FusedMatmulArgs&);
 
 // The softmax's terms in the product with a head's weight.
 bool sm90_takes_softmax(const Stream&, const LinearCrossEntropyArgs&);

@@ -8,6 +8,8 @@ namespace sinter::kernels::cuda {
 bool sm90_takes(const Stream&, const FusedMatmulArgs&) { return false; }
 void sm90_gelu_product(Stream&, const FusedMatmulArgs&) { base::fail("[matmul] built without CUTLASS"); }
 void sm90_gelu_slope_product(Stream&, const FusedMatmulArgs&) { base::fail("[matmul] built without CUTLASS"); }
+void sm90_swiglu_product(Stream&, const FusedMatmulArgs&) { base::fail("[matmul] built without CUTLASS"); }
+void sm90_swiglu_slope_product(Stream&, const FusedMatmulArgs&) { base::fail("[matmul] built without CUTLASS"); }
 
 bool sm90_takes_softmax(const Stream&, const LinearCrossEntropyArgs&) { return false; }
 void sm90_softmax_product(Stream&, const SoftmaxTerms&) { base::fail("[matmul] built without CUTLASS"); }
