@@ -81,7 +81,9 @@ std::vector<RegretSummary> regrets(const std::vector<CheckRow>& rows) {
     std::vector<double> seconds;  // measured, of the same
     for (const CheckRow* row : members) {
       try {
-        double predicted = predicted_step(*row, find_efficiency(row->cluster->device, row->timed()));
+        CheckRow unmeasured = *row;  // a choice is made before anything runs: what a row's memory told must not help
+        unmeasured.timed_software.clear();
+        double predicted = predicted_step(unmeasured, find_efficiency(row->cluster->device, row->software));
         layouts.push_back({predicted, tensor_nodes(row->parallel, *row->cluster)});
         seconds.push_back(*measured_step(*row));
         best = std::min(best, seconds.back());

@@ -399,22 +399,6 @@ CheckRow read_point(const json& point, const HardwareTable& hardware) {
 
 }  // namespace
 
-void infer_gathering(CheckRow& row) {
-  double measured = 0;
-  for (const char* key : {"memory_gib", "memory_gb"}) {
-    if (auto found = row.measured.find(key); found != row.measured.end()) measured = found->second * 1073741824.0;
-  }
-  const spec::ParallelSpec& p = row.parallel;
-  if (p.tp == 1 || measured <= 0 || !row.model || p.micro_batches() < 1) return;
-  Software kept = find_software("nanotron-kept"), again = kept;
-  again.keeps_gathered = false;
-  const double more = plan_stage_memory(*row.model, p, kept, 0).device.total();
-  const double less = plan_stage_memory(*row.model, p, again, 0).device.total();
-  if (more - less < 0.15 * measured) return;
-  const bool is_kept = std::abs(std::log(measured / more)) < std::abs(std::log(measured / less));
-  row.timed_software = is_kept ? kept.name : "nanotron-again";
-}
-
 std::string sweep_group(const CheckRow& row) {
   return fmt::format("{} L{} h{} gpus {} length {} batch {}", contains(row.source, "vTrain") ? "vTrain" : row.source,
                      row.model ? row.model->num_layers : 0, row.model ? row.model->hidden : 0,
