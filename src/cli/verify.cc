@@ -25,6 +25,7 @@ void run_verify(const Flags& flags) {
     std::vector<eval::VerifyCheck> checks = eval::verify_model(folder, options);
     base::Table table({"check", "error", "limit", "of", ""});
     const eval::VerifyCheck* worst = nullptr;
+    std::string notes;
     for (const eval::VerifyCheck& c : checks) {
       ++num_checks;
       num_failed += !c.holds();
@@ -32,6 +33,10 @@ void run_verify(const Flags& flags) {
       table.add_row({c.name, fmt::format("{:.2e}", c.error), fmt::format("{:.0e}", c.limit), c.kind, c.holds() ? "ok" : "FAIL"});
       report.push_back({{"folder", folder}, {"check", c.name}, {"kind", c.kind}, {"error", c.error}, {"limit", c.limit},
                         {"holds", c.holds()}});
+      if (!c.note.empty()) {
+        report.back()["note"] = c.note;
+        notes += fmt::format("  {}: {}\n", c.name, c.note);
+      }
     }
     if (flags.as_json) continue;
     if (!flags.is_quiet) std::printf("%s\n%s\n", folder.c_str(), table.to_string(2).c_str());
@@ -39,6 +44,7 @@ void run_verify(const Flags& flags) {
       std::printf("%s: %zu checks, nearest to its limit: %s %.2e of %.0e\n", folder.c_str(), checks.size(),
                   worst->name.c_str(), worst->error, worst->limit);
     }
+    std::printf("%s", notes.c_str());
   }
   if (flags.as_json) {
     std::printf("%s\n", report.dump(2).c_str());

@@ -118,7 +118,10 @@ Transformer::Stream Transformer::mlp_part(const Context& context, const Block& b
                                           const Tensor& unrounded, const Variable& residual,
                                           const Shared& shared) const {
   if (block.router) {
-    return {ops::moe(context, h, unrounded, {*block.router, *block.up, *block.down}, spec_, shared.balance), residual};
+    std::function<void(const Tensor&)> on_logits;
+    if (on_router_logits) on_logits = [&](const Tensor& logits) { on_router_logits(block.layer, logits); };
+    return {ops::moe(context, h, unrounded, {*block.router, *block.up, *block.down}, spec_, shared.balance, on_logits),
+            residual};
   }
   const bool adds = adds_residual(context, *block.down, residual, shared);
   const ops::MlpWeights weights{*block.up, block.up_bias, *block.down, block.down_bias};

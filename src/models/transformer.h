@@ -53,6 +53,8 @@ class Transformer {
   // Called during backward when all gradients of a layer are complete (num_layers for final norm and head, then down to
   // -1 for the embeddings): what data parallelism overlaps its reductions with.
   std::function<void(int64_t layer)> on_gradients_ready;
+  // Called in every forward with a router's logits (T, E) f32, before the experts are chosen by them; may change them.
+  std::function<void(int64_t layer, const Tensor& logits)> on_router_logits;
 
  private:
   struct Block {

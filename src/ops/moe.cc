@@ -121,8 +121,10 @@ Variable combine(const Context& context, const Variable& rows, const Routing& r)
 }  // namespace
 
 Variable moe(const Context& context, const Variable& x, const Tensor& unrounded, const MoeWeights& weights,
-             const spec::ModelSpec& spec, const BalanceLoss& balance) {
+             const spec::ModelSpec& spec, const BalanceLoss& balance,
+             const std::function<void(const Tensor& logits)>& on_logits) {
   Variable logits = router_logits(context, x, unrounded, weights.router);             // (T, E) f32
+  if (on_logits) on_logits(logits.value);
   Routing routing = route(context, logits, spec.moe, balance);
   Variable rows = gather(context, x, routing);                                        // (T k, C)
   Variable up = expert_linear(context, rows, weights.up, routing.group_offsets);      // (T k, 2F)

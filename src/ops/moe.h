@@ -1,5 +1,7 @@
 // A mixture-of-experts layer: route, sort tokens by expert, grouped products, combine.
 #pragma once
+#include <functional>
+
 #include "ops/context.h"
 
 namespace sinter::ops {
@@ -17,7 +19,9 @@ struct BalanceLoss {
 };
 
 // x (T, C) -> (T, C). The router reads `unrounded`, x before its rounding to a 16-bit format, (T, C) f32; empty: x itself.
+// `on_logits` (may be empty) sees the router's logits (T, E) f32 before the experts are chosen by them, and may change them.
 Variable moe(const Context& context, const Variable& x, const Tensor& unrounded, const MoeWeights& weights,
-             const spec::ModelSpec& spec, const BalanceLoss& balance);
+             const spec::ModelSpec& spec, const BalanceLoss& balance,
+             const std::function<void(const Tensor& logits)>& on_logits = {});
 
 }  // namespace sinter::ops
