@@ -75,6 +75,8 @@ struct Parameter {
   Tensor master;              // f32
   Tensor grad;                // f32 (matrices: or the compute format), or empty when frozen
   bool has_gradient = false;  // grad holds this step's sum so far; otherwise its content is stale
+  Tensor grad_squares;        // (1) f32, or empty: where a kernel that writes grad may leave the sum of its squares
+  bool has_squares = false;   // and it stands there. Whoever writes grad sets or clears this
   std::shared_ptr<core::DerivedWeight> derived;
 };
 

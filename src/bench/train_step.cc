@@ -61,8 +61,7 @@ class StepRunner {
     arena_.begin_step();
     store_.begin_step();
     loss_and_gradients({}, arena_, kernels, model_);
-    kernels.fill(stream, squares_, 0.0f);
-    kernels.sum_squares(stream, {.x = store_.grad(), .total = squares_});
+    store_.sum_gradient_squares(kernels, stream, squares_);
     kernels.clip_control(stream, {.norm_squared = squares_, .max_norm = 1.0f, .control = control_, .norm = norm_});
     ++num_steps_;
     update(0, store_.decay_end(), 0.1f);

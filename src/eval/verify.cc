@@ -264,7 +264,7 @@ class Verifier {
   void update_weights(const Tensor& m, const Tensor& v, size_t step) {
     models::ParameterStore& store = *model_.store;
     Tensor norm = zeros(1), control = zeros(2), squares = zeros(1);
-    kernels_.sum_squares(device_.stream(), {.x = store.grad(), .total = squares});
+    store.sum_gradient_squares(kernels_, device_.stream(), squares);
     kernels_.clip_control(device_.stream(),
                           {.norm_squared = squares, .max_norm = 1.0f, .grad_scale = 1.0f, .control = control, .norm = norm});
     auto update = [&](int64_t begin, int64_t end, float decay) {

@@ -44,8 +44,12 @@ void linear_cross_entropy_in_parts(const KernelTable& table, Stream& stream, con
     if (!args.dx) continue;
     table.matmul(stream, {.a = logits, .b = args.weight, .c = args.dx.slice(begin, rows)});
     if (!args.dweight) continue;
-    table.matmul(stream,
-                 {.a = logits, .b = {.data = x}, .c = args.dweight, .transpose_a = true, .accumulate = accumulate});
+    table.matmul(stream, {.a = logits,
+                          .b = {.data = x},
+                          .c = args.dweight,
+                          .transpose_a = true,
+                          .accumulate = accumulate,
+                          .c_squares = args.dweight_squares});
     accumulate = true;
   }
 }

@@ -44,6 +44,7 @@ struct LinearCrossEntropyArgs {
   Tensor dx;                // (R, C) in the format of x out, or empty
   Tensor dweight;           // (V, C) f32, or empty; only with dx
   bool accumulate = false;  // ADDS to dweight
+  Tensor dweight_squares;   // (1) f32 or empty: as c_squares of the product that writes dweight
 };
 void linear_cross_entropy(const KernelTable& table, Stream& stream, const LinearCrossEntropyArgs& args);
 void linear_cross_entropy_in_parts(const KernelTable& table, Stream& stream, const LinearCrossEntropyArgs& args);

@@ -53,6 +53,9 @@ struct MatmulArgs {
   // multiples of 16; c is bf16, f16 or f32. The product is multiplied by element 0 of both scales.
   Tensor a_scale, b_scale;         // f32, as Fp8Scaling's rows
   bool fast_accumulation = false;  // may keep fewer bits of the running sums (about 14) than f32 has
+  // (1) f32 or empty, only where the table leaves_squares: becomes the sum of the squares of all that c then holds, by
+  // partial sums in an order fixed by its shape. c is f32, without groups and batch.
+  Tensor c_squares;
 };
 
 // How a tensor is scaled into fp8: stored = round(value * scale), value ~ stored * inverse. A row of kSize f32 on the
@@ -110,6 +113,8 @@ struct EmbeddingBackwardArgs {  // ADDS into the tables' gradients, in a fixed o
   Tensor dy;                    // (T, C)
   Tensor dtable;                // (V, C) f32
   Tensor dposition_table;       // (P, C) f32, or empty
+  // (1) f32 or empty, only where the table leaves_squares: holds the sum of the squares of dtable, and is kept so.
+  Tensor dtable_squares;
 };
 
 struct NormForwardArgs {  // s = x + residual, rounded to its format; y = norm(s) * weight (+ bias)
@@ -373,6 +378,9 @@ struct AxpbyArgs {  // y = alpha x + beta y
 
 struct KernelTable {
   const char* name;
+  // Kernels that write weight gradients can sum their squares in passing: whoever needs the norm of them need not read
+  // them again.
+  bool leaves_squares = false;
   void (*fill)(Stream&, const Tensor& y, float value);
   void (*axpby)(Stream&, const AxpbyArgs&);  // also casts
   void (*matmul)(Stream&, const MatmulArgs&);

@@ -110,6 +110,38 @@ TEST(Transformer, ThreadCountsGiveTheSameBits) {
 
 // Dropout, extra heads and the balance loss have no golden answers: their gradients are held against differences of the
 // loss along random directions of every tensor.
+TEST(ParameterStore, SquaresThatKernelsLeftMakeTheNormOfAllGradients) {
+  const kernels::KernelTable& kernels = kernels::kernels_for({});
+  core::DeviceRuntime& device = core::runtime({});
+  const int before = base::num_threads();
+  for (const char* name : kFamilies) {
+    for (bool has_extras : {false, true}) {  // extra heads add to the gradient of the one head
+      Model model(name, has_extras);
+      std::vector<float> found;
+      for (int threads : {1, 2, 3}) {
+        base::set_num_threads(threads);
+        model.loss(Recompute::none);
+        Tensor total = core::make_tensor<float>(device.allocator(), {1}, {7.0f});
+        model.store->sum_gradient_squares(kernels, device.stream(), total);
+        found.push_back(core::to_host_floats(total)[0]);
+        EXPECT_EQ(found.back(), found.front()) << name << ", " << threads << " threads";
+      }
+      double expected = 0;
+      int64_t left = 0;
+      for (float x : core::to_host_floats(model.store->grad())) expected += static_cast<double>(x) * x;
+      for (const auto& slot : model.store->slots()) left += slot.parameter.has_squares ? slot.info.num_elements() : 0;
+      EXPECT_NEAR(found[0], expected, 1e-6 * expected) << name;
+      const bool has_experts = model.spec.moe.num_experts > 0;  // their products leave none
+      EXPECT_GT(left, has_experts ? 0 : model.store->num_elements() * 9 / 10) << name;
+      model.store->forget_squares();
+      Tensor total = core::make_tensor<float>(device.allocator(), {1}, {7.0f});
+      model.store->sum_gradient_squares(kernels, device.stream(), total);
+      EXPECT_NEAR(core::to_host_floats(total)[0], expected, 1e-6 * expected) << name;
+    }
+  }
+  base::set_num_threads(before);
+}
+
 TEST(Transformer, GradientsOfTheExtrasMatchFiniteDifferences) {
   for (const char* name : {"gpt2", "llama", "qwen3", "mixtral"}) {
     Model model(name, true);

@@ -1,5 +1,7 @@
 #include "models/parameter_store.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/text.h"
@@ -54,6 +56,8 @@ ParameterStore::ParameterStore(const spec::ModelSpec& spec, const StoreOptions& 
   if (!has_master) vectors_ = zeros(num_elements_ - decay_end_, DType::f32);
   if (options.trains) grad_ = zeros(num_elements_ - short_end_, DType::f32);
   if (options.trains && short_end_ > 0) short_grad_ = zeros(short_end_, options.gradients);
+  if (options.trains && kernels::kernels_for(options.device).leaves_squares)
+    squares_ = zeros(static_cast<int64_t>(slots_.size()), DType::f32);
 
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
@@ -69,6 +73,7 @@ ParameterStore::ParameterStore(const spec::ModelSpec& spec, const StoreOptions& 
       p.master = vectors_.slice(slot.offset - decay_end_, n).reshape(slot.info.shape);
     }
     if (options.trains) p.grad = gradients_of(slot.offset, n).reshape(slot.info.shape);
+    if (squares_ && !is_short(slot)) p.grad_squares = squares_.slice(static_cast<int64_t>(i), 1);
   }
 }
 
@@ -146,6 +151,36 @@ void ParameterStore::refresh_compute() {
 
 void ParameterStore::begin_step() {
   for (Slot& slot : slots_) slot.parameter.has_gradient = false;
+  forget_squares();
+}
+
+void ParameterStore::forget_squares() {
+  for (Slot& slot : slots_) slot.parameter.has_squares = false;
+}
+
+void ParameterStore::sum_gradient_squares(const kernels::KernelTable& kernels, core::Stream& stream,
+                                          const Tensor& total) const {
+  kernels.fill(stream, total, 0.0f);
+  std::vector<const Slot*> order;
+  for (const Slot& slot : slots_) {
+    order.push_back(&slot);
+    if (squares_ && !slot.parameter.has_squares)
+      kernels.fill(stream, squares_.slice(&slot - slots_.data(), 1), 0.0f);
+  }
+  if (squares_) kernels.sum(stream, {.x = squares_, .total = total});
+  std::sort(order.begin(), order.end(), [](const Slot* a, const Slot* b) { return a->offset < b->offset; });
+  // Stretches of the flat order without sums, each in one buffer.
+  int64_t begin = 0;
+  auto read_up_to = [&](int64_t end) {
+    if (end > begin) kernels.sum_squares(stream, {.x = gradients_of(begin, end - begin), .total = total});
+  };
+  for (const Slot* slot : order) {
+    if (slot->offset == short_end_) read_up_to(short_end_), begin = short_end_;
+    if (!slot->parameter.has_squares) continue;
+    read_up_to(slot->offset);
+    begin = slot->offset + aligned(slot->info.num_elements());
+  }
+  read_up_to(num_elements_);
 }
 
 }  // namespace sinter::models

@@ -16,6 +16,10 @@
 #include "core/tensor.h"
 #include "spec/parameters.h"
 
+namespace sinter::kernels {
+struct KernelTable;
+}
+
 namespace sinter::models {
 
 using autograd::Parameter;
@@ -59,6 +63,12 @@ class ParameterStore {
   // Elements [begin, begin + count) of the flat order; all of one format.
   Tensor gradients_of(int64_t begin, int64_t count) const;
 
+  // total (1) f32 = the sum of the squares of all gradients. Reads those whose kernels did not leave theirs
+  // (Parameter::has_squares). `kernels` is the table of the store's device.
+  void sum_gradient_squares(const kernels::KernelTable& kernels, core::Stream& stream, const Tensor& total) const;
+  // After gradients were changed by others than the ops: sums that were left are no longer theirs.
+  void forget_squares();
+
   // Draws every tensor from its init, keyed by (seed, name, element): the same on any device and layout.
   void initialize(uint64_t seed);
   // Sets one tensor from host values (count = its elements), rounding into the compute copy.
@@ -78,6 +88,7 @@ class ParameterStore {
   int64_t num_elements_ = 0, decay_end_ = 0;
   int64_t short_end_ = 0;  // gradients of [0, short_end) are short
   Tensor master_, compute_, grad_, short_grad_;
+  Tensor squares_;  // (slots) f32, or empty
   Tensor vectors_;  // f32 masters of norms and biases in a store without a full master
 };
 

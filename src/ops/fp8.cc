@@ -78,6 +78,7 @@ void multiply_weight_gradient(const Context& context, const Tensor& dy_transpose
                                           .a_scale = layer.dy_scaling,
                                           .b_scale = layer.x_scaling});
   weight.has_gradient = true;
+  weight.has_squares = false;
 }
 
 void add_bias_gradient(const Context& context, const Tensor& dy, Parameter* bias) {

@@ -72,6 +72,7 @@ void linear_backward(const Context& context, const Tensor& dy, const Tensor& x, 
                                 .transpose_a = true,
                                 .accumulate = weight.has_gradient,
                                 .group_offsets = group_offsets};
+    if (!group_offsets) product.c_squares = weight.grad_squares;
     if (has_bias_gradient) {  // reading dy once may serve both gradients
       kernels::fused_matmul(context.kernels, context.stream,
                             {.product = product, .a_sums = bias->grad, .accumulate_sums = bias->has_gradient});
@@ -79,6 +80,7 @@ void linear_backward(const Context& context, const Tensor& dy, const Tensor& x, 
       context.kernels.matmul(context.stream, product);
     }
     weight.has_gradient = true;
+    weight.has_squares = static_cast<bool>(product.c_squares);
     if (has_bias_gradient) bias->has_gradient = true;
   } else if (has_bias_gradient) {
     context.kernels.column_sum(context.stream, {.x = dy, .y = bias->grad, .accumulate = bias->has_gradient});

@@ -27,9 +27,13 @@ void linear_cross_entropy(const Context& context, const Variable& x, Parameter& 
                                  .logits = logits,
                                  .dx = dx,
                                  .dweight = dx ? weight.grad : Tensor(),
-                                 .accumulate = weight.has_gradient});
+                                 .accumulate = weight.has_gradient,
+                                 .dweight_squares = weight.grad_squares});
   if (context.is_recording()) {
-    if (weight.grad) weight.has_gradient = true;
+    if (weight.grad) {
+      weight.has_gradient = true;
+      weight.has_squares = static_cast<bool>(weight.grad_squares);
+    }
     Variable place{{}, x.slot, nullptr};
     context.tape->record([context, place, dx] { accumulate(context, place, dx); });
   }

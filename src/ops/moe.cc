@@ -39,8 +39,9 @@ Variable router_logits(const Context& context, const Variable& x, const Tensor& 
     context.kernels.matmul(context.stream, {.a = dy, .b = {.data = router.master}, .c = dx});
     if (router.grad) {
       context.kernels.matmul(context.stream, {.a = dy, .b = {.data = x_wide}, .c = router.grad, .transpose_a = true,
-                                              .accumulate = router.has_gradient});
+                                              .accumulate = router.has_gradient, .c_squares = router.grad_squares});
       router.has_gradient = true;
+      router.has_squares = static_cast<bool>(router.grad_squares);
     }
     if (dtype != DType::f32) {
       Tensor rounded = context.make(dx.shape(), dtype);

@@ -244,13 +244,10 @@ StepCounts StepRunner::start(const std::vector<data::MicroBatch>& micro_batches,
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     run_micro_batch(micro_batches[i], i, count, step);
     if (i > 0 || !counts.has_small) continue;
-    const Tensor squares = record_.slice(kSumSmallSquares, 1);
-    kernels_.fill(stream, squares, 0.0f);
-    for (const Tensor& grad : transformer_.store().gradients()) {
-      kernels_.sum_squares(stream, {.x = grad, .total = squares});
-    }
+    transformer_.store().sum_gradient_squares(kernels_, stream, record_.slice(kSumSmallSquares, 1));
   }
   reducer_.finish();
+  if (comm_.size() > 1) transformer_.store().forget_squares();
   kernels_.sum(stream, {.x = losses_.slice(0, count), .total = record_.slice(kSumLoss, 1)});
   if (mtp_losses_) kernels_.sum(stream, {.x = mtp_losses_, .total = record_.slice(kSumMtp, 1)});
   if (places_.balance.loss) kernels_.sum(stream, {.x = places_.balance.loss, .total = record_.slice(kSumBalance, 1)});

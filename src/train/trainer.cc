@@ -163,10 +163,7 @@ class Run {
                 .tokens = plan_.batches->sequences_at(begun_) * plan_.shape.window,
                 .lr_factor = lr_factor(recipe_.schedule, begun_, plan_.steps)};
     begun.counts = runner_.start(plan_.loader->step(begun_), begun_, guard_.loss_scale());
-    kernels_.fill(device_.stream(), squares_, 0.0f);
-    for (const core::Tensor& grad : store_.gradients()) {
-      kernels_.sum_squares(device_.stream(), {.x = grad, .total = squares_});
-    }
+    store_.sum_gradient_squares(kernels_, device_.stream(), squares_);
     guard_.decide(runner_.record().slice(kSumLoss, 1), static_cast<double>(begun.counts.num_supervised), squares_,
                   runner_.record());
     optimizer_.update(guard_.control(), begun.lr_factor, begun_);

@@ -137,6 +137,25 @@ TEST(CpuCrossEntropy, TargetOutsideTheVocabularyIsAnError) {
   EXPECT_THROW(reference_table()->cross_entropy(stream(), args), base::Error);
 }
 
+TEST(CpuEmbedding, SquaresOfATablesGradientAreKeptWhileRowsAreAdded) {
+  constexpr int64_t kTokens = 101, kVocab = 230, kChannels = 50;
+  std::vector<int32_t> tokens;
+  for (int64_t t = 0; t < kTokens; ++t) tokens.push_back(static_cast<int32_t>(t * t * 7 % kVocab));
+  for (const Format& format : kFormats) {
+    Tensor dtable = random_tensor({kVocab, kChannels}, DType::f32, 4), squares = zero_tensor({1}, DType::f32),
+           expected = zero_tensor({1}, DType::f32);
+    cpu_table()->sum_squares(stream(), {.x = dtable, .total = squares});
+    EmbeddingBackwardArgs args{.tokens = int_tensor(tokens),
+                               .dy = random_tensor({kTokens, kChannels}, format.dtype, 3),
+                               .dtable = dtable,
+                               .dtable_squares = squares};
+    cpu_table()->embedding_backward(stream(), args);
+    cpu_table()->sum_squares(stream(), {.x = dtable, .total = expected});
+    const float sum = expected.data<float>()[0];
+    EXPECT_NEAR(squares.data<float>()[0], sum, 1e-6f * sum);
+  }
+}
+
 TEST(CpuEmbedding, ForwardAndBackwardMatchReference) {
   constexpr int64_t kTokens = 101, kVocab = 23, kPositions = 40;
   std::vector<int32_t> tokens, positions;
@@ -318,6 +337,28 @@ TEST(CpuOptimizer, AdamwMatchesReference) {
           }
         }
       }
+    }
+  }
+}
+
+TEST(CpuOptimizer, ACopyTooLargeForTheCachesIsRoundedAsASmallOne) {
+  constexpr int64_t kCount = (int64_t{17} << 20) + 77, kPart = 5000;  // 34 MiB of bf16
+  Tensor control = core::make_tensor(allocator(), {2}, std::vector<float>{1.0f, 1.0f});
+  for (int64_t first : {int64_t{0}, int64_t{1}}) {  // on a line of the cache and off it
+    AdamwArgs args{.master = zero_tensor({kCount}, DType::f32).slice(first, kCount - first),
+                   .grad = empty_tensor({kCount}, DType::f32).slice(first, kCount - first),
+                   .m = zero_tensor({kCount}, DType::f32).slice(first, kCount - first),
+                   .v = zero_tensor({kCount}, DType::f32).slice(first, kCount - first),
+                   .copy = zero_tensor({kCount}, DType::bf16).slice(first, kCount - first),
+                   .control = control,
+                   .lr = 0.01f};
+    float* grad = args.grad.data<float>();
+    for (int64_t i = 0; i < kCount - first; ++i) grad[i] = static_cast<float>(i % 1013 - 500) * 1e-3f;
+    cpu_table()->adamw(stream(), args);
+    for (int64_t at : {int64_t{0}, int64_t{8} << 20, kCount - first - kPart}) {
+      Tensor expected = zero_tensor({kPart}, DType::bf16);
+      cpu_table()->axpby(stream(), {.x = args.master.slice(at, kPart), .y = expected});
+      EXPECT_TRUE(bit_equal(expected, args.copy.slice(at, kPart))) << "from " << at;
     }
   }
 }

@@ -28,6 +28,9 @@ void check_formats(const MatmulArgs& args) {
                base::dtype_name(args.c.dtype()), base::dtype_name(dtype));
   SINTER_CHECK(!args.bias || args.bias.dtype() == args.c.dtype(), "[matmul] bias is {}; expected c's format, {}",
                base::dtype_name(args.bias.dtype()), base::dtype_name(args.c.dtype()));
+  SINTER_CHECK(!args.c_squares || (args.c.dtype() == DType::f32 && !args.group_offsets),
+               "[matmul] squares of c asked for, which is {}{}; expected f32 without groups",
+               base::dtype_name(args.c.dtype()), args.group_offsets ? " in groups" : "");
 }
 
 void check_bias(const MatmulArgs& args, int64_t n) {
@@ -49,12 +52,14 @@ Product make_product(const MatmulArgs& args, int64_t m, int64_t n, int64_t k, in
   p.bias = args.bias ? args.bias.raw() : nullptr;
   p.alpha = args.alpha;
   p.accumulate = args.accumulate;
+  p.is_gradient = args.transpose_a;
   return p;
 }
 
 void multiply_plain(const MatmulKernel& kernel, const MatmulArgs& args) {
   int64_t n = args.c.size(-1), m = args.c.rows();
   int64_t k = args.transpose_a ? args.a.rows() : args.a.size(-1);
+  if (args.c_squares) args.c_squares.data<float>()[0] = 0.0f;
   if (m == 0 || n == 0) return;
   SINTER_CHECK(args.a.num_elements() == m * k && (!args.transpose_a || args.a.size(-1) == m) &&
                    args.b.data.num_elements() == n * k &&
@@ -64,6 +69,7 @@ void multiply_plain(const MatmulKernel& kernel, const MatmulArgs& args) {
                args.transpose_b ? " transposed" : "", args.c.shape().to_string());
   check_bias(args, n);
   Product product = make_product(args, m, n, k, 0, 0, 0);
+  if (args.c_squares) product.c_squares = args.c_squares.data<float>();
   PackedWeight::Form form{&kernel, args.a.dtype(), 1, n, k, args.transpose_b};
   if (const PackedWeight* packed = packed_weight(args.b, form)) product.packed_b = packed->panels(0);
   run_product(kernel, product);
@@ -122,6 +128,7 @@ void multiply_groups(const MatmulKernel& kernel, const MatmulArgs& args) {
 
 void matmul(Stream& stream, const MatmulArgs& args) {
   if (args.batch > 1) {
+    SINTER_CHECK(!args.c_squares, "[matmul] squares of c asked for with a batch of {}; expected one product", args.batch);
     for (int64_t i = 0; i < args.batch; ++i) matmul(stream, matmul_of_batch(args, i));
     return;
   }

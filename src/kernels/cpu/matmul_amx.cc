@@ -169,6 +169,7 @@ const MatmulKernel* amx_bf16_kernel() {
       .pack_b = pack_panels<false>,
       .multiply = multiply_tiles,
       .finish = finish_tile<ToBf16Rounded>,
+      .sum_squares = sum_squares_of_block,
       .can_stream = true,
       .enter = configure_tiles,
       .leave = release_tiles,

@@ -57,6 +57,8 @@ struct MatmulKernel {
   void (*multiply)(int num_rows, int64_t units, const uint32_t* a, const uint32_t* b, float* tile, int64_t tile_stride,
                    bool continues);
   void (*finish)(const TileOutput&);
+  // The sum of the squares of a block of floats, in an order fixed by the kernel.
+  float (*sum_squares)(const float* x, int64_t stride, int64_t rows, int64_t columns);
   bool can_stream;
   // Called in each thread around a run of multiply() and finish() calls: tile registers must be configured and given
   // back, and what was streamed must be seen by others.

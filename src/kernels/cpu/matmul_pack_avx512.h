@@ -154,6 +154,23 @@ inline void stream_tile(const TileOutput& out) {
 }
 inline void fence_streams() { _mm_sfence(); }
 
+inline float sum_squares_of_block(const float* x, int64_t stride, int64_t rows, int64_t columns) {
+  __m512 sums[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+  for (int64_t j = 0; j < columns; j += 16) {
+    const __mmask16 mask = first_lanes(columns - j);
+    for (int64_t r = 0; r < rows; ++r) {
+      __m512 value = _mm512_maskz_loadu_ps(mask, x + r * stride + j);
+      sums[r % 2] = _mm512_fmadd_ps(value, value, sums[r % 2]);
+    }
+  }
+  alignas(64) float lanes[16];
+  _mm512_store_ps(lanes, _mm512_add_ps(sums[0], sums[1]));
+  for (int width = 8; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+  }
+  return lanes[0];
+}
+
 template <class ToBf16Rounding>
 void finish_tile(const TileOutput& out) {
   if (out.streams) return stream_tile(out);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/threads.h"
 #include "kernels/cpu/aligned_buffer.h"
@@ -17,7 +18,9 @@ constexpr int64_t kMaxBlockUnits = 1024;               // of K
 constexpr int64_t kMaxPackedUnits = int64_t{2} << 20;  // of a, shared by all threads: 8 MiB
 constexpr int64_t kMaxPartialSums = int64_t{4} << 20;  // 16 MiB
 constexpr int64_t kMaxTileElements = 32 * 64;
-constexpr int64_t kStreamedBytes = int64_t{64} << 20;  // a c of this size is gone from the caches before it is read
+// A c of this size is gone from the caches before it is read; a gradient, which waits for all others, sooner.
+constexpr int64_t kStreamedBytes = int64_t{64} << 20;
+constexpr int64_t kStreamedGradientBytes = int64_t{1} << 20;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
@@ -93,6 +96,7 @@ Blocking choose_blocking(const MatmulKernel& kernel, const Product& p, int64_t t
 
 thread_local AlignedBuffer t_packed_a;  // of the thread that called run_product
 thread_local AlignedBuffer t_partials;  // likewise
+thread_local AlignedBuffer t_squares;   // likewise
 thread_local AlignedBuffer t_packed_b;  // of the thread that runs a task
 
 class ProductRun {
@@ -105,13 +109,16 @@ class ProductRun {
         is_plain_(sums_in_c_ && product.alpha == 1.0f && !product.bias),
         cut_(choose_blocking(kernel, product, total_units_, sums_in_c_)),
         streams_(is_plain_ && kernel.can_stream && total_units_ <= cut_.units && product.n % 16 == 0 &&
-                 reinterpret_cast<uintptr_t>(product.c) % 64 == 0 && product.m * product.n * 4 >= kStreamedBytes) {}
+                 reinterpret_cast<uintptr_t>(product.c) % 64 == 0 &&
+                 product.m * product.n * 4 >= (product.is_gradient ? kStreamedGradientBytes : kStreamedBytes)) {}
 
   void run() {
     packed_a_ = t_packed_a.reserve_array<uint32_t>(cut_.rows * cut_.units);
     if (total_units_ > cut_.units && !sums_in_c_) {
       partials_ = t_partials.reserve_array<float>(cut_.rows * cut_.columns);
     }
+    const int64_t num_tiles = divide_up(p_.m, kernel_.rows) * column_panels();
+    if (p_.c_squares) squares_ = t_squares.reserve_array<float>(num_tiles);
     for (first_row_ = 0; first_row_ < p_.m; first_row_ += cut_.rows) {
       for (first_column_ = 0; first_column_ < p_.n; first_column_ += cut_.columns) {
         first_unit_ = 0;
@@ -121,9 +128,11 @@ class ProductRun {
         } while (first_unit_ < total_units_);
       }
     }
+    if (squares_) *p_.c_squares = static_cast<float>(std::accumulate(squares_, squares_ + num_tiles, 0.0));
   }
 
  private:
+  int64_t column_panels() const { return divide_up(p_.n, kernel_.columns); }
   int64_t block_units() const { return std::min(cut_.units, total_units_ - first_unit_); }
   int64_t block_rows() const { return std::min(cut_.rows, p_.m - first_row_); }
   int64_t block_columns() const { return std::min(cut_.columns, p_.n - first_column_); }
@@ -224,6 +233,12 @@ class ProductRun {
     } else if (tile == edge) {
       copy_sums(edge, stride, sums_of_c, p_.n, num_rows, columns);
     }
+    if (squares_ && is_last()) {
+      const int64_t at = (first_row_ + row) / kernel_.rows * column_panels() + (first_column_ + column) / kernel_.columns;
+      // What was streamed stands in the tile, everything else in the cache.
+      squares_[at] = streams_ ? kernel_.sum_squares(tile, stride, num_rows, columns)
+                              : kernel_.sum_squares(static_cast<float*>(p_.c) + c_at, p_.n, num_rows, columns);
+    }
   }
 
   static void copy_sums(const float* from, int64_t from_stride, float* to, int64_t to_stride, int64_t rows,
@@ -240,6 +255,7 @@ class ProductRun {
   const bool streams_;  // c is written past the caches
   uint32_t* packed_a_ = nullptr;
   float* partials_ = nullptr;                                  // (cut_.rows, cut_.columns)
+  float* squares_ = nullptr;                                   // (panels of rows, panels of columns) of c
   int64_t first_row_ = 0, first_column_ = 0, first_unit_ = 0;  // of the block now worked on
 };
 

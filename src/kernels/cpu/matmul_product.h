@@ -20,6 +20,8 @@ struct Product {
   const void* bias = nullptr;  // (n) in the format of c
   float alpha = 1.0f;
   bool accumulate = false;
+  bool is_gradient = false;    // c will not be read soon, except to add to it
+  float* c_squares = nullptr;  // becomes the sum of the squares of c, which is f32
 };
 
 void run_product(const MatmulKernel& kernel, const Product& product);

@@ -233,6 +233,36 @@ TEST_P(Matmul, ARowHasTheSameBitsWhateverTheOtherRowsTheThreadsAndThePacking) {
   }
 }
 
+TEST_P(Matmul, SquaresLeftBesideAGradientAreThoseOfAPassOverItWhateverTheThreads) {
+  // One block of K and several; within a panel, over an edge, and large enough to be written past the caches.
+  const int64_t sizes[][3] = {{5, 7, 3}, {70, 101, 0}, {97, 130, 4333}, {521, 528, 96}};
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    for (auto [m, n, k] : sizes) {
+      for (bool accumulate : {false, true}) {
+        MatmulArgs args = make_args({m, n, k, true, false, dtype, DType::f32});
+        args.accumulate = accumulate;
+        Tensor before = copy_of(args.c), squares;
+        for (int threads : {1, 2, 3}) {
+          base::set_num_threads(threads);
+          args.c = copy_of(before);
+          args.c_squares = random_tensor({1}, DType::f32, 9);
+          run(args);
+          if (threads == 1) squares = args.c_squares;
+          EXPECT_EQ(args.c_squares.data<float>()[0], squares.data<float>()[0]) << threads << " threads";
+        }
+        double expected = 0;
+        for (float x : core::to_host_floats(args.c)) expected += static_cast<double>(x) * x;
+        EXPECT_NEAR(squares.data<float>()[0], expected, 1e-6 * expected) << m << " x " << n << " x " << k;
+        MatmulArgs alone = args;
+        alone.c = copy_of(before);
+        alone.c_squares = {};
+        run(alone);
+        EXPECT_EQ(std::memcmp(alone.c.raw(), args.c.raw(), args.c.bytes()), 0) << m << " x " << n << " x " << k;
+      }
+    }
+  }
+}
+
 TEST_P(Matmul, APackedWeightIsRenewedWhenItsVersionGrows) {
   for (DType dtype : {DType::f32, DType::bf16}) {
     MatmulArgs args = make_args({2, 70, 90, false, true, dtype, dtype});
@@ -269,6 +299,9 @@ TEST_P(Matmul, MismatchedShapesAndFormatsAreErrors) {
   EXPECT_THROW(run(args), base::Error);
   args = make_args({4, 6, 5});
   args.bias = random_tensor({5}, DType::f32, 2);
+  EXPECT_THROW(run(args), base::Error);
+  args = make_args({4, 6, 5, false, true, DType::bf16, DType::bf16});
+  args.c_squares = random_tensor({1}, DType::f32, 2);
   EXPECT_THROW(run(args), base::Error);
 }
 

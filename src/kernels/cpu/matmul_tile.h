@@ -121,6 +121,23 @@ inline void finish_row_plainly(const TileOutput& out, int64_t row, int64_t first
   }
 }
 
+// Sixteen sums side by side, whatever the vectors.
+inline float sum_squares_plainly(const float* x, int64_t stride, int64_t rows, int64_t columns) {
+  constexpr int kSums = 16;
+  float sums[kSums] = {};
+  for (int64_t r = 0; r < rows; ++r, x += stride) {
+    int64_t j = 0;
+    for (; j + kSums <= columns; j += kSums) {
+      for (int i = 0; i < kSums; ++i) sums[i] += x[j + i] * x[j + i];
+    }
+    for (int i = 0; i < columns - j; ++i) sums[i] += x[j + i] * x[j + i];
+  }
+  for (int width = kSums / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) sums[i] += sums[i + width];
+  }
+  return sums[0];
+}
+
 inline void do_nothing() {}
 
 // Twelve independent chains of the multiply instruction, enough to fill two pipes of latency six.

@@ -1,6 +1,7 @@
 // AdamW and SGD, one pass over memory each. Formats other than f32 pass through small buffers that stay in cache.
 #include <cmath>
 
+#include "hwy/cache_control.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/formats.h"
 #include "kernels/cpu/highway_targets.h"
@@ -44,11 +45,27 @@ struct Chunk {
   }
 };
 
+template <class T>
+void round_floats(const float* values, size_t count, T* y) {
+  for_vectors(count, [&](size_t i, size_t n) HWY_ATTR { store_n(load_n(values + i, n), y + i, n); });
+}
+
+// A chunk of the weights' rounded copy. A copy too large to stay in a cache goes past it, so that it is not read first;
+// hwy::FlushStream() makes it seen by others.
 void write_copy(const Tensor& copy, int64_t first, const float* values, size_t count) {
+  constexpr size_t kStreamedBytes = size_t{32} << 20, kLine = 64;
   if (!copy) return;
   with_format(copy.dtype(), "optimizer", [&]<class T>(T) {
     T* y = copy.data<T>() + first;
-    for_vectors(count, [&](size_t i, size_t n) HWY_ATTR { store_n(load_n(values + i, n), y + i, n); });
+    const size_t bytes = count * sizeof(T);
+    if (copy.bytes() < kStreamedBytes || bytes % kLine != 0 || reinterpret_cast<uintptr_t>(y) % kLine != 0)
+      return round_floats(values, count, y);
+    HWY_ALIGN T rounded[kChunk];
+    round_floats(values, count, rounded);
+    const hn::ScalableTag<uint8_t> tag;
+    const auto* from = reinterpret_cast<const uint8_t*>(rounded);
+    auto* to = reinterpret_cast<uint8_t*>(y);
+    for (size_t i = 0; i < bytes; i += hn::Lanes(tag)) hn::Stream(hn::Load(tag, from + i), tag, to + i);
   });
 }
 
@@ -104,6 +121,7 @@ void adamw_any(const AdamwArgs& args, const float* factors) {
       v.close(args.v, first, count);
       write_copy(args.copy, first, p, count);
     }
+    hwy::FlushStream();
   });
 }
 
@@ -124,7 +142,9 @@ void muon_momentum_any(const MuonMomentumArgs& args, float grad_factor) {
         store_n(b, momentum.floats + i, n);
         store_n(hn::MulAdd(mu, b, g), direction.buffer + i, n);
       });
-      write_copy(args.direction, first, direction.buffer, count);
+      with_format(args.direction.dtype(), "optimizer", [&]<class T>(T) {
+        round_floats(direction.buffer, count, args.direction.data<T>() + first);
+      });
       if (rounds) {
         round_stochastic(momentum.floats, random_bits(rng, static_cast<uint64_t>(first), count, words), 16, count);
       }
@@ -154,6 +174,7 @@ void sgd_any(const SgdArgs& args, float grad_scale) {
       if (args.velocity) velocity.close(args.velocity, first, count);
       write_copy(args.copy, first, p, count);
     }
+    hwy::FlushStream();
   });
 }
 

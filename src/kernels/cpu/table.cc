@@ -19,6 +19,7 @@ KernelTable make_table() {
   limit_highway_targets();
   return {
       .name = "cpu",
+      .leaves_squares = true,
       .fill = cpu::fill,
       .axpby = cpu::axpby,
       .matmul = cpu::matmul,
