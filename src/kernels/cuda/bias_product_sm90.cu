@@ -6,17 +6,14 @@ namespace sinter::kernels::cuda {
 namespace sm90 {
 namespace {
 
-namespace fusion = cutlass::epilogue::fusion;
-using Biased = fusion::Sm90EVT<fusion::Sm90Compute<cutlass::plus, Bf16, float, kNearest>, fusion::Sm90AccFetch,
-                               fusion::Sm90RowBroadcast<0, Tile, Bf16, float>>;
-using Forward = Product<ColumnMajor, void, Biased>;
+using Forward = Product<Square, ColumnMajor, void, Bf16, Biased<Square, Bf16>>;
 
 }  // namespace
 }  // namespace sm90
 
 void sm90_bias_product(Stream& stream, const MatmulArgs& args) {
   sm90::Forward::CallbackArguments callbacks{{}, {static_cast<const sm90::Bf16*>(args.bias.raw())}, {}};
-  sm90::Forward::run(stream, args, nullptr, callbacks);
+  sm90::Forward::run(stream, args, callbacks);
 }
 
 }  // namespace sinter::kernels::cuda

@@ -20,23 +20,16 @@ struct Gelu<cutlass::Array<float, N>> {
 template <>
 struct Gelu<float> {};  // CUTLASS asks the scalar form for arguments: it has none
 
-namespace fusion = cutlass::epilogue::fusion;
-using Store = cutlass::epilogue::collective::detail::AuxStoreDescriptor<Epilogue<void>, RowMajor, Bf16>;
-using Biased = fusion::Sm90EVT<fusion::Sm90Compute<cutlass::plus, float, float, kNearest>, fusion::Sm90AccFetch,
-                               fusion::Sm90RowBroadcast<0, Tile, Bf16, float>>;
-using Stored = fusion::Sm90EVT<fusion::Sm90AuxStore<Store::Stages, Store::EpilogueTile, Bf16, kNearest, Store::Stride,
-                                                    Store::SmemLayoutAtom, Store::CopyOpR2S>,
-                               Biased>;
+using Outputs = Tensors<Square, void>;
+using Stored = fusion::Sm90EVT<Outputs::Store, Biased<Square>>;
 using Activated = fusion::Sm90EVT<fusion::Sm90Compute<Gelu, Bf16, float, kNearest>, Stored>;
-using Forward = Product<ColumnMajor, void, Activated>;
+using Forward = Product<Square, ColumnMajor, void, Bf16, Activated>;
 
 }  // namespace
 }  // namespace sm90
 
 void sm90_gelu_product(Stream& stream, const FusedMatmulArgs& args) {
   using sm90::Bf16;
-  sm90::Store::Stride stride{};
-  cute::get<0>(stride) = args.product.c.size(-1);
   sm90::Forward::CallbackArguments callbacks{
       {
           {
@@ -44,11 +37,11 @@ void sm90_gelu_product(Stream& stream, const FusedMatmulArgs& args) {
               {static_cast<const Bf16*>(args.product.bias.raw())},  // null: zeros
               {},                                                   // their sum
           },
-          {static_cast<Bf16*>(args.pre_activation.raw()), stride},
+          {static_cast<Bf16*>(args.pre_activation.raw()), sm90::Outputs::rows_of(args.product.c.size(-1))},
       },
       {},
   };
-  sm90::Forward::run(stream, args.product, nullptr, callbacks);
+  sm90::Forward::run(stream, args.product, callbacks);
 }
 
 }  // namespace sinter::kernels::cuda

@@ -28,44 +28,16 @@ struct TimesSlope<cutlass::Array<float, N>> {
 template <>
 struct TimesSlope<float> {};  // CUTLASS asks the scalar form for arguments: it has none
 
-namespace fusion = cutlass::epilogue::fusion;
 // A node of an epilogue that hands on what it gets and leaves, where they are wanted, the sums of its columns over each
 // warp's rows of the tile. The warps of the group that has the tile hold 16 rows of every 64; of 32 columns a lane has
 // 8 i + 2 (lane % 4) and the next, i < 4, in row lane / 4 and in the row 8 below, as wgmma leaves them.
-struct ColumnSums {
-  static constexpr int kWarps = 4, kSteps = cute::size<0>(Tile{}) / cute::size<0>(EpilogueTile{});
-  static_assert(cute::size<0>(EpilogueTile{}) == 64 && cute::size<1>(EpilogueTile{}) == 32);
-
-  struct SharedStorage {};
-  struct Arguments {
-    float* partials = nullptr;  // (kWarps * row tiles, columns rounded up to whole tiles), or null: no sums
-  };
-  using Params = Arguments;
-  template <class Shape>
-  static constexpr Params to_underlying_arguments(const Shape&, const Arguments& args, void*) {
-    return args;
-  }
-  template <class Shape>
-  static bool can_implement(const Shape&, const Arguments&) {
-    return true;
-  }
-  template <class Shape>
-  static size_t get_workspace_size(const Shape&, const Arguments&) {
-    return 0;
-  }
-  template <class Shape>
-  static cutlass::Status initialize_workspace(const Shape&, const Arguments&, void*, cudaStream_t,
-                                              cutlass::CudaHostAdapter* = nullptr) {
-    return cutlass::Status::kSuccess;
-  }
-  CUTLASS_HOST_DEVICE ColumnSums() {}
-  CUTLASS_HOST_DEVICE ColumnSums(const Params& params, const SharedStorage&) : params(params) {}
-  CUTLASS_DEVICE bool is_producer_load_needed() const { return false; }
-  CUTLASS_DEVICE bool is_C_load_needed() const { return false; }
-  template <class... Args>
-  CUTLASS_DEVICE auto get_producer_load_callbacks(const fusion::detail::ProducerLoadArgs<Args...>&) {
-    return fusion::detail::EmptyProducerLoadCallbacks{};
-  }
+struct ColumnSumsArguments {
+  float* partials = nullptr;  // (4 * row tiles, columns rounded up to whole tiles), or null: no sums
+};
+struct ColumnSums : Node<ColumnSumsArguments> {
+  using Node::Node;
+  static constexpr int kWarps = 4, kRows = Square::kRows, kColumns = Square::kColumns, kSteps = kRows / 64;
+  static_assert(cute::size<0>(Square::Part{}) == 64 && cute::size<1>(Square::Part{}) == 32);
 
   struct StoreCallbacks : fusion::detail::EmptyConsumerStoreCallbacks {
     CUTLASS_DEVICE StoreCallbacks(float* to) : to(to) {}
@@ -93,13 +65,12 @@ struct ColumnSums {
           sums[v] = mine + __shfl_xor_sync(0xffffffffu, other, 4 * half);
         }
       }
-      if (to) to[epi_n * cute::size<1>(EpilogueTile{})] = sums[0];
+      if (to) to[epi_n * 32] = sums[0];
       return x;
     }
   };
   template <bool kReferenceSource, class... Args>
   CUTLASS_DEVICE auto get_consumer_store_callbacks(const fusion::detail::ConsumerStoreArgs<Args...>& args) {
-    constexpr int kRows = cute::size<0>(Tile{}), kColumns = cute::size<1>(Tile{});
     const int m = cute::get<0>(args.tile_coord_mnkl), n = cute::get<1>(args.tile_coord_mnkl);
     const int rows = cute::get<0>(args.problem_shape_mnkl), columns = cute::get<1>(args.problem_shape_mnkl);
     // A cluster may have a tile that lies outside of c altogether.
@@ -109,26 +80,24 @@ struct ColumnSums {
     return StoreCallbacks(params.partials + (m * kWarps + args.thread_idx / 32) * stride + n * kColumns +
                           value / 2 * 8 + lane % 4 * 2 + value % 2);
   }
-
-  Params params;
 };
 
 using Sloped = fusion::Sm90EVT<fusion::Sm90Compute<TimesSlope, float, float, kNearest>, fusion::Sm90AccFetch,
                                fusion::Sm90SrcFetch<Bf16>>;
-using Backward = Product<RowMajor, Bf16, fusion::Sm90EVT<ColumnSums, Sloped>>;
+using Backward = Product<Square, RowMajor, Bf16, Bf16, fusion::Sm90EVT<ColumnSums, Sloped>>;
 
 }  // namespace
 }  // namespace sm90
 
 void sm90_gelu_slope_product(Stream& stream, const FusedMatmulArgs& args) {
-  constexpr int64_t kRows = cute::size<0>(sm90::Tile{}), kColumns = cute::size<1>(sm90::Tile{});
+  constexpr int64_t kRows = sm90::ColumnSums::kRows, kColumns = sm90::ColumnSums::kColumns;
   const int64_t columns = args.product.c.size(-1), stride = div_up(columns, kColumns) * kColumns,
                 groups = div_up(args.product.c.rows(), kRows) * sm90::ColumnSums::kWarps;
   float* partials = nullptr;
   if (args.c_sums) {
     partials = static_cast<float*>(scratch(stream, Scratch::partials, sizeof(float) * groups * stride));
   }
-  sm90::Backward::run(stream, args.product, args.activation_input.raw(), {{}, {partials}});
+  sm90::Backward::run(stream, args.product, {{}, {partials}}, args.activation_input.raw());
   if (partials) reduce_partials(stream, partials, groups, columns, stride, args.c_sums.data<float>(), true);
 }
 

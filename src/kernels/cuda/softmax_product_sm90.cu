@@ -9,48 +9,18 @@ namespace {
 
 // The epilogue: terms in place of logits, and their sums over the tile's columns. A thread holds of every subtile two
 // rows that are 8 apart, and of both the same columns; 4 threads in line share a row.
-struct ToTerms {
-  struct SharedStorage {};
-  struct Arguments {
-    const float* shifts;
-    const int32_t* targets;
-    float* sums;
-  };
-  using Params = Arguments;
-
-  template <class Shape>
-  static constexpr Params to_underlying_arguments(const Shape&, const Arguments& arguments, void*) {
-    return arguments;
-  }
-  template <class Shape>
-  static bool can_implement(const Shape&, const Arguments&) {
-    return true;
-  }
-  template <class Shape>
-  static size_t get_workspace_size(const Shape&, const Arguments&) {
-    return 0;
-  }
-  template <class Shape>
-  static cutlass::Status initialize_workspace(const Shape&, const Arguments&, void*, cudaStream_t,
-                                              cutlass::CudaHostAdapter* = nullptr) {
-    return cutlass::Status::kSuccess;
-  }
-
-  CUTLASS_HOST_DEVICE ToTerms() {}
-  CUTLASS_HOST_DEVICE ToTerms(const Params& given, const SharedStorage&) : params(given) {}
-  Params params;
-
-  CUTLASS_DEVICE bool is_producer_load_needed() const { return false; }
-  CUTLASS_DEVICE bool is_C_load_needed() const { return false; }
-  template <class Args>
-  CUTLASS_DEVICE auto get_producer_load_callbacks(const Args&) {
-    return cutlass::epilogue::fusion::EmptyProducerLoadCallbacks{};
-  }
+struct TermsArguments {
+  const float* shifts;
+  const int32_t* targets;
+  float* sums;
+};
+struct ToTerms : Node<TermsArguments> {
+  using Node::Node;
 
   // Of one thread and one tile. kRows: rows it holds; kStep: rows of a subtile; Places: where its elements lie, from
   // its first one on.
   template <int kRows, int kStep, class Places>
-  struct Callbacks : cutlass::epilogue::fusion::EmptyConsumerStoreCallbacks {
+  struct Callbacks : fusion::EmptyConsumerStoreCallbacks {
     Params params;
     Places places;
     int first_row, num_rows, num_columns, tile;  // num_columns: from the thread's first on
@@ -121,18 +91,17 @@ struct ToTerms {
   }
 };
 
-using Terms = Product<ColumnMajor, void, ToTerms>;
+using Terms = Product<Square, ColumnMajor, void, Bf16, ToTerms>;
 
 }  // namespace
 }  // namespace sm90
 
-int64_t sm90_softmax_tile() { return decltype(cute::size<1>(sm90::Tile{}))::value; }
+int64_t sm90_softmax_tile() { return sm90::Square::kColumns; }
 
 void sm90_softmax_product(Stream& stream, const SoftmaxTerms& args) {
   MatmulArgs product;
   product.a = args.x, product.b.data = args.weight, product.c = args.terms;
-  sm90::Terms::run(stream, product, nullptr,
-                   {args.shifts.data<float>(), args.targets.data<int32_t>(), args.sums.data<float>()});
+  sm90::Terms::run(stream, product, {args.shifts.data<float>(), args.targets.data<int32_t>(), args.sums.data<float>()});
 }
 
 }  // namespace sinter::kernels::cuda

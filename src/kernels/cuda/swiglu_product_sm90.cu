@@ -6,7 +6,7 @@ namespace sinter::kernels::cuda {
 namespace sm90 {
 namespace {
 
-using Outputs = Tensors<Epilogue<void>>;
+using Outputs = Tensors<Banded, void>;
 
 // The epilogue of tiles of PairedColumns: stores gate, up and h. Arguments: of [gate | up] and of h.
 struct GatedStores : fusion::detail::Sm90VisitorImpl<Outputs::Store, Outputs::Store> {
@@ -16,12 +16,12 @@ struct GatedStores : fusion::detail::Sm90VisitorImpl<Outputs::Store, Outputs::St
   using ElementAux = Bf16;  // CUTLASS asks for it as it has no result of its own
   using Arguments = Base::Arguments;
   using Params = Base::Params;
-  static constexpr int kHalf = cute::size<1>(Tile{}) / 2;
-  using HalfTile = decltype(cute::make_shape(cute::get<0>(Tile{}), cute::Int<kHalf>{}, cute::get<2>(Tile{})));
+  static constexpr int kHalf = Banded::kColumns / 2;
+  using HalfTile = Tiles<Banded::kRows, kHalf>::Tile;
   // Parts of half a tile, along the rows and the columns, and elements of a part in one of 128 threads.
-  static constexpr int kRows = cute::size<0>(Tile{}) / cute::size<0>(EpilogueTile{});
-  static constexpr int kColumns = kHalf / cute::size<1>(EpilogueTile{});
-  static constexpr int kElements = cute::size(EpilogueTile{}) / 128;
+  static constexpr int kRows = Banded::kRows / cute::size<0>(Banded::Part{});
+  static constexpr int kColumns = kHalf / cute::size<1>(Banded::Part{});
+  static constexpr int kElements = cute::size(Banded::Part{}) / 128;
 
   template <class Shape>
   CUTLASS_HOST_DEVICE static constexpr auto half_of(const Shape& problem) {
@@ -98,7 +98,7 @@ struct GatedStores : fusion::detail::Sm90VisitorImpl<Outputs::Store, Outputs::St
   }
 };
 
-using GatedForward = GatedProduct<ColumnMajor, void, void, GatedStores, PairedColumns>;
+using GatedForward = Product<Banded, ColumnMajor, void, void, GatedStores, PairedColumns>;
 
 }  // namespace
 }  // namespace sm90
@@ -106,9 +106,10 @@ using GatedForward = GatedProduct<ColumnMajor, void, void, GatedStores, PairedCo
 void sm90_swiglu_product(Stream& stream, const FusedMatmulArgs& args) {
   using sm90::Bf16, sm90::Outputs;
   const int F = static_cast<int>(args.product.c.size(-1));
-  sm90::GatedForward::run(stream, args.product, 2 * F,
+  sm90::GatedForward::run(stream, args.product,
                           {{static_cast<Bf16*>(args.pre_activation.raw()), Outputs::rows_of(2 * F)},
-                           {static_cast<Bf16*>(args.product.c.raw()), Outputs::rows_of(F)}});
+                           {static_cast<Bf16*>(args.product.c.raw()), Outputs::rows_of(F)}},
+                          2 * F, nullptr, nullptr, 0);
 }
 
 }  // namespace sinter::kernels::cuda

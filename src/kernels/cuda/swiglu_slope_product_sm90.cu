@@ -39,14 +39,14 @@ template <>
 struct GateGradient<float> {};
 
 // CUTLASS's own source and result are gate and its gradient; up and its gradient are the further ones.
-using Parts = Tensors<Epilogue<Bf16>>;
+using Parts = Tensors<Banded, Bf16>;
 using Dh = fusion::Sm90AccFetch;
 using Gate = fusion::Sm90SrcFetch<Bf16>;
 using UpStored =
     fusion::Sm90EVT<Parts::Store, fusion::Sm90EVT<fusion::Sm90Compute<UpGradient, float, float, kNearest>, Dh, Gate>>;
 using GateResult = fusion::Sm90EVT<fusion::Sm90Compute<GateGradient, Bf16, float, kNearest>, Dh, Gate, Parts::Load>;
 using GatedBackward =
-    GatedProduct<RowMajor, Bf16, Bf16, fusion::Sm90SplitTreeVisitor<Dh, GateResult, UpStored>, PlainColumns>;
+    Product<Banded, RowMajor, Bf16, Bf16, fusion::Sm90SplitTreeVisitor<Dh, GateResult, UpStored>>;
 
 }  // namespace
 }  // namespace sm90
@@ -62,7 +62,7 @@ void sm90_swiglu_slope_product(Stream& stream, const FusedMatmulArgs& args) {
       {{}, {dgate + F, rows}},                     // the gradient of up, and where it goes
       {{}, {}, {gate + F, Bf16(0.0f), rows}, {}},  // that of gate, which takes up
   };
-  sm90::GatedBackward::run(stream, args.product, F, callbacks, gate, dgate, 2 * F);
+  sm90::GatedBackward::run(stream, args.product, callbacks, F, gate, dgate, 2 * F);
 }
 
 }  // namespace sinter::kernels::cuda
