@@ -93,13 +93,21 @@ plan::TrainingRequest make_request(const PlanOptions& o, const spec::ModelSpec& 
   r.software = plan::find_software(o.software);
   r.format = plan::parse_format(o.format);
   r.wish = o.wish;
-  if (!o.recompute.empty()) r.wish.recompute = spec::parse_recompute(o.recompute);
+  if (!o.recompute.empty()) r.wish.recompute = parse_option("--recompute", o.recompute, spec::parse_recompute);
   r.seq_len = seq_len;
   r.global_batch = o.batch;
   if (!o.tokens.empty()) r.tokens = plan::parse_count(o.tokens, "--tokens");
   r.kg_co2_per_kwh = plan::parse_grid(o.grid);
   r.pue = o.pue;
   return r;
+}
+
+// What make_request() would refuse, also where no cluster is given and nothing asks for it.
+void check_names(const PlanOptions& o) {
+  plan::find_software(o.software);
+  plan::parse_format(o.format);
+  plan::parse_grid(o.grid);
+  if (!o.recompute.empty()) parse_option("--recompute", o.recompute, spec::parse_recompute);
 }
 
 void check_lengths(const PlanOptions& o, const spec::ModelSpec& m) {
@@ -117,6 +125,7 @@ void run_plan(const PlanOptions& o) {
   plan::ResolvedModel model = plan::resolve_model(o.model);
   const spec::ModelSpec& m = model.spec;
   check_lengths(o, m);
+  check_names(o);
   const int64_t seq_len = o.seq_len > 0 ? o.seq_len : std::min<int64_t>(4096, std::max<int64_t>(1, m.max_positions));
   // A wish that cannot be met is told before anything is printed.
   std::optional<plan::TrainingRequest> request;

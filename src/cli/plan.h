@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "plan/hardware.h"
 
 namespace CLI {
@@ -28,6 +29,16 @@ plan::HardwareTable make_hardware(const ClusterOptions& options);
 // What a numeric option must hold; NaN and infinity never do. An option left out keeps its default unasked.
 CLI::Option* need_at_least(CLI::Option* option, double least);
 CLI::Option* need_positive(CLI::Option* option);
+
+// An option's value, by a parser that files are read with too: what it throws becomes an error of the command line.
+template <class Parse>
+auto parse_option(const char* option, const std::string& text, Parse parse) {
+  try {
+    return parse(text);
+  } catch (const base::Error& e) {
+    base::fail_usage("{}: {}", option, e.what());
+  }
+}
 
 // One formula with its numbers put in, for --explain.
 struct ExplainedLine {

@@ -106,10 +106,10 @@ void run_search(SearchOptions& o) {
   r.format = plan::parse_format(o.format);
   if (r.format == plan::Format::fp32 || r.format == plan::Format::tf32) r.base.compute = base::DType::f32;
   if (r.format == plan::Format::fp16) r.base.compute = base::DType::f16;
-  r.base.main_gradients = base::parse_dtype(o.gradients);
-  r.base.moments = base::parse_dtype(o.moments);
+  r.base.main_gradients = parse_option("--main-gradients", o.gradients, base::parse_dtype);
+  r.base.moments = parse_option("--moments", o.moments, base::parse_dtype);
   r.base.offload.optimizer = o.offload_optimizer;
-  if (!o.recompute.empty()) r.recompute = {spec::parse_recompute(o.recompute)};
+  if (!o.recompute.empty()) r.recompute = {parse_option("--recompute", o.recompute, spec::parse_recompute)};
   if (r.global_batch == 0) r.global_batch = std::max<int64_t>(r.cluster.num_devices, (4 << 20) / r.seq_len);
   plan::SearchResult result = plan::search_layouts(r);
   if (result.best.empty()) fail_with_smallest(o, result);

@@ -58,9 +58,9 @@ void complete_layout(SimulateOptions& o, const plan::Cluster& cluster) {
   p.replica = dp / p.shard;
   p.sequence_parallel = p.tp > 1;
   if (p.global_batch == 0) p.global_batch = dp * p.micro_batch * 4 * p.pp;
-  p.recompute = spec::parse_recompute(o.recompute);
+  p.recompute = parse_option("--recompute", o.recompute, spec::parse_recompute);
   if (o.schedule.empty()) o.schedule = p.interleave > 1 ? "interleaved" : "1f1b";
-  p.schedule = spec::parse_pipeline(o.schedule);
+  p.schedule = parse_option("--schedule", o.schedule, spec::parse_pipeline);
 }
 
 // Seconds of the critical path by what they were spent on.

@@ -26,15 +26,22 @@ xml.dom.minidom.parse(folder + "timeline.svg")
 PY
 bash -n "$scratch/job.sh"
 
-refused() {  # expected words, then the command
+refused() {  # [exit status, 2 if left out,] expected words, then the command
+  wanted=2; case "$1" in [12]) wanted=$1; shift ;; esac
   words=$1; shift
-  if out=$("$sinter" "$@" 2>&1); then echo "accepted: $*"; exit 1; fi
+  status=0; out=$("$sinter" "$@" 2>&1) || status=$?
+  [ "$status" = "$wanted" ] || { echo "exit status $status, expected $wanted: $*"; exit 1; }
   case "$out" in *"$words"*) ;; *) echo "'$*' said: $out"; exit 1 ;; esac
 }
 refused "the least is 1" plan search llama-3.1-8b --gpus 0xH100
 refused "did you mean" plan search llama-3.1-8b --gpus 8xH10O
 refused "nearest that does is 4" plan search llama-3.1-8b --gpus 8xH100 --tp 3
-refused "does not fit" plan search llama-3.1-405b --gpus 8xT4 --batch 8
+refused 1 "does not fit" plan search llama-3.1-405b --gpus 8xT4 --batch 8
 refused "does not divide" plan simulate llama-3.1-8b --gpus 8xH100 --tp 5
-refused "interleaved pipelines need" plan simulate llama-3.1-8b --gpus 8xH100 --pp 4 --interleave 2 --batch 6
+refused 1 "interleaved pipelines need" plan simulate llama-3.1-8b --gpus 8xH100 --pp 4 --interleave 2 --batch 6
+refused "expected none, selective or full" plan llama-3.1-8b --recompute nonsense
+refused "expected none, selective or full" plan llama-3.1-8b --gpus 8xH100 --recompute nonsense
+refused "expected none, selective or full" plan search llama-3.1-8b --gpus 8xH100 --recompute nonsense
+refused "unknown number format" plan search llama-3.1-8b --gpus 8xH100 --moments nonsense
+refused "--schedule" plan simulate llama-3.1-8b --gpus 8xH100 --pp 2 --schedule nonsense
 refused "PIPELINE:STAGE:FACTOR" plan simulate llama-3.1-8b --gpus 8xH100 --pp 2 --straggler x
