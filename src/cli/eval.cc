@@ -19,15 +19,25 @@ struct Flags {
   bool as_json = false;
 };
 
+// What a text follows: BOS, else EOS, of the tokenizer, else of the model; a GPT-2 folder that names none still has the
+// token transformers takes for both. -1: nothing.
+int32_t find_prefix(const tokenizer::Tokenizer& tokenizer, const spec::ModelSpec& spec) {
+  const tokenizer::SpecialIds& ids = tokenizer.special_ids();
+  const int64_t eos = spec.eos_tokens.empty() ? -1 : spec.eos_tokens[0];
+  for (int64_t id : {int64_t{ids.bos}, int64_t{ids.eos}, spec.bos_token, eos, int64_t{tokenizer.token_id("<|endoftext|>")}}) {
+    if (id >= 0) return static_cast<int32_t>(id);
+  }
+  return -1;
+}
+
 void run_perplexity(const Flags& flags) {
   auto tokenizer = tokenizer::Tokenizer::load(flags.tokenizer.empty() ? flags.model : flags.tokenizer);
   eval::OpenModel model =
       eval::open_model(flags.model, {core::parse_device(flags.device), eval::parse_precision(flags.precision), false});
   std::string text = base::read_file(flags.file == "-" ? "/dev/stdin" : flags.file);
   std::vector<int32_t> tokens = tokenizer.encode_parallel(text);
-  int32_t prefix = tokenizer.special_ids().bos >= 0 ? tokenizer.special_ids().bos : tokenizer.special_ids().eos;
-  if (prefix < 0) prefix = static_cast<int32_t>(model.spec.bos_token);
-  SINTER_CHECK(prefix >= 0, "'{}' names neither a BOS nor an EOS token to put before the text", flags.model);
+  const int32_t prefix = find_prefix(tokenizer, model.spec);
+  if (prefix < 0) base::log_info("'{}' has neither a BOS nor an EOS token: the first token of the text is not predicted", flags.model);
   base::ProgressLine line;
   auto start = std::chrono::steady_clock::now();
   eval::PerplexityResult r = eval::perplexity(model, tokens, prefix, flags.options, [&](int64_t done, int64_t total) {

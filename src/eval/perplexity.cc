@@ -12,10 +12,11 @@ namespace {
 
 double per_unit(double nll, int64_t count) { return count > 0 ? std::exp(nll / static_cast<double>(count)) : NAN; }
 
-// Adds the window that predicts tokens [begin, end) with as much context before as fits; context is not supervised.
+// Adds the window that predicts tokens [begin, end) with as much context before as fits; context is not supervised. No
+// prefix token (-1): begin is 1 or more.
 void add_window(core::HostBatch& batch, const std::vector<int32_t>& tokens, int32_t prefix, int64_t begin, int64_t end,
                 int64_t context) {
-  int64_t first = std::max<int64_t>(end - 1 - context, -1);  // -1 is the prefix token
+  int64_t first = std::max<int64_t>(end - 1 - context, prefix < 0 ? 0 : -1);  // -1 is the prefix token
   first = std::min(first, begin - 1);
   std::vector<int32_t> window;
   for (int64_t i = first; i < end - 1; ++i) window.push_back(i < 0 ? prefix : tokens[static_cast<size_t>(i)]);
@@ -49,10 +50,13 @@ double PerplexityResult::bits_per_byte() const {
 PerplexityResult perplexity(const OpenModel& model, const std::vector<int32_t>& tokens, int32_t prefix_token,
                             const PerplexityOptions& options, const std::function<void(int64_t, int64_t)>& progress) {
   SINTER_CHECK(!tokens.empty(), "the text has no tokens");
-  for (int32_t t : tokens) {
-    SINTER_CHECK(t >= 0 && t < model.spec.vocab_size, "token {} of the text is outside the model's vocabulary of {}", t,
+  SINTER_CHECK(prefix_token >= 0 || tokens.size() > 1, "the text has one token, and there is no BOS or EOS token it could follow");
+  auto check_token = [&](int32_t t, const char* which) {
+    SINTER_CHECK(t < model.spec.vocab_size && t >= 0, "token {} {} is outside the model's vocabulary of {}", t, which,
                  model.spec.vocab_size);
-  }
+  };
+  for (int32_t t : tokens) check_token(t, "of the text");
+  if (prefix_token >= 0) check_token(prefix_token, "before the text");
   const int64_t context = options.context > 0 ? options.context : model.spec.max_positions;
   SINTER_CHECK(!model.spec.learned_positions || context <= model.spec.max_positions,
                "a context of {} was asked for, but the model has {} positions", context, model.spec.max_positions);
@@ -60,11 +64,12 @@ PerplexityResult perplexity(const OpenModel& model, const std::vector<int32_t>& 
   const auto total = static_cast<int64_t>(tokens.size());
   auto start = std::chrono::steady_clock::now();
   PerplexityResult result;
-  result.num_tokens = total;
-  for (int64_t begin = 0; begin < total;) {
+  const int64_t first = prefix_token >= 0 ? 0 : 1;  // predicted
+  result.num_tokens = total - first;
+  for (int64_t begin = first; begin < total;) {
     core::HostBatch batch;
     while (begin < total && batch.num_tokens() + context <= std::max(options.batch_tokens, context)) {
-      const int64_t end = std::min(total, begin + (begin == 0 ? context : stride));
+      const int64_t end = std::min(total, begin + (begin == first ? context : stride));
       add_window(batch, tokens, prefix_token, begin, end, context);
       begin = end;
     }

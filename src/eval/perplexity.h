@@ -1,5 +1,6 @@
 // How well a model predicts a text, by the rolling rule of lm-evaluation-harness: every token is predicted once, windows
-// do not overlap but for one token of context, and the first token follows BOS (or EOS where there is no BOS).
+// do not overlap but for one token of context, and the first token follows BOS (or EOS where there is no BOS). Where
+// there is neither, the first token is context only, as in Hugging Face's loss of a text.
 #pragma once
 #include <functional>
 #include <string>
@@ -25,6 +26,7 @@ struct PerplexityResult {
   double bits_per_byte() const;
 };
 
+// `prefix_token` is put before the text; -1: nothing, and the first token is not predicted (nor counted).
 // `progress` (may be empty) gets (tokens done, tokens in all).
 PerplexityResult perplexity(const OpenModel& model, const std::vector<int32_t>& tokens, int32_t prefix_token,
                             const PerplexityOptions& options,

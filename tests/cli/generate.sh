@@ -32,6 +32,20 @@ assert math.isclose(j["bits_per_byte"], j["loss"] * j["tokens"] / j["bytes"] / m
 assert math.isclose(j["token_perplexity"], math.exp(j["loss"]), rel_tol=1e-9), j
 PY
 
+# A folder that names no BOS or EOS token: the first token is not predicted, unless GPT-2's token for both is there.
+mkdir -p "$scratch/bare"
+cp "$here"/../golden/models/gpt2/model.safetensors "$scratch/bare/"
+sed '/"[a-z]*_token_id"/d' "$here/../golden/models/gpt2/config.json" > "$scratch/bare/config.json"
+head -c 300 "$scratch/text.txt" > "$scratch/short.txt"
+perplexity_tokens() { "$sinter" eval perplexity "$scratch/bare" "$scratch/short.txt" --json 2>"$scratch/said" | grep '"tokens"' | tr -dc 0-9; }
+"$sinter" tokenizer train "$scratch/text.txt" --vocab-size 500 --special '<pad>' --out "$scratch/bare" >/dev/null
+rm "$scratch/bare/tokenizer_config.json"
+without=$(perplexity_tokens)
+grep -q "first token of the text is not predicted" "$scratch/said" || { cat "$scratch/said"; exit 1; }
+"$sinter" tokenizer train "$scratch/text.txt" --vocab-size 500 --special '<|endoftext|>' --out "$scratch/bare" >/dev/null
+rm "$scratch/bare/tokenizer_config.json"
+[ "$(perplexity_tokens)" = $((without + 1)) ] || { echo "expected one token more than $without"; cat "$scratch/said"; exit 1; }
+
 expect() {  # status, words in the message, command...
   local want=$1 words=$2 status=0; shift 2
   "$@" > "$scratch/said" 2>&1 || status=$?

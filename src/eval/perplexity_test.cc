@@ -1,0 +1,65 @@
+#include "eval/perplexity.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "io/safetensors.h"
+
+namespace sinter::eval {
+namespace {
+
+struct Golden {
+  std::string folder = std::string(SINTER_SOURCE_DIR) + "/tests/golden/models/gpt2";
+  io::SafetensorsFile answers{folder + "/golden.safetensors"};
+  OpenModel model = open_model(folder, {});
+
+  std::vector<std::vector<int32_t>> rows() const {
+    const io::TensorEntry* ids = answers.find("input_ids");
+    std::vector<int64_t> flat(static_cast<size_t>(ids->num_elements()));
+    std::memcpy(flat.data(), ids->bytes.data(), ids->bytes.size());
+    const auto half = static_cast<std::ptrdiff_t>(flat.size() / 2);
+    return {{flat.begin(), flat.begin() + half}, {flat.begin() + half, flat.end()}};
+  }
+  double loss() const {
+    float value = 0;
+    std::memcpy(&value, answers.find("loss")->bytes.data(), sizeof(value));
+    return value;
+  }
+};
+
+TEST(Perplexity, WithoutAPrefixItIsTheLossOfTransformers) {
+  Golden golden;
+  double sum = 0;
+  int64_t count = 0;
+  for (const std::vector<int32_t>& row : golden.rows()) {
+    PerplexityResult r = perplexity(golden.model, row, -1, {});
+    EXPECT_EQ(r.num_tokens, static_cast<int64_t>(row.size()) - 1);
+    sum += r.negative_log_likelihood;
+    count += r.num_tokens;
+  }
+  EXPECT_NEAR(sum / static_cast<double>(count), golden.loss(), 1e-5);
+}
+
+// A prefix that is the text's first token makes the rest the same text, window by window.
+TEST(Perplexity, APrefixIsContextLikeAnyToken) {
+  Golden golden;
+  std::vector<int32_t> tokens = golden.rows()[0], rest(tokens.begin() + 1, tokens.end());
+  for (int64_t context : {48, 10}) {
+    PerplexityResult alone = perplexity(golden.model, tokens, -1, {.context = context});
+    PerplexityResult prefixed = perplexity(golden.model, rest, tokens[0], {.context = context});
+    EXPECT_EQ(alone.num_tokens, prefixed.num_tokens);
+    EXPECT_NEAR(alone.negative_log_likelihood, prefixed.negative_log_likelihood, 1e-4);
+  }
+}
+
+TEST(Perplexity, WhatCannotBePredictedIsRefused) {
+  Golden golden;
+  EXPECT_THROW(perplexity(golden.model, {7}, -1, {}), base::Error);
+  EXPECT_THROW(perplexity(golden.model, {7}, 512, {}), base::Error);
+  EXPECT_EQ(perplexity(golden.model, {7}, 1, {}).num_tokens, 1);
+}
+
+}  // namespace
+}  // namespace sinter::eval
