@@ -23,8 +23,8 @@ struct Flags {
 // token transformers takes for both. -1: nothing.
 int32_t find_prefix(const tokenizer::Tokenizer& tokenizer, const spec::ModelSpec& spec) {
   const tokenizer::SpecialIds& ids = tokenizer.special_ids();
-  const int64_t eos = spec.eos_tokens.empty() ? -1 : spec.eos_tokens[0];
-  for (int64_t id : {int64_t{ids.bos}, int64_t{ids.eos}, spec.bos_token, eos, int64_t{tokenizer.token_id("<|endoftext|>")}}) {
+  const int64_t eos = spec.eos_tokens.empty() ? -1 : spec.eos_tokens[0], gpt2 = tokenizer.token_id("<|endoftext|>");
+  for (int64_t id : {int64_t{ids.bos}, int64_t{ids.eos}, spec.bos_token, eos, gpt2}) {
     if (id >= 0) return static_cast<int32_t>(id);
   }
   return -1;
@@ -37,7 +37,9 @@ void run_perplexity(const Flags& flags) {
   std::string text = base::read_file(flags.file == "-" ? "/dev/stdin" : flags.file);
   std::vector<int32_t> tokens = tokenizer.encode_parallel(text);
   const int32_t prefix = find_prefix(tokenizer, model.spec);
-  if (prefix < 0) base::log_info("'{}' has neither a BOS nor an EOS token: the first token of the text is not predicted", flags.model);
+  if (prefix < 0) {
+    base::log_info("'{}' has neither BOS nor EOS: the first token of the text is not predicted", flags.model);
+  }
   base::ProgressLine line;
   auto start = std::chrono::steady_clock::now();
   eval::PerplexityResult r = eval::perplexity(model, tokens, prefix, flags.options, [&](int64_t done, int64_t total) {

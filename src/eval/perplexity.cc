@@ -50,7 +50,8 @@ double PerplexityResult::bits_per_byte() const {
 PerplexityResult perplexity(const OpenModel& model, const std::vector<int32_t>& tokens, int32_t prefix_token,
                             const PerplexityOptions& options, const std::function<void(int64_t, int64_t)>& progress) {
   SINTER_CHECK(!tokens.empty(), "the text has no tokens");
-  SINTER_CHECK(prefix_token >= 0 || tokens.size() > 1, "the text has one token, and there is no BOS or EOS token it could follow");
+  SINTER_CHECK(prefix_token >= 0 || tokens.size() > 1,
+               "the text has one token, and there is no BOS or EOS token it could follow");
   auto check_token = [&](int32_t t, const char* which) {
     SINTER_CHECK(t < model.spec.vocab_size && t >= 0, "token {} {} is outside the model's vocabulary of {}", t, which,
                  model.spec.vocab_size);

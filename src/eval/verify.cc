@@ -26,8 +26,8 @@ struct Limits {
   bool is_16_bit;
 };
 
-// Gaps: rounding to bf16 moves those of the golden models by 2 % (root mean square; half of it is the weights'), to fp16
-// by an eighth of that. Ten steps in fp32 move them by up to 5e-5 against float64, since AdamW makes whole steps out of
+// Gaps: rounding to bf16 moves those of the golden models by 2 % (root mean square; half of it is the weights'), fp16 by
+// an eighth of that. Ten steps in fp32 move them by up to 5e-5 against float64, since AdamW makes whole steps out of
 // gradients that are hardly more than rounding. The limits leave room for the worst of some hundred choices.
 Limits limits_for(const VerifyOptions& options) {
   if (options.compute == DType::bf16) return {5e-2, 1e-3, 5e-3, 2e-2, 0.1, true};
@@ -201,9 +201,9 @@ class Verifier {
         const io::TensorEntry* entry = golden_.find("grad." + part.name);
         if (!entry) continue;
         std::vector<float> expected = floats_of(*entry);
+        auto error_of = limits_.is_16_bit ? one_minus_cosine : relative_error;
         checks.push_back({"grad " + part.name, limits_.is_16_bit ? "1 - cosine" : "relative",
-                          limits_.is_16_bit ? one_minus_cosine(part.values, expected) : relative_error(part.values, expected),
-                          limits_.gradient});
+                          error_of(part.values, expected), limits_.gradient});
       }
     }
     return checks;
@@ -221,7 +221,9 @@ class Verifier {
   std::map<int64_t, std::vector<float>> fp32_routing() {
     OpenModel exact = open_model(folder_, {options_.device, DType::f32, false});
     std::map<int64_t, std::vector<float>> logits;
-    exact.transformer->on_router_logits = [&](int64_t layer, const Tensor& t) { logits[layer] = core::to_host<float>(t); };
+    exact.transformer->on_router_logits = [&](int64_t layer, const Tensor& rows) {
+      logits[layer] = core::to_host<float>(rows);
+    };
     exact.transformer->forward(context(nullptr), core::upload(device_.allocator(), host_batch()), {});
     return logits;
   }
@@ -251,10 +253,11 @@ class Verifier {
       auto by_error = [](const VerifyCheck& a, const VerifyCheck& b) { return a.error < b.error; };
       const VerifyCheck& worst = *std::max_element(own.begin(), own.end(), by_error);
       for (const RouterChoice& pair : differing) check.error = std::max(check.error, pair.gap);
-      check.note = fmt::format("{} of {} choices differ from fp32 (first: layer {}, token {}, expert {} instead of {}) and are "
-                               "taken from there for the gradients; by its own choices the lowest cosine is {:.4f} ({})",
-                               differing.size(), num_choices, differing[0].layer, differing[0].token, differing[0].chosen,
-                               differing[0].other, 1 - worst.error, worst.name);
+      const RouterChoice& first = differing[0];
+      check.note = fmt::format(
+          "{} of {} choices differ from fp32 (first: layer {}, token {}, expert {} instead of {}) and are taken from "
+          "there for the gradients; by its own choices the lowest cosine is {:.4f} ({})",
+          differing.size(), num_choices, first.layer, first.token, first.chosen, first.other, 1 - worst.error, worst.name);
     }
     checks_.push_back(check);
     return gradient_checks();
@@ -265,14 +268,14 @@ class Verifier {
     models::ParameterStore& store = *model_.store;
     Tensor norm = zeros(1), control = zeros(2), squares = zeros(1);
     store.sum_gradient_squares(kernels_, device_.stream(), squares);
-    kernels_.clip_control(device_.stream(),
-                          {.norm_squared = squares, .max_norm = 1.0f, .grad_scale = 1.0f, .control = control, .norm = norm});
+    kernels_.clip_control(device_.stream(), {.norm_squared = squares, .max_norm = 1.0f, .grad_scale = 1.0f,
+                                             .control = control, .norm = norm});
     auto update = [&](int64_t begin, int64_t end, float decay) {
       const int64_t n = end - begin;
-      kernels_.adamw(device_.stream(),
-                     {.master = store.master().slice(begin, n), .grad = store.grad().slice(begin, n), .m = m.slice(begin, n),
-                      .v = v.slice(begin, n), .control = control, .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f,
-                      .eps = 1e-8f, .weight_decay = decay, .step = static_cast<int64_t>(step)});
+      kernels_.adamw(device_.stream(), {.master = store.master().slice(begin, n), .grad = store.grad().slice(begin, n),
+                                        .m = m.slice(begin, n), .v = v.slice(begin, n), .control = control, .lr = 1e-3f,
+                                        .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = decay,
+                                        .step = static_cast<int64_t>(step)});
     };
     update(0, store.decay_end(), 0.1f);
     update(store.decay_end(), store.num_elements(), 0.0f);
@@ -308,7 +311,8 @@ class Verifier {
     for (const auto& loss : answers_["train_losses"]) {
       ++step;
       double found = loss_and_gradients(), expected = loss.get<double>();
-      checks.push_back({"step " + std::to_string(step), "relative", std::abs(found - expected) / std::abs(expected), limits_.step});
+      checks.push_back({"step " + std::to_string(step), "relative", std::abs(found - expected) / std::abs(expected),
+                        limits_.step});
       update_weights(m, v, step);
     }
     model_.transformer->on_router_logits = nullptr;
@@ -331,12 +335,15 @@ class Verifier {
       checks = train(turned, close);
     }
     const bool all_hold = std::all_of(checks.begin(), checks.end(), [](const VerifyCheck& c) { return c.holds(); });
-    if (!all_hold) checks = own, turned.clear();
-    for (const StepChoice& tie : turned) {
-      checks_.push_back({"routing, step " + std::to_string(tie.step), "gap", tie.choice.gap, limits_.gap,
-                         fmt::format("layer {}, token {}: experts {} and {} tie within rounding; the losses are those of taking "
-                                     "expert {}, as the golden answers do",
-                                     tie.choice.layer, tie.choice.token, tie.choice.chosen, tie.choice.other, tie.choice.other)});
+    if (!all_hold) {
+      checks = own;
+      turned.clear();
+    }
+    for (const auto& [step, tie] : turned) {
+      checks_.push_back({"routing, step " + std::to_string(step), "gap", tie.gap, limits_.gap,
+                         fmt::format("layer {}, token {}: experts {} and {} tie within rounding; the losses are those of "
+                                     "taking expert {}, as the golden answers do",
+                                     tie.layer, tie.token, tie.chosen, tie.other, tie.other)});
     }
     checks_.insert(checks_.end(), checks.begin(), checks.end());
   }
