@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -36,16 +37,24 @@ Limits limits_for(const VerifyOptions& options) {
   return {1e-5, 1e-4, 1e-4, 1e-4, 1e-4, false};
 }
 
+// A gradient this small beside all of them is the rounding of zeros: that of a router of one expert with its
+// probability scaled to 1, or of an expert no token chose.
+constexpr double kNoGradient = 1e-7;
 constexpr size_t kMaxTurned = 3;  // ties of one model's training that are tried the other way
 
+double norm_of(const std::vector<float>& values) {
+  double squares = 0;
+  for (float v : values) squares += static_cast<double>(v) * v;
+  return std::sqrt(squares);
+}
+
 double relative_error(const std::vector<float>& found, const std::vector<float>& expected) {
-  double difference = 0, norm = 0;
+  double difference = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
     double d = static_cast<double>(found[i]) - expected[i];
     difference += d * d;
-    norm += static_cast<double>(expected[i]) * expected[i];
   }
-  return std::sqrt(difference) / std::max(std::sqrt(norm), 1e-30);
+  return std::sqrt(difference) / std::max(norm_of(expected), 1e-30);
 }
 
 double one_minus_cosine(const std::vector<float>& found, const std::vector<float>& expected) {
@@ -55,7 +64,6 @@ double one_minus_cosine(const std::vector<float>& found, const std::vector<float
     a += static_cast<double>(found[i]) * found[i];
     b += static_cast<double>(expected[i]) * expected[i];
   }
-  if (a == 0 && b == 0) return 0;  // an expert no token chose
   return 1.0 - dot / std::max(std::sqrt(a * b), 1e-30);
 }
 
@@ -102,6 +110,11 @@ class Verifier {
         model_(open_model(folder, {options.device, options.compute, true})),
         device_(core::runtime(options.device)),
         kernels_(kernels::kernels_for(options.device)) {
+    double squares = 0;
+    for (const io::TensorEntry& entry : golden_.entries()) {
+      if (entry.name.rfind("grad.", 0) == 0) squares += std::pow(norm_of(floats_of(entry)), 2);
+    }
+    gradient_norm_ = std::sqrt(squares);
     if (std::filesystem::exists(folder + "/golden.json")) answers_ = base::load_json(folder + "/golden.json");
     rows_ = token_rows(golden("input_ids"), path_, model_.spec.vocab_size);
     SINTER_CHECK(!rows_.empty() && rows_[0].size() > 8, "'{}': 'input_ids' needs rows of more than 8 tokens", path_);
@@ -109,9 +122,9 @@ class Verifier {
   }
 
   std::vector<VerifyCheck> run() {
-    check_logits();
+    checks_ = measure();
+    if (limits_.is_16_bit && model_.spec.moe.num_experts > 0) checks_ = follow_fp32(checks_);
     check_greedy();
-    check_gradients();
     if (answers_.contains("train_losses")) check_training();
     return std::move(checks_);
   }
@@ -139,7 +152,21 @@ class Verifier {
     return core::to_host_floats(model_.transformer->logits(plain, hidden));
   }
 
-  void check_logits() {
+  // Logits, loss and every gradient that the golden answers hold, in this order.
+  std::vector<VerifyCheck> measure() {
+    std::vector<VerifyCheck> checks = {{"logits", "relative", logits_error(), limits_.logits}};
+    double expected = floats_of(golden("loss"))[0], found = loss_and_gradients();
+    checks.push_back({"loss", "relative", std::abs(found - expected) / std::abs(expected), limits_.loss});
+    for (const models::ParameterStore::Slot& slot : model_.store->slots()) {
+      for (const models::DiskTensor& part : models::split_parts(slot.info, model_.store->gradient_of(slot))) {
+        const io::TensorEntry* entry = golden_.find("grad." + part.name);
+        if (entry) checks.push_back(gradient_check(part, floats_of(*entry)));
+      }
+    }
+    return checks;
+  }
+
+  double logits_error() {
     std::vector<float> expected = floats_of(golden("logits")), found = logits_of(host_batch());
     // Some folders hold the logits of the last positions only.
     const auto V = static_cast<size_t>(model_.spec.vocab_size), T = rows_[0].size();
@@ -149,7 +176,18 @@ class Verifier {
       auto begin = found.begin() + static_cast<std::ptrdiff_t>((r * T + T - kept) * V);
       tail.insert(tail.end(), begin, begin + static_cast<std::ptrdiff_t>(kept * V));
     }
-    checks_.push_back({"logits", "relative", relative_error(tail, expected), limits_.logits});
+    return relative_error(tail, expected);
+  }
+
+  VerifyCheck gradient_check(const models::DiskTensor& part, const std::vector<float>& expected) const {
+    VerifyCheck check{"grad " + part.name, limits_.is_16_bit ? "1 - cosine" : "relative", 0, limits_.gradient};
+    if (norm_of(expected) < kNoGradient * gradient_norm_) {
+      check.kind = "of all gradients";
+      check.error = relative_error(part.values, expected) * norm_of(expected) / gradient_norm_;
+    } else {
+      check.error = limits_.is_16_bit ? one_minus_cosine(part.values, expected) : relative_error(part.values, expected);
+    }
+    return check;
   }
 
   // The whole sequence again for every new token: no cache is involved, so this is the model's own answer.
@@ -193,30 +231,6 @@ class Verifier {
     return sum / count;
   }
 
-  // The error of every gradient that the golden answers hold.
-  std::vector<VerifyCheck> gradient_checks() {
-    std::vector<VerifyCheck> checks;
-    for (const models::ParameterStore::Slot& slot : model_.store->slots()) {
-      for (const models::DiskTensor& part : models::split_parts(slot.info, model_.store->gradient_of(slot))) {
-        const io::TensorEntry* entry = golden_.find("grad." + part.name);
-        if (!entry) continue;
-        std::vector<float> expected = floats_of(*entry);
-        auto error_of = limits_.is_16_bit ? one_minus_cosine : relative_error;
-        checks.push_back({"grad " + part.name, limits_.is_16_bit ? "1 - cosine" : "relative",
-                          error_of(part.values, expected), limits_.gradient});
-      }
-    }
-    return checks;
-  }
-
-  void check_gradients() {
-    double expected = floats_of(golden("loss"))[0], found = loss_and_gradients();
-    checks_.push_back({"loss", "relative", std::abs(found - expected) / std::abs(expected), limits_.loss});
-    std::vector<VerifyCheck> gradients = gradient_checks();
-    if (limits_.is_16_bit && model_.spec.moe.num_experts > 0) gradients = follow_fp32(gradients);
-    checks_.insert(checks_.end(), gradients.begin(), gradients.end());
-  }
-
   // The router logits of every layer in fp32, (T, E) each.
   std::map<int64_t, std::vector<float>> fp32_routing() {
     OpenModel exact = open_model(folder_, {options_.device, DType::f32, false});
@@ -228,39 +242,36 @@ class Verifier {
     return logits;
   }
 
-  // The gradients once more with every token at the experts it has in fp32; `own` are those of the model's own choices.
+  // What measure() gives with every token at the experts it has in fp32, and how far those chosen otherwise are from
+  // them; `own` is what it gave by the model's own choices.
   std::vector<VerifyCheck> follow_fp32(const std::vector<VerifyCheck>& own) {
     const std::map<int64_t, std::vector<float>> reference = fp32_routing();
     const int64_t k = model_.spec.moe.experts_per_token;
-    std::vector<RouterChoice> differing;
-    size_t num_choices = 0;
+    std::map<std::tuple<int64_t, int64_t, int32_t>, RouterChoice> differing;  // the same in every forward: kept once
     model_.transformer->on_router_logits = [&](int64_t layer, const Tensor& logits) {
       const std::vector<float>& exact = reference.at(layer);
       edit_rows(logits, [&](int64_t token, std::span<float> row) {
-        num_choices += static_cast<size_t>(k);
         auto exact_row = std::span(exact).subspan(static_cast<size_t>(token) * row.size(), row.size());
-        for (RouterChoice pair : follow_choice(row, exact_row, k)) {
-          pair.layer = layer;
-          pair.token = token;
-          differing.push_back(pair);
-        }
+        for (const RouterChoice& pair : follow_choice(row, exact_row, k)) differing[{layer, token, pair.chosen}] = pair;
       });
     };
-    loss_and_gradients();
+    std::vector<VerifyCheck> checks = measure();
     model_.transformer->on_router_logits = nullptr;
-    VerifyCheck check{"routing", "gap", 0, limits_.gap};
+    VerifyCheck routing{"routing", "gap", 0, limits_.gap, {}};
+    for (const auto& [place, pair] : differing) routing.error = std::max(routing.error, pair.gap);
     if (!differing.empty()) {
       auto by_error = [](const VerifyCheck& a, const VerifyCheck& b) { return a.error < b.error; };
-      const VerifyCheck& worst = *std::max_element(own.begin(), own.end(), by_error);
-      for (const RouterChoice& pair : differing) check.error = std::max(check.error, pair.gap);
-      const RouterChoice& first = differing[0];
-      check.note = fmt::format(
-          "{} of {} choices differ from fp32 (first: layer {}, token {}, expert {} instead of {}) and are taken from "
-          "there for the gradients; by its own choices the lowest cosine is {:.4f} ({})",
-          differing.size(), num_choices, first.layer, first.token, first.chosen, first.other, 1 - worst.error, worst.name);
+      const VerifyCheck& worst = *std::max_element(own.begin() + 2, own.end(), by_error);
+      const auto& [place, first] = *differing.begin();
+      const size_t num_choices = reference.size() * rows_.size() * rows_[0].size() * static_cast<size_t>(k);
+      routing.note = fmt::format(
+          "{} of {} choices differ from fp32 and are taken from there (first: layer {}, token {}, expert {} instead of "
+          "{}); by its own choices logits {:.2e}, loss {:.2e}, lowest cosine {:.4f} ({})",
+          differing.size(), num_choices, std::get<0>(place), std::get<1>(place), first.chosen, first.other, own[0].error,
+          own[1].error, 1 - worst.error, worst.name);
     }
-    checks_.push_back(check);
-    return gradient_checks();
+    checks.insert(checks.begin() + 2, routing);
+    return checks;
   }
 
   // One AdamW step by the gradients in the store, with the constants the goldens were made with.
@@ -358,6 +369,7 @@ class Verifier {
   const kernels::KernelTable& kernels_;
   nlohmann::json answers_;
   std::vector<std::vector<int32_t>> rows_;
+  double gradient_norm_ = 0;  // of all golden gradients
   std::vector<VerifyCheck> checks_;
 };
 

@@ -26,10 +26,10 @@ struct VerifyCheck {
 // Limits by device and precision: CPU fp32 1e-5 logits, 1e-4 gradients and losses; CUDA fp32 1e-4; bf16 and fp16 loss
 // 1e-3 and gradients by cosine 0.995. Throws base::Error when the folder cannot be read.
 //
-// A mixture of experts has tokens between two experts, which rounding may send to the other one. In 16 bits the
-// gradients are therefore compared with every token at the experts it has in fp32, and the check "routing" says how far
-// apart, in fp32, the experts are that were chosen otherwise (the loss is that of the model's own choices). In fp32,
-// where a training loss disagrees and a token was on the edge to the last bits at that step or before, the steps are
+// A mixture of experts has tokens between two experts, which rounding may send to the other one. In 16 bits logits, loss
+// and gradients are therefore compared with every token at the experts it has in fp32, and the check "routing" says how
+// far apart, in fp32, the experts are that were chosen otherwise, and in its note what those choices give. In fp32, where
+// a training loss disagrees and a token was on the edge to the last bits at that step or before, the steps are
 // repeated with that token at the other expert; a check "routing, step N" tells when all losses then hold.
 std::vector<VerifyCheck> verify_model(const std::string& folder, const VerifyOptions& options);
 

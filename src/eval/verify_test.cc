@@ -61,7 +61,7 @@ TEST(Verify, ATieDoesNotExcuseLossesOfNeitherSide) {
   EXPECT_EQ(find(checks, "routing, step 2"), nullptr);
 }
 
-TEST(Verify, GradientsIn16BitsAreThoseOfTheExpertsChosenInFp32) {
+TEST(Verify, AnswersIn16BitsAreThoseOfTheExpertsChosenInFp32) {
   std::vector<VerifyCheck> checks = verify_model(golden("qwen3_moe"), {.compute = core::DType::bf16});
   EXPECT_TRUE(all_hold(checks));
   ASSERT_NE(find(checks, "routing"), nullptr);
