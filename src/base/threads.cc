@@ -29,23 +29,29 @@ void spin_pause() {
 #endif
 }
 
+int available_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
 int default_threads() {
   if (const char* text = std::getenv("SINTER_THREADS"); text && *text) {
     int n = std::atoi(text);
     SINTER_CHECK(n >= 1 && n <= 1024, "SINTER_THREADS is '{}'; expected a number from 1 to 1024", text);
     return n;
   }
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1u, std::thread::hardware_concurrency());
+  return available_cpus();
 }
+
+constexpr int kSpins = 4000;  // about 100 us: most kernels of a step follow each other faster than that
 
 // Workers wait for a new job number (spinning a little, then sleeping), take pieces from a shared counter, and report
 // back. One job at a time: the mutex in run() serialises callers from different threads.
 class Pool {
  public:
-  explicit Pool(int count) : count_(count) {
+  explicit Pool(int count) : count_(count), spins_(count <= available_cpus() ? kSpins : kSpins / 64) {
     for (int i = 1; i < count; ++i) workers_.emplace_back([this, i] { work(i); });
   }
   ~Pool() {
@@ -78,9 +84,10 @@ class Pool {
   }
 
  private:
-  // On a machine with fewer CPUs than threads (ranks sharing a core) spinning would starve the others.
+  // A thread that yields to another program may be gone for milliseconds, so the wait for the last pieces of others is
+  // spun away first. With fewer CPUs than threads (ranks sharing a core) that would starve the others.
   void spin_pause_or_yield() {
-    for (int i = 0; i < 64; ++i) {
+    for (int i = 0; i < spins_; ++i) {
       if (pending_.load(std::memory_order_acquire) == 0) return;
       spin_pause();
     }
@@ -107,7 +114,6 @@ class Pool {
     t_index = index;
     uint64_t seen = 0;
     for (;;) {
-      constexpr int kSpins = 4000;  // about 50 us: most kernels of a step follow each other faster than that
       int spins = 0;
       while (job_.load(std::memory_order_acquire) == seen && spins < kSpins) {
         spin_pause();
@@ -127,6 +133,7 @@ class Pool {
   }
 
   const int count_;
+  const int spins_;  // of the caller at the end, before it yields
   std::vector<std::thread> workers_;
   std::mutex run_mutex_, mutex_;
   std::condition_variable wake_;

@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "base/rng.h"
 #include "base/threads.h"
@@ -66,16 +68,31 @@ MatmulArgs make_args(const Case& c, DType dtype) {
   return args;
 }
 
-// Ours and the peer's in turn, so that a busy machine slows both.
-std::pair<double, double> time_both(const MatmulArgs& args, double seconds) {
+struct ProductTimes {
+  double ours = 0, theirs = 0;  // seconds, the best; 0: no peer
+  double ratio = 0;             // theirs to ours, the median over turns
+};
+
+// Ours and the peer's in short turns, so that whatever slows the machine for a while slows both, and each turn of ours is
+// held against the peer's right after it. The best of a turn counts.
+ProductTimes time_both(const MatmulArgs& args, double seconds) {
+  constexpr double kTurn = 0.005;
+  constexpr std::chrono::milliseconds kPause(15);  // for as long OpenMP's threads spin after a call, on our CPUs
   core::Stream& stream = core::runtime({}).stream();
   std::unique_ptr<PeerProduct> peer = make_peer_product(args);
-  double ours = 1e300, theirs = 1e300, begin = now_seconds();
-  for (int round = 0; round < 2 || now_seconds() - begin < seconds; ++round) {
-    ours = std::min(ours, best_seconds(seconds / 8, [&] { kernels::cpu::matmul(stream, args); }));
-    if (peer) theirs = std::min(theirs, best_seconds(seconds / 8, [&] { peer->run(); }));
+  ProductTimes times{1e300, 1e300};
+  std::vector<double> ratios;
+  for (double begin = now_seconds(); ratios.size() < 3 || now_seconds() - begin < seconds;) {
+    double ours = best_seconds(kTurn, [&] { kernels::cpu::matmul(stream, args); });
+    times.ours = std::min(times.ours, ours);
+    double theirs = peer ? best_seconds(kTurn, [&] { peer->run(); }) : 0.0;
+    times.theirs = std::min(times.theirs, theirs);
+    ratios.push_back(theirs / ours);
+    if (peer) std::this_thread::sleep_for(kPause);
   }
-  return {ours, peer ? theirs : 0.0};
+  std::nth_element(ratios.begin(), ratios.begin() + ratios.size() / 2, ratios.end());
+  times.ratio = ratios[ratios.size() / 2];
+  return times;
 }
 
 }  // namespace
@@ -98,7 +115,7 @@ Report bench_matmul(const Options& options) {
   for (DType dtype : {DType::f32, DType::bf16}) {
     double ceiling = dtype == DType::f32 ? ceilings.fp32_flops : ceilings.bf16_flops;
     for (const Case& c : make_cases(options.is_full)) {
-      auto [ours, theirs] = time_both(make_args(c, dtype), options.case_seconds);
+      auto [ours, theirs, ratio] = time_both(make_args(c, dtype), options.case_seconds);
       double flops = 2.0 * static_cast<double>(c.m * c.n) * static_cast<double>(c.k);
       std::vector<Cell> row = {std::string(base::dtype_name(dtype)),
                                c.use,
@@ -111,7 +128,7 @@ Report bench_matmul(const Options& options) {
                                Cell{}};
       if (theirs > 0) {
         row[7] = flops / theirs / 1e9;
-        row[8] = theirs / ours;
+        row[8] = ratio;
       }
       report.rows.push_back(std::move(row));
     }

@@ -55,6 +55,17 @@ int64_t choose_units(const MatmulKernel& kernel, const Product& p, int64_t total
   return std::max<int64_t>(kernel.unit_multiple, round_up(divide_up(total_units, num_blocks), kernel.unit_multiple));
 }
 
+// Panels of b in a task, `most` or somewhat fewer, that let all threads end at once.
+int64_t even_panels(int64_t panels, int64_t most, int64_t row_tasks) {
+  const int64_t threads = base::num_threads();
+  auto longest = [&](int64_t of_task) { return divide_up(row_tasks * divide_up(panels, of_task), threads) * of_task; };
+  int64_t best = most;
+  for (int64_t fewer = most - 1; fewer >= divide_up(most, 2); --fewer) {
+    if (longest(fewer) < longest(best)) best = fewer;
+  }
+  return best;
+}
+
 Blocking choose_blocking(const MatmulKernel& kernel, const Product& p, int64_t total_units, bool sums_in_c) {
   Blocking cut;
   cut.units = choose_units(kernel, p, total_units, sums_in_c);
@@ -89,8 +100,9 @@ Blocking choose_blocking(const MatmulKernel& kernel, const Product& p, int64_t t
       break;
     }
   }
-  cut.task_rows = divide_up(rows, divide_up(rows, task_row_panels)) * kernel.rows;
-  cut.task_panels = divide_up(panels, divide_up(panels, cut.task_panels));
+  int64_t row_tasks = divide_up(rows, task_row_panels);
+  cut.task_rows = divide_up(rows, row_tasks) * kernel.rows;
+  cut.task_panels = even_panels(panels, cut.task_panels, row_tasks);
   return cut;
 }
 

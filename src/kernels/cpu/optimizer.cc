@@ -1,6 +1,7 @@
 // AdamW and SGD, one pass over memory each. Formats other than f32 pass through small buffers that stay in cache.
 #include <cmath>
 
+#include "base/cpu.h"
 #include "hwy/cache_control.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/formats.h"
@@ -17,7 +18,14 @@ namespace sinter::kernels::cpu {
 namespace HWY_NAMESPACE {
 
 constexpr size_t kChunk = 1024;        // elements in a buffer
-constexpr int64_t kPiece = 16 * 1024;  // elements handed to a thread at a time
+constexpr size_t kAhead = 512;         // elements between what is worked on and what is fetched
+
+// Elements handed to a thread at a time: long stretches, since every stream starts slowly, but enough of them for all.
+int64_t piece_of(int64_t count) {
+  constexpr int64_t kShortest = 16 * kChunk, kLongest = 256 * kChunk;
+  const int64_t share = count / (8 * base::num_threads()) / static_cast<int64_t>(kChunk) * static_cast<int64_t>(kChunk);
+  return std::clamp(share, kShortest, kLongest);
+}
 
 // A chunk of a tensor as floats: the tensor's own memory when it is f32, else a converted copy.
 struct Chunk {
@@ -81,6 +89,7 @@ void round_stochastic(float* values, const uint32_t* bits, int shift, size_t cou
 }
 
 // factors: of the gradient, 1 / (1 - beta1^step), 1 / sqrt(1 - beta2^step)
+template <bool kFetches>
 HWY_INLINE void adamw_chunk(const AdamwArgs& args, const float* factors, float* p, const float* grad, float* m,
                             float* v, size_t count) {
   Floats beta1 = set(args.beta1), beta2 = set(args.beta2), rest1 = set(1.0f - args.beta1),
@@ -88,6 +97,9 @@ HWY_INLINE void adamw_chunk(const AdamwArgs& args, const float* factors, float* 
   Floats scale = set(factors[0]), c1 = set(factors[1]), c2 = set(factors[2]);
   Floats lr = set(args.lr), eps = set(args.eps), decay = set(args.weight_decay);
   for_vectors(count, [&](size_t i, size_t n) HWY_ATTR {
+    if constexpr (kFetches) {
+      for (const float* stream : std::initializer_list<const float*>{grad, m, v, p}) hwy::Prefetch(stream + i + kAhead);
+    }
     Floats g = hn::Mul(load_n(grad + i, n), scale);
     Floats new_m = hn::MulAdd(beta1, load_n(m + i, n), hn::Mul(rest1, g));
     Floats new_v = hn::MulAdd(beta2, load_n(v + i, n), hn::Mul(rest2, hn::Mul(g, g)));
@@ -102,7 +114,10 @@ HWY_INLINE void adamw_chunk(const AdamwArgs& args, const float* factors, float* 
 void adamw_any(const AdamwArgs& args, const float* factors) {
   base::CounterRng rng{args.key.seed, args.key.stream};
   bool rounds_m = args.m.dtype() == base::DType::bf16, rounds_v = args.v.dtype() == base::DType::bf16;
-  base::parallel_for(args.master.num_elements(), kPiece, [&](int64_t begin, int64_t end) {
+  // Four streams at once are more than the prefetchers of the CPUs with tiles keep up with: 15 % faster there by asking
+  // ahead, 20 % slower on a Zen 4.
+  const bool fetches = base::cpu_features().amx_bf16;
+  base::parallel_for(args.master.num_elements(), piece_of(args.master.num_elements()), [&](int64_t begin, int64_t end) {
     Chunk grad, m, v;
     HWY_ALIGN uint32_t words[kChunk + 8 + 4 * kLanes];
     for (int64_t first = begin; first < end; first += kChunk) {
@@ -111,7 +126,8 @@ void adamw_any(const AdamwArgs& args, const float* factors) {
       grad.open(args.grad, first, count);
       m.open(args.m, first, count);
       v.open(args.v, first, count);
-      adamw_chunk(args, factors, p, grad.floats, m.floats, v.floats, count);
+      auto update = fetches ? adamw_chunk<true> : adamw_chunk<false>;
+      update(args, factors, p, grad.floats, m.floats, v.floats, count);
       if (rounds_m || rounds_v) {
         const uint32_t* bits = random_bits(rng, static_cast<uint64_t>(first), count, words);
         if (rounds_m) round_stochastic(m.floats, bits, 16, count);
@@ -129,7 +145,7 @@ void muon_momentum_any(const MuonMomentumArgs& args, float grad_factor) {
   base::CounterRng rng{args.key.seed, args.key.stream};
   const bool rounds = args.momentum.dtype() == base::DType::bf16;
   Floats scale = set(grad_factor), mu = set(args.mu), rest = set(1.0f - args.mu);
-  base::parallel_for(args.grad.num_elements(), kPiece, [&](int64_t begin, int64_t end) {
+  base::parallel_for(args.grad.num_elements(), piece_of(args.grad.num_elements()), [&](int64_t begin, int64_t end) {
     Chunk grad, momentum, direction;
     HWY_ALIGN uint32_t words[kChunk + 8 + 4 * kLanes];
     for (int64_t first = begin; first < end; first += kChunk) {
@@ -155,7 +171,7 @@ void muon_momentum_any(const MuonMomentumArgs& args, float grad_factor) {
 
 void sgd_any(const SgdArgs& args, float grad_scale) {
   Floats scale = set(grad_scale), lr = set(args.lr), momentum = set(args.momentum), decay = set(args.weight_decay);
-  base::parallel_for(args.master.num_elements(), kPiece, [&](int64_t begin, int64_t end) {
+  base::parallel_for(args.master.num_elements(), piece_of(args.master.num_elements()), [&](int64_t begin, int64_t end) {
     Chunk grad, velocity;
     for (int64_t first = begin; first < end; first += kChunk) {
       size_t count = static_cast<size_t>(std::min<int64_t>(kChunk, end - first));
