@@ -169,7 +169,8 @@ double loss_seconds(const TrainStepCase& c, int64_t rows, double products) {
 
 void measure_parts(const TrainStepCase& c, TrainStepRate& rate) {
   const spec::ModelSpec& s = c.model;
-  const int64_t T = c.batch * c.sequence, rows = std::min(T, ops::loss_chunk_rows(s.vocab_size, c.compute));
+  const int64_t T = c.batch * c.sequence, rows = spec::loss_chunk_rows(
+                T, s.vocab_size, static_cast<int64_t>(base::dtype_bytes(c.compute)));
   const double passes = static_cast<double>(c.accumulation), layers = passes * static_cast<double>(s.num_layers),
                chunks = passes * static_cast<double>(T) / static_cast<double>(rows);
   auto linear = [&](int64_t N, int64_t K) {

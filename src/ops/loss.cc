@@ -1,21 +1,14 @@
 #include "ops/loss.h"
 
-#include <algorithm>
-
 #include "kernels/fused.h"
+#include "spec/parameters.h"
 
 namespace sinter::ops {
-
-int64_t loss_chunk_rows(int64_t vocab_size, DType dtype) {
-  constexpr int64_t kChunkBytes = int64_t{1} << 28;  // large enough for full-rate products, small beside activations
-  int64_t rows = kChunkBytes / (vocab_size * static_cast<int64_t>(base::dtype_bytes(dtype)));
-  return std::clamp<int64_t>(rows / 128 * 128, 128, 16384);
-}
 
 void linear_cross_entropy(const Context& context, const Variable& x, Parameter& weight, const Tensor& targets,
                           const Tensor& scale, const Tensor& losses) {
   const int64_t T = x.value.rows(), V = weight.weight.data.size(0);
-  const int64_t chunk = std::min(T, loss_chunk_rows(V, x.value.dtype()));
+  const int64_t chunk = spec::loss_chunk_rows(T, V, static_cast<int64_t>(base::dtype_bytes(x.value.dtype())));
   Tensor logits = context.make({chunk, V}, x.value.dtype());
   Tensor dx = context.is_recording() ? context.make(x.value.shape(), x.value.dtype()) : Tensor();
   kernels::linear_cross_entropy(context.kernels, context.stream,

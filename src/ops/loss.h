@@ -5,9 +5,6 @@
 
 namespace sinter::ops {
 
-// Rows whose logits are held at once.
-int64_t loss_chunk_rows(int64_t vocab_size, DType dtype);
-
 // x (T, C), weight (V, C), targets (T) i32 with -1 = not supervised. losses (T) f32 out: each row's loss.
 // `scale` (1) f32: gradient of the total with respect to one row's loss (1 over the count of supervised tokens of the
 // whole step, times the loss scale); read only when recording.

@@ -9,11 +9,11 @@ namespace {
 
 double as_double(int64_t n) { return static_cast<double>(n); }
 
-// Rows of logits the loss holds at once: 2^28 bytes, in steps of 128 (ops/loss.cc).
+// The logits that the loss holds at once.
 double loss_chunk_bytes(const spec::ModelSpec& model, double tokens, double element) {
-  double rows = as_double(int64_t{1} << 28) / (as_double(model.vocab_size) * element);
-  rows = std::clamp(as_double(static_cast<int64_t>(rows) / 128 * 128), 128.0, 16384.0);
-  return std::min(tokens, rows) * as_double(model.vocab_size) * element;
+  const int64_t rows =
+      spec::loss_chunk_rows(static_cast<int64_t>(tokens), model.vocab_size, static_cast<int64_t>(element));
+  return as_double(rows * model.vocab_size) * element;
 }
 
 // What a block keeps for its backward pass and the most its backward holds beside that, in bytes.

@@ -14,7 +14,7 @@ std::vector<Software> make_software() {
   sinter.name = "sinter";
   sinter.gated_widths = 3;  // gate, up, product
   sinter.logit_bytes = 2;
-  sinter.loss_chunk_bytes = 268435456;
+  sinter.loss_chunk_bytes = 570425344;
   sinter.selective_drops_norms = true;
   all.push_back(sinter);
 

@@ -49,4 +49,7 @@ struct ParameterCounts {
 };
 ParameterCounts count_parameters(const ModelSpec& spec);
 
+// Rows whose logits a loss of so many rows holds at once.
+int64_t loss_chunk_rows(int64_t rows, int64_t vocab_size, int64_t element_bytes);
+
 }  // namespace sinter::spec
