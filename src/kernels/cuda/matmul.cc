@@ -14,6 +14,7 @@
 #include <map>
 #include <mutex>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -280,21 +281,22 @@ void measure(Stream& stream, Plan& plan, Pointers p, size_t out_bytes, const std
     p.d = elsewhere;
   }
   double best = 1e30;
-  std::vector<double> times(plan.candidates.size(), 1e30);
-  // Briefly, then the better ones again and longer: differences between them are smaller than those between two runs.
-  constexpr struct { double budget_ms, margin; } kRounds[] = {{0.5, 1e30}, {4.0, 1.10}, {10.0, 1.03}};
-  for (auto [budget_ms, margin] : kRounds) {
-    const std::vector<double> before = times;
-    const double best_before = best;
-    best = 1e30;
-    for (size_t i = 0; i < plan.candidates.size(); ++i) {
-      times[i] = 1e30;
-      if (before[i] > margin * best_before) continue;
-      double ms = time_calls(stream, budget_ms, [&] { return run(stream, plan, i, p) == CUBLAS_STATUS_SUCCESS; });
-      if (ms < 0) continue;
-      times[i] = ms;
-      best = std::min(best, ms);
+  std::vector<double> times(plan.candidates.size(), 1e30);  // ms of a call
+  // Briefly, then the better ones again and longer; the best in turns and together as long as the clock takes to follow
+  // their power, since differences between them are smaller than those between two runs of one.
+  constexpr struct { double budget_ms, margin; int turns; } kRounds[] = {{0.5, 1e30, 1}, {4.0, 1.10, 1}, {15.0, 1.03, 4}};
+  for (auto [budget_ms, margin, turns] : kRounds) {
+    const std::vector<double> before = std::exchange(times, std::vector<double>(times.size(), 0.0));
+    for (int turn = 0; turn < turns; ++turn) {
+      for (size_t i = 0; i < times.size(); ++i) {
+        const bool is_tried = before[i] <= margin * best && times[i] < 1e30;
+        const double ms = is_tried ? time_calls(stream, budget_ms,
+                                                [&] { return run(stream, plan, i, p) == CUBLAS_STATUS_SUCCESS; })
+                                   : -1;
+        times[i] = ms < 0 ? 1e30 : times[i] + ms / turns;
+      }
     }
+    best = *std::min_element(times.begin(), times.end());
   }
   // The library's own order wins among equals.
   for (size_t i = 0; i < times.size(); ++i) {
