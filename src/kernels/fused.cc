@@ -29,6 +29,12 @@ void fused_matmul(const KernelTable& table, Stream& stream, const FusedMatmulArg
   matmul_in_parts(table, stream, args);
 }
 
+void rotated_matmul(const KernelTable& table, Stream& stream, const RotatedMatmulArgs& args) {
+  if (stream.device.kind == core::DeviceKind::cuda && cuda_rotated_matmul(stream, args)) return;
+  table.matmul(stream, args.product);
+  table.rope(stream, args.rope);
+}
+
 void linear_cross_entropy_in_parts(const KernelTable& table, Stream& stream, const LinearCrossEntropyArgs& args) {
   const int64_t R = args.x.rows(), chunk = args.logits.rows();
   bool accumulate = args.accumulate;

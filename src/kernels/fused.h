@@ -32,6 +32,13 @@ void fused_matmul(const KernelTable& table, Stream& stream, const FusedMatmulArg
 // The parts by the table's kernels.
 void matmul_in_parts(const KernelTable& table, Stream& stream, const FusedMatmulArgs& args);
 
+// A product whose columns are heads, and the rotation of the first of them (RoPE).
+struct RotatedMatmulArgs {
+  MatmulArgs product;  // without accumulation, groups or an addend
+  RopeArgs rope;       // of c: rope.x is c
+};
+void rotated_matmul(const KernelTable& table, Stream& stream, const RotatedMatmulArgs& args);
+
 // A head and its loss: the cross entropy of logits = x weight^T, and with dx their gradients. Logits exist for as many
 // rows at a time as `logits` holds.
 struct LinearCrossEntropyArgs {
@@ -52,6 +59,7 @@ void linear_cross_entropy_in_parts(const KernelTable& table, Stream& stream, con
 // Implemented in kernels/cuda/fused_matmul.cc and linear_cross_entropy.cc, or as absent in kernels/cuda_absent.cc.
 // False: nothing was done, else all.
 bool cuda_fused_matmul(Stream& stream, const FusedMatmulArgs& args);
+bool cuda_rotated_matmul(Stream& stream, const RotatedMatmulArgs& args);
 bool cuda_linear_cross_entropy(Stream& stream, const LinearCrossEntropyArgs& args);
 
 }  // namespace sinter::kernels

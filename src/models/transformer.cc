@@ -91,9 +91,14 @@ bool Transformer::adds_residual(const Context& context, const Parameter& last, c
 
 Transformer::Stream Transformer::attention_part(const Context& context, const Block& block, const Variable& h,
                                                 const Variable& residual, const Shared& shared) const {
-  Variable qkv = ops::linear(context, h, *block.qkv, block.qkv_bias);  // (T, W)
-  if (block.q_norm) qkv = ops::head_norm(context, qkv, *block.q_norm, *block.k_norm, spec_);
-  if (shared.cos_sin) qkv = ops::rope(context, qkv, shared.cos_sin, spec_);
+  Variable qkv;  // (T, W)
+  if (shared.cos_sin && !block.q_norm) {
+    qkv = ops::rotated_linear(context, h, *block.qkv, block.qkv_bias, shared.cos_sin, spec_);
+  } else {
+    qkv = ops::linear(context, h, *block.qkv, block.qkv_bias);
+    if (block.q_norm) qkv = ops::head_norm(context, qkv, *block.q_norm, *block.k_norm, spec_);
+    if (shared.cos_sin) qkv = ops::rope(context, qkv, shared.cos_sin, spec_);
+  }
   kernels::AttentionShape shape{.num_heads = spec_.num_heads,
                                 .num_kv_heads = spec_.num_kv_heads,
                                 .head_dim = spec_.head_dim,

@@ -12,17 +12,23 @@ Tensor rope_table(const Context& context, const core::RaggedBatch& batch, const 
   return cos_sin;
 }
 
+kernels::RopeArgs rope_args(const spec::ModelSpec& spec, const Tensor& cos_sin, const Tensor& x) {
+  return {.num_rotated = spec.num_heads + spec.num_kv_heads, .head_dim = spec.head_dim, .x = x, .cos_sin = cos_sin};
+}
+
 Variable rope(const Context& context, const Variable& qkv, const Tensor& cos_sin, const spec::ModelSpec& spec) {
-  const int64_t num_rotated = spec.num_heads + spec.num_kv_heads, D = spec.head_dim;
-  context.kernels.rope(context.stream, {.num_rotated = num_rotated, .head_dim = D, .x = qkv.value, .cos_sin = cos_sin});
+  context.kernels.rope(context.stream, rope_args(spec, cos_sin, qkv.value));
+  return record_rope(context, qkv, cos_sin, spec);
+}
+
+Variable record_rope(const Context& context, const Variable& qkv, const Tensor& cos_sin, const spec::ModelSpec& spec) {
   Variable result = context.make_variable(qkv.value);
   if (!context.is_recording()) return result;
   Variable place{{}, qkv.slot, nullptr};
-  context.tape->record([context, place, slot = result.slot, cos_sin, num_rotated, D] {
-    Tensor d = take_gradient({{}, slot, nullptr}, "rope");
-    context.kernels.rope(context.stream,
-                         {.num_rotated = num_rotated, .head_dim = D, .x = d, .cos_sin = cos_sin, .inverse = true});
-    accumulate(context, place, std::move(d));
+  context.tape->record([context, place, slot = result.slot, args = rope_args(spec, cos_sin, {})]() mutable {
+    args.x = take_gradient({{}, slot, nullptr}, "rope"), args.inverse = true;
+    context.kernels.rope(context.stream, args);
+    accumulate(context, place, std::move(args.x));
   });
   return result;
 }

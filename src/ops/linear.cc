@@ -2,31 +2,42 @@
 
 #include "base/error.h"
 #include "kernels/fused.h"
+#include "ops/attention.h"
 #include "ops/fp8.h"
 
 namespace sinter::ops {
 namespace {
 
-Variable linear_impl(const Context& context, const Variable& x, Parameter& weight, Parameter* bias, const Tensor& groups,
-                     const Variable& residual) {
-  const Tensor& w = weight.weight.data;
-  const int64_t N = w.size(-2), K = w.size(-1);
-  SINTER_CHECK(x.value.size(-1) == K, "[linear] {}: x is {}, weight is {}", weight.name, x.value.shape().to_string(),
-               w.shape().to_string());
-  Tensor y = context.make({x.value.rows(), N}, x.value.dtype());
-  linear_forward(context, x.value, weight, bias, groups, y, residual.value);
-  Variable result = context.make_variable(std::move(y));
-  if (!context.is_recording()) return result;
-  if (bias && bias->grad) result.slot->bias = bias;
+// Puts the backward of y = x W^T + b (+ residual) on the tape.
+void record_linear(const Context& context, const Variable& x, Parameter& weight, Parameter* bias, const Tensor& groups,
+                   const Variable& residual, const Variable& y) {
+  if (!context.is_recording()) return;
+  if (bias && bias->grad) y.slot->bias = bias;
   Variable input{{}, x.slot, nullptr}, added{{}, residual.slot, nullptr};
   const Shape dx_shape = x.value.shape();
-  context.tape->record([context, saved = x.save(), input, added, slot = result.slot, &weight, bias, groups, dx_shape] {
+  context.tape->record([context, saved = x.save(), input, added, slot = y.slot, &weight, bias, groups, dx_shape] {
     Tensor dy = take_gradient({{}, slot, nullptr}, "linear");
     Tensor dx = input.slot ? context.make(dx_shape, dy.dtype()) : Tensor();
     linear_backward(context, dy, saved.get(), weight, slot->has_bias_gradient ? nullptr : bias, groups, dx);
     if (dx) accumulate(context, input, std::move(dx));
     if (added.slot) accumulate(context, added, std::move(dy));
   });
+}
+
+// Room for y = x W^T.
+Tensor make_result(const Context& context, const Variable& x, const Parameter& weight) {
+  const Tensor& w = weight.weight.data;
+  SINTER_CHECK(x.value.size(-1) == w.size(-1), "[linear] {}: x is {}, weight is {}", weight.name,
+               x.value.shape().to_string(), w.shape().to_string());
+  return context.make({x.value.rows(), w.size(-2)}, x.value.dtype());
+}
+
+Variable linear_impl(const Context& context, const Variable& x, Parameter& weight, Parameter* bias, const Tensor& groups,
+                     const Variable& residual) {
+  Tensor y = make_result(context, x, weight);
+  linear_forward(context, x.value, weight, bias, groups, y, residual.value);
+  Variable result = context.make_variable(std::move(y));
+  record_linear(context, x, weight, bias, groups, residual, result);
   return result;
 }
 
@@ -38,6 +49,22 @@ Variable linear(const Context& context, const Variable& x, Parameter& weight, Pa
     return fp8_linear(context, x, weight, bias, *layer);
   }
   return linear_impl(context, x, weight, bias, {}, residual);
+}
+
+Variable rotated_linear(const Context& context, const Variable& x, Parameter& weight, Parameter* bias,
+                        const Tensor& cos_sin, const spec::ModelSpec& spec) {
+  if (find_fp8(context, weight, x.value.rows())) return rope(context, linear(context, x, weight, bias), cos_sin, spec);
+  Tensor y = make_result(context, x, weight);
+  kernels::rotated_matmul(context.kernels, context.stream,
+                          {.product = {.a = x.value,
+                                       .b = weight.weight,
+                                       .c = y,
+                                       .transpose_b = true,
+                                       .bias = bias ? bias->weight.data : Tensor()},
+                           .rope = rope_args(spec, cos_sin, y)});
+  Variable product = context.make_variable(std::move(y));
+  record_linear(context, x, weight, bias, {}, {}, product);
+  return record_rope(context, product, cos_sin, spec);
 }
 
 bool adds_residual(const Context& context, const Parameter& weight, int64_t rows) {

@@ -8,6 +8,9 @@ namespace sinter::ops {
 // adds_residual() says no.
 Variable linear(const Context& context, const Variable& x, Parameter& weight, Parameter* bias,
                 const Variable& residual = {});
+// linear(), then rope() (attention.h) with the result: where the backend can, in one product.
+Variable rotated_linear(const Context& context, const Variable& x, Parameter& weight, Parameter* bias,
+                        const Tensor& cos_sin, const spec::ModelSpec& spec);
 // Whether linear() with this weight can add a residual while it writes y: not in fp8.
 bool adds_residual(const Context& context, const Parameter& weight, int64_t rows);
 // group_offsets (E + 1) i32 on the device.

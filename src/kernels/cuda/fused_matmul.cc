@@ -65,6 +65,19 @@ bool run_fused(Stream& stream, const FusedMatmulArgs& args) {
   return true;
 }
 
+bool run_rotated(Stream& stream, const RotatedMatmulArgs& args) {
+  const MatmulArgs& p = args.product;
+  if (options().fuse == Fuse::none || !sm90_takes_rope(stream, args)) return false;
+  const FusedKey key = fused_key(stream, p.c.rows(), p.c.size(-1), p.a.size(-1), FusedKind::rope, static_cast<bool>(p.bias));
+  auto parts = [&] {
+    matmul(stream, p);
+    rope(stream, args.rope);
+  };
+  if (!is_fused_faster(stream, key, [&] { sm90_rope_product(stream, args); }, parts)) return false;
+  sm90_rope_product(stream, args);
+  return true;
+}
+
 }  // namespace
 
 bool own_bias_matmul(Stream& stream, const MatmulArgs& args) {
@@ -129,6 +142,12 @@ bool restore_fused_choice(const std::string& line) {
 bool cuda_fused_matmul(Stream& stream, const FusedMatmulArgs& args) {
   bool is_done = false;
   cuda::trace_call("matmul (fused)", stream, [&] { is_done = cuda::run_fused(stream, args); });
+  return is_done;
+}
+
+bool cuda_rotated_matmul(Stream& stream, const RotatedMatmulArgs& args) {
+  bool is_done = false;
+  cuda::trace_call("matmul (rope)", stream, [&] { is_done = cuda::run_rotated(stream, args); });
   return is_done;
 }
 

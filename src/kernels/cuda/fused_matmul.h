@@ -23,7 +23,8 @@ enum class FusedKind {
   bias = 3,
   activation_gradient_with_sums = 4,
   gated_gradient = 5,
-  gated_activation = 6
+  gated_activation = 6,
+  rope = 10
 };
 using FusedKey = std::array<int64_t, 6>;
 FusedKey fused_key(const Stream&, int64_t rows, int64_t columns, int64_t inner, FusedKind kind, bool has_bias);

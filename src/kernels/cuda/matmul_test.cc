@@ -138,6 +138,28 @@ void test_gated_product(DType t, const Product& p, spec::Activation kind, const 
   c.expect_close(dx, "dx", std::max(2e-5, 2 * rounding_limit(t)));
 }
 
+// A product whose first heads are rotated.
+void test_rotated_product(DType t, int64_t m, int64_t k, int64_t head, int64_t rotated, int64_t heads) {
+  if (!wants("matmul_rope")) return;
+  for (bool bias : {false, true}) {
+    Case c("matmul_rope", t, fmt::format("{} rows of {} to {} of {} heads of {}{}", m, k, rotated, heads, head,
+                                         bias ? " bias" : ""));
+    const int64_t n = heads * head;
+    int a = c.random({m, k}, t), b = c.random({n, k}, t, 1.0f / std::sqrt(static_cast<float>(k))),
+        y = c.output({m, n}, t), angles = c.uniform({m, head}, DType::f32, -1.0f, 1.0f);
+    int vector = bias ? c.random({n}, t) : -1;
+    c.skip_determinism();  // the first call may compare the fused kernel with separate ones and keep either
+    c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+      RotatedMatmulArgs args;
+      args.product.a = at(a), args.product.b.data = at(b), args.product.c = at(y), args.product.bias = at(vector);
+      args.product.transpose_b = true;
+      args.rope = {.num_rotated = rotated, .head_dim = head, .x = at(y), .cos_sin = at(angles)};
+      rotated_matmul(table, s, args);
+    });
+    c.expect_close(y, "c", std::max(2e-5, 2 * rounding_limit(t)));
+  }
+}
+
 void test_grouped(DType t, DType out, std::vector<int32_t> rows_of, int64_t n, int64_t k, int mode, bool accumulate) {
   if (!wants("grouped_matmul")) return;
   std::vector<int32_t> offsets = {0};
@@ -164,6 +186,25 @@ void test_grouped(DType t, DType out, std::vector<int32_t> rows_of, int64_t n, i
   c.expect_close(y, "c", std::max(2e-5, rounding_limit(out)));
 }
 
+// Sizes that kernels with tiles of 128 rows take: edges in every direction, more tiles than multiprocessors.
+void test_tiled_products(DType t) {
+  auto shapes = [](std::vector<Product> all) {
+    if (test_options().small) all.resize(2);
+    return all;
+  };
+  for (const Product& p : shapes({{128, 8, 8}, {333, 264, 136}, {1031, 72, 72}, {2309, 1544, 776}})) {
+    test_activation_product(t, p, spec::Activation::gelu_tanh, "gelu_tanh");
+  }
+  for (const Product& p : shapes({{128, 64, 8}, {333, 264, 136}, {1031, 192, 72}, {129, 320, 776}, {2309, 1536, 200}})) {
+    test_gated_product(t, p, spec::Activation::silu, "silu");
+  }
+  for (const Product& p : shapes({{4096, 8, 8}, {5003, 264, 136}})) test_product(t, t, p, false, true, false, true);
+  test_rotated_product(t, 4096, 8, 64, 1, 1);
+  test_rotated_product(t, 4099, 72, 64, 3, 5);
+  test_rotated_product(t, 4113, 40, 128, 2, 3);
+  if (!test_options().small) test_rotated_product(t, 9001, 776, 64, 10, 12);
+}
+
 }  // namespace
 
 void test_matmul() {
@@ -179,6 +220,7 @@ void test_matmul() {
         }
       }
       for (bool accumulate : {true, false}) test_sums(t, p, accumulate);
+      test_rotated_product(t, p.m, p.k, 16, 2, 3);
       test_activation_product(t, p, spec::Activation::gelu_tanh, "gelu_tanh");
       test_activation_product(t, p, spec::Activation::silu, "silu");
       test_gated_product(t, p, spec::Activation::silu, "silu");
@@ -193,19 +235,7 @@ void test_matmul() {
         test_batch(t, p, 3, false, false, addend);
       }
     }
-    // Sizes that a kernel with tiles of 128 rows takes: edges in every direction, more tiles than multiprocessors.
-    if (t != DType::f32 && !test_options().small) {
-      for (const Product& p : std::vector<Product>{{128, 8, 8}, {333, 264, 136}, {1031, 72, 72}, {2309, 1544, 776}}) {
-        test_activation_product(t, p, spec::Activation::gelu_tanh, "gelu_tanh");
-      }
-      for (const Product& p : std::vector<Product>{{4096, 8, 8}, {5003, 264, 136}}) {
-        test_product(t, t, p, false, true, false, true);
-      }
-      for (const Product& p :
-           std::vector<Product>{{128, 64, 8}, {333, 264, 136}, {1031, 192, 72}, {129, 320, 776}, {2309, 1536, 200}}) {
-        test_gated_product(t, p, spec::Activation::silu, "silu");
-      }
-    }
+    if (t != DType::f32) test_tiled_products(t);
     for (int mode = 0; mode < 3; ++mode) {
       for (DType out : {t, DType::f32}) {
         test_grouped(t, out, {3, 0, 20, 1}, 40, 64, mode, false);

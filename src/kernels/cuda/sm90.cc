@@ -27,6 +27,9 @@ bool is_hopper(const Stream& stream) {
   return found->second;
 }
 
+// Fewer are of generation: a choice would be measured for every number of rows.
+constexpr int64_t kTrainingRows = 4096;
+
 bool is_bf16(const Tensor& t) { return t.dtype() == base::DType::bf16; }
 // The copy engine's: addresses in multiples of 16 bytes.
 bool is_aligned(const Tensor& t) { return reinterpret_cast<uintptr_t>(t.raw()) % 16 == 0; }
@@ -62,9 +65,14 @@ bool sm90_takes(const Stream& stream, const FusedMatmulArgs& args) {
   return is_plain_product(p, kTileRows, args.gated && is_forward ? 2 : 1) && is_hopper(stream);
 }
 
+bool sm90_takes_rope(const Stream& stream, const RotatedMatmulArgs& args) {
+  const RopeArgs& rope = args.rope;
+  if ((rope.head_dim != 64 && rope.head_dim != 128) || rope.inverse || !is_aligned(rope.cos_sin)) return false;
+  return args.product.transpose_b && is_plain_product(args.product, kTrainingRows) && is_hopper(stream);
+}
+
 bool sm90_takes_bias(const Stream& stream, const MatmulArgs& args) {
-  constexpr int64_t kFewestRows = 4096;  // training's: a choice is measured for every number of rows
-  return args.bias && args.transpose_b && is_plain_product(args, kFewestRows) && is_hopper(stream);
+  return args.bias && args.transpose_b && is_plain_product(args, kTrainingRows) && is_hopper(stream);
 }
 
 bool sm90_takes_softmax(const Stream& stream, const LinearCrossEntropyArgs& args) {

@@ -22,6 +22,10 @@ bool sm90_takes_softmax(const Stream&, const LinearCrossEntropyArgs&);
 void sm90_softmax_product(Stream&, const SoftmaxTerms&);
 int64_t sm90_softmax_tile();  // columns that share one of SoftmaxTerms' sums
 
+// c = a b^T (+ bias), its heads of 64 or 128 columns rotated, with many rows.
+bool sm90_takes_rope(const Stream&, const RotatedMatmulArgs&);
+void sm90_rope_product(Stream&, const RotatedMatmulArgs&);
+
 // c = a b^T + bias with many rows.
 bool sm90_takes_bias(const Stream&, const MatmulArgs&);
 void sm90_bias_product(Stream&, const MatmulArgs&);

@@ -15,6 +15,9 @@ bool sm90_takes_softmax(const Stream&, const LinearCrossEntropyArgs&) { return f
 void sm90_softmax_product(Stream&, const SoftmaxTerms&) { base::fail("[matmul] built without CUTLASS"); }
 int64_t sm90_softmax_tile() { return 1; }
 
+bool sm90_takes_rope(const Stream&, const RotatedMatmulArgs&) { return false; }
+void sm90_rope_product(Stream&, const RotatedMatmulArgs&) { base::fail("[matmul] built without CUTLASS"); }
+
 bool sm90_takes_bias(const Stream&, const MatmulArgs&) { return false; }
 void sm90_bias_product(Stream&, const MatmulArgs&) { base::fail("[matmul] built without CUTLASS"); }
 
