@@ -154,21 +154,25 @@ inline void stream_tile(const TileOutput& out) {
 }
 inline void fence_streams() { _mm_sfence(); }
 
+// Four chains, as long as an addition takes.
 inline float sum_squares_of_block(const float* x, int64_t stride, int64_t rows, int64_t columns) {
-  __m512 sums[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+  __m512 sums[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
   for (int64_t j = 0; j < columns; j += 16) {
     const __mmask16 mask = first_lanes(columns - j);
-    for (int64_t r = 0; r < rows; ++r) {
-      __m512 value = _mm512_maskz_loadu_ps(mask, x + r * stride + j);
-      sums[r % 2] = _mm512_fmadd_ps(value, value, sums[r % 2]);
+    for (int64_t r = 0; r < rows; r += 4) {
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        __m512 value = r + i < rows ? _mm512_maskz_loadu_ps(mask, x + (r + i) * stride + j) : _mm512_setzero_ps();
+        sums[i] = _mm512_fmadd_ps(value, value, sums[i]);
+      }
     }
   }
   alignas(64) float lanes[16];
-  _mm512_store_ps(lanes, _mm512_add_ps(sums[0], sums[1]));
-  for (int width = 8; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
-  }
-  return lanes[0];
+  _mm512_store_ps(lanes, _mm512_add_ps(_mm512_add_ps(sums[0], sums[1]), _mm512_add_ps(sums[2], sums[3])));
+  __m128 sum = _mm_add_ps(_mm_add_ps(_mm_load_ps(lanes), _mm_load_ps(lanes + 4)),
+                          _mm_add_ps(_mm_load_ps(lanes + 8), _mm_load_ps(lanes + 12)));
+  sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+  return _mm_cvtss_f32(_mm_add_ss(sum, _mm_shuffle_ps(sum, sum, 1)));
 }
 
 template <class ToBf16Rounding>
