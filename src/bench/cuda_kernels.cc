@@ -116,7 +116,7 @@ void add_linear(Bench& b, const char* name, int64_t m, int64_t n, int64_t k, dou
   b.add(std::string(name) + (fused == Fused::forward ? " forward + gelu" : " forward"), shape,
         fused == Fused::gated_forward ? 0 : per_step, flops, bytes, [&] {
           kernels::FusedMatmulArgs args{.product = forward};
-          if (fused == Fused::forward) args.pre_activation = other;
+          if (fused == Fused::forward) args.slope = other;
           kernels::fused_matmul(b.table(), b.stream(), args);
         });
   kernels::MatmulArgs input;
@@ -124,7 +124,7 @@ void add_linear(Bench& b, const char* name, int64_t m, int64_t n, int64_t k, dou
   b.add(std::string(name) + (fused == Fused::input_gradient ? " dx * gelu'" : " dx"), shape,
         fused == Fused::gated_input_gradient ? 0 : per_step, flops, bytes, [&] {
           kernels::FusedMatmulArgs args{.product = input};
-          if (fused == Fused::input_gradient) args.activation_input = other;
+          if (fused == Fused::input_gradient) args.slope_input = other;
           kernels::fused_matmul(b.table(), b.stream(), args);
         });
   kernels::MatmulArgs weight;

@@ -12,13 +12,18 @@ void matmul_in_parts(const KernelTable& table, Stream& stream, const FusedMatmul
   if (args.pre_activation) {
     table.activation_forward(stream, {.kind = args.activation, .gated = args.gated, .x = args.pre_activation, .y = c});
   }
-  if (args.activation_input) {  // element by element: without a gate the gradient may take the product's place
+  // Element by element: without a gate a result may take the product's place.
+  if (args.slope) {
+    table.activation_forward(stream, {.kind = args.activation, .gated = false, .x = c, .y = c, .slope = args.slope});
+  }
+  if (args.activation_input || args.slope_input) {
     table.activation_backward(stream, {.kind = args.activation,
                                        .gated = args.gated,
                                        .dy = c,
                                        .x = args.activation_input,
                                        .dx = args.gated ? args.gate_up_gradient : c,
-                                       .dx_sums = args.c_sums});
+                                       .dx_sums = args.c_sums,
+                                       .slope = args.slope_input});
   }
   if (args.a_sums)
     table.column_sum(stream, {.x = args.product.a, .y = args.a_sums, .accumulate = args.accumulate_sums});

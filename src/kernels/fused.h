@@ -14,11 +14,15 @@ struct FusedMatmulArgs {
   // An activation, without accumulation; c is in the format of a.
   //   pre_activation given:   pre_activation = product (+ bias), c = act(pre_activation).
   //   activation_input given: c = product * act'(activation_input), the activation's gradient.
+  //   slope given:            c = act(product (+ bias)) and slope = act' there.
+  //   slope_input given:      c = product * slope_input, the activation's gradient where slopes were kept.
   spec::Activation activation = spec::Activation::gelu_tanh;
   Tensor pre_activation;    // (M, N) in the format of c, or empty
   Tensor activation_input;  // (M, N) in the format of c, or empty
-  Tensor c_sums;            // (N) f32 or empty, with activation_input: ADDS the sums of c's columns
-  // A gated activation of [gate | up] (M, 2 N), c (M, N):
+  Tensor slope;             // (M, N) in the format of c, or empty
+  Tensor slope_input;       // (M, N) in the format of c, or empty
+  Tensor c_sums;            // (N) f32 or empty, with activation_input or slope_input: ADDS the sums of c's columns
+  // A gated activation (without slopes) of [gate | up] (M, 2 N), c (M, N):
   //   pre_activation given:   pre_activation (M, 2 N) = product, c = act(gate) * up. b is (2 N, K).
   //   activation_input given: gate_up_gradient from activation_input (M, 2 N) and the product, which is the gradient of
   //                           act(gate) * up. c is room for the product: it may hold it afterwards, or anything.

@@ -56,5 +56,47 @@ TEST(LinearCrossEntropy, GradientAddsToTheWeightsAndSumsToZeroOverTheVocabulary)
   }
 }
 
+// The product, then its activation: with the activation's input kept, and with its slopes kept.
+TEST(FusedMatmul, KeptSlopesGiveTheActivationAndItsGradient) {
+  for (const Format& format : kFormats) {
+    for (const KernelTable* table : {reference_table(), cpu_table()}) {
+      for (auto kind : {spec::Activation::gelu_tanh, spec::Activation::relu}) {
+        const int64_t M = 19, N = 35, K = 23;
+        const DType t = format.dtype;
+        MatmulArgs up{.a = random_tensor({M, K}, t, 1),
+                      .b = {.data = random_tensor({N, K}, t, 2, 0.3f)},
+                      .c = empty_tensor({M, N}, t),
+                      .transpose_b = true,
+                      .bias = random_tensor({N}, t, 3)};
+        Tensor pre = empty_tensor({M, N}, t), slope = empty_tensor({M, N}, t);
+        fused_matmul(*table, stream(), {.product = up, .activation = kind, .pre_activation = pre});
+        const std::vector<float> value = core::to_host_floats(up.c);
+        up.c = empty_tensor({M, N}, t);
+        fused_matmul(*table, stream(), {.product = up, .activation = kind, .slope = slope});
+        EXPECT_EQ(core::to_host_floats(up.c), value);
+
+        MatmulArgs down{
+            .a = random_tensor({M, K}, t, 4), .b = {.data = random_tensor({K, N}, t, 5)}, .c = empty_tensor({M, N}, t)};
+        std::vector<float> gradients[2], sums[2];
+        for (bool keeps_slope : {false, true}) {
+          Tensor total = core::make_tensor(allocator(), {N}, std::vector<float>(N, 0.25f));
+          down.c = empty_tensor({M, N}, t);
+          fused_matmul(*table, stream(),
+                       {.product = down,
+                        .activation = kind,
+                        .activation_input = keeps_slope ? Tensor() : pre,
+                        .slope_input = keeps_slope ? slope : Tensor(),
+                        .c_sums = total});
+          gradients[keeps_slope] = core::to_host_floats(down.c), sums[keeps_slope] = core::to_host_floats(total);
+        }
+        for (size_t i = 0; i < gradients[0].size(); ++i) {
+          EXPECT_NEAR(gradients[1][i], gradients[0][i], format.tolerance * (1 + std::abs(gradients[0][i]))) << i;
+        }
+        for (size_t n = 0; n < sums[0].size(); ++n) EXPECT_NEAR(sums[1][n], sums[0][n], 5 * format.tolerance * M) << n;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sinter::kernels

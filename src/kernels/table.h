@@ -232,17 +232,19 @@ struct AttentionBackwardArgs {  // without a cache only
 struct ActivationForwardArgs {
   spec::Activation kind = spec::Activation::silu;
   bool gated = true;
-  Tensor x;  // (R, 2F) or (R, F)
-  Tensor y;  // (R, F)
+  Tensor x;      // (R, 2F) or (R, F)
+  Tensor y;      // (R, F); without a gate it may alias x
+  Tensor slope;  // (R, F) or empty, without a gate: act'(x) in the format of y
 };
 struct ActivationBackwardArgs {
   spec::Activation kind = spec::Activation::silu;
   bool gated = true;
   Tensor dy;       // (R, F)
-  Tensor x;        // (R, 2F) or (R, F)
-  Tensor dx;       // as x; may alias x
+  Tensor x;        // (R, 2F) or (R, F); empty with slope
+  Tensor dx;       // as x; may alias x, or dy without a gate
   Tensor dx_sums;  // (F) f32 or empty, without gate: ADDS the sums of dx over the rows, the gradient of a bias added
                    // into x
+  Tensor slope;    // (R, F) or empty, without a gate: instead of x, dx = dy * slope
 };
 
 // y = x * mask / (1 - p); element i of the call is kept where key.uniform(first_index + i) >= p. y may alias x. Its own

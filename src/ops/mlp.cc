@@ -23,7 +23,10 @@ Variable fused_mlp(const Context& context, const Variable& x, const MlpWeights& 
                    bool gated, const Variable& residual) {
   const int64_t R = x.value.rows(), up_rows = weights.up.weight.data.size(-2), F = gated ? up_rows / 2 : up_rows;
   const int64_t C = weights.down.weight.data.size(-2);
-  Tensor pre = context.make({R, up_rows}, x.value.dtype());
+  // What is kept of the activation for backward: its input, or the slope there, which is all that backward needs where
+  // it does not apply the activation again. In f32 it is the input, so that all modes of recompute give the same bits.
+  const bool keeps_slope = context.is_recording() && !context.may_drop() && !gated && x.value.dtype() != DType::f32;
+  Tensor kept = context.make({R, up_rows}, x.value.dtype());
   Tensor act = context.make({R, F}, x.value.dtype());
   const kernels::MatmulArgs up{.a = x.value,
                                .b = weights.up.weight,
@@ -31,7 +34,11 @@ Variable fused_mlp(const Context& context, const Variable& x, const MlpWeights& 
                                .transpose_b = true,
                                .bias = weights.up_bias ? weights.up_bias->weight.data : Tensor()};
   kernels::fused_matmul(context.kernels, context.stream,
-                        {.product = up, .activation = kind, .pre_activation = pre, .gated = gated});
+                        {.product = up,
+                         .activation = kind,
+                         .pre_activation = keeps_slope ? Tensor() : kept,
+                         .slope = keeps_slope ? kept : Tensor(),
+                         .gated = gated});
   Tensor y = context.make({R, C}, x.value.dtype());
   linear_forward(context, act, weights.down, weights.down_bias, {}, y, residual.value);
   Variable result = context.make_variable(std::move(y));
@@ -40,28 +47,29 @@ Variable fused_mlp(const Context& context, const Variable& x, const MlpWeights& 
   if (context.may_drop()) act = Tensor();  // backward applies the activation again
   Variable input{{}, x.slot, nullptr}, added{{}, residual.slot, nullptr};
   const Shape dx_shape = x.value.shape();
-  context.tape->record([context, saved = x.save(), input, added, slot = result.slot, weights, kind, gated,
-                        pre = std::move(pre), act = std::move(act), R, F, dx_shape]() mutable {
+  context.tape->record([context, saved = x.save(), input, added, slot = result.slot, weights, kind, gated, keeps_slope,
+                        kept = std::move(kept), act = std::move(act), R, F, dx_shape]() mutable {
     Tensor dy = take_gradient({{}, slot, nullptr}, "mlp");
     if (!act) {
-      act = context.make({R, F}, pre.dtype());
-      context.kernels.activation_forward(context.stream, {.kind = kind, .gated = gated, .x = pre, .y = act});
+      act = context.make({R, F}, kept.dtype());
+      context.kernels.activation_forward(context.stream, {.kind = kind, .gated = gated, .x = kept, .y = act});
     }
     linear_backward(context, dy, act, weights.down, slot->has_bias_gradient ? nullptr : weights.down_bias, {}, {});
     act = Tensor();
-    Tensor dpre = context.make(pre.shape(), pre.dtype());
+    Tensor dpre = context.make(kept.shape(), kept.dtype());
     // Without a gate the sums of dpre, the bias's gradient, come on the way.
     Parameter* bias_left = gated ? weights.up_bias : nullptr;
     Tensor bias_grad = weights.up_bias && !gated ? weights.up_bias->grad : Tensor();
     if (bias_grad) begin_gradient(context, *weights.up_bias);
     kernels::FusedMatmulArgs down{.product = {.a = dy, .b = weights.down.weight, .c = dpre},
                                   .activation = kind,
-                                  .activation_input = pre,
+                                  .activation_input = keeps_slope ? Tensor() : kept,
+                                  .slope_input = keeps_slope ? kept : Tensor(),
                                   .c_sums = bias_grad,
                                   .gated = gated};
-    if (gated) down.product.c = context.make({R, F}, pre.dtype()), down.gate_up_gradient = dpre;
+    if (gated) down.product.c = context.make({R, F}, kept.dtype()), down.gate_up_gradient = dpre;
     kernels::fused_matmul(context.kernels, context.stream, down);
-    down = {}, pre = Tensor();
+    down = {}, kept = Tensor();
     Tensor dx = input.slot ? context.make(dx_shape, dy.dtype()) : Tensor();
     linear_backward(context, dpre, saved.get(), weights.up, bias_left, {}, dx);
     if (dx) accumulate(context, input, std::move(dx));

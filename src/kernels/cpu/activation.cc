@@ -56,6 +56,13 @@ void forward_rows(const ActivationForwardArgs& args) {
       for_vectors(width, [&](size_t i, size_t n) HWY_ATTR {
         store_n(hn::Mul(Kind::at(load_n(x + i, n)).value, load_n(x + width + i, n)), y + i, n);
       });
+    } else if (args.slope) {
+      T* slope = args.slope.data<T>() + static_cast<size_t>(r) * width;
+      for_vectors(width, [&](size_t i, size_t n) HWY_ATTR {
+        ValueAndSlope act = Kind::at(load_n(x + i, n));
+        store_n(act.value, y + i, n);
+        store_n(act.slope, slope + i, n);
+      });
     } else {
       for_vectors(width, [&](size_t i, size_t n) HWY_ATTR { store_n(Kind::at(load_n(x + i, n)).value, y + i, n); });
     }
@@ -82,6 +89,18 @@ void backward_rows(const ActivationBackwardArgs& args) {
   });
 }
 
+template <class T>
+void scale_by_slopes(const ActivationBackwardArgs& args) {
+  size_t width = static_cast<size_t>(args.dy.size(-1));
+  for_each_row(args.dy.rows(), args.dy.size(-1), [&](int64_t r) {
+    const size_t at = static_cast<size_t>(r) * width;
+    const T *slope = args.slope.data<T>() + at, *dy = args.dy.data<T>() + at;
+    T* dx = args.dx.data<T>() + at;
+    for_vectors(width, [&](size_t i, size_t n)
+                           HWY_ATTR { store_n(hn::Mul(load_n(dy + i, n), load_n(slope + i, n)), dx + i, n); });
+  });
+}
+
 template <class F>
 void with_kind(spec::Activation kind, F&& f) {
   switch (kind) {
@@ -101,8 +120,10 @@ void activation_forward_any(const ActivationForwardArgs& args) {
               [&]<class T>(T) { with_kind(args.kind, [&]<class Kind>(Kind) { forward_rows<Kind, T>(args); }); });
 }
 void activation_backward_any(const ActivationBackwardArgs& args) {
-  with_format(args.x.dtype(), "activation_backward",
-              [&]<class T>(T) { with_kind(args.kind, [&]<class Kind>(Kind) { backward_rows<Kind, T>(args); }); });
+  with_format(args.dy.dtype(), "activation_backward", [&]<class T>(T) {
+    if (args.slope) return scale_by_slopes<T>(args);
+    with_kind(args.kind, [&]<class Kind>(Kind) { backward_rows<Kind, T>(args); });
+  });
 }
 
 }  // namespace HWY_NAMESPACE

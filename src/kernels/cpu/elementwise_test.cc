@@ -59,6 +59,28 @@ TEST(CpuActivation, ForwardAndBackwardMatchReference) {
   }
 }
 
+// Both in place, as where a product stands before them.
+TEST(CpuActivation, KeptSlopesMatchReference) {
+  for (const Format& format : kFormats) {
+    for (auto kind : kActivations) {
+      for (int64_t width : kOddSizes) {
+        const Shape shape{5, width};
+        Tensor x = random_tensor(shape, format.dtype, 1, 3.0f), dy = random_tensor(shape, format.dtype, 2);
+        check_against_reference(
+            [&](const KernelTable& table) {
+              Tensor y = clone(x), slope = empty_tensor(shape, format.dtype), dx = clone(dy);
+              Tensor sums = core::make_tensor(allocator(), {width}, std::vector<float>(width, 0.5f));
+              table.activation_forward(stream(), {.kind = kind, .gated = false, .x = y, .y = y, .slope = slope});
+              table.activation_backward(
+                  stream(), {.kind = kind, .gated = false, .dy = dx, .dx = dx, .dx_sums = sums, .slope = slope});
+              return std::vector<Tensor>{y, slope, dx, sums};
+            },
+            format.tolerance, "slopes of " + std::to_string(width));
+      }
+    }
+  }
+}
+
 // Every value and slope over the whole range, within a few units in the last place of what is representable near it.
 TEST(CpuActivation, IsAccurateOverTheWholeRange) {
   std::vector<float> values;

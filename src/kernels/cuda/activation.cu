@@ -54,6 +54,15 @@ __device__ __forceinline__ void activate_with_slope(float x, float& value, float
   }
 }
 
+// The slope at x, or x where it is the slope itself.
+template <Activation kKind, bool kExact, bool kIsSlope>
+__device__ __forceinline__ float slope_at(float x) {
+  if constexpr (kIsSlope) return x;
+  float value, slope;
+  activate_with_slope<kKind, kExact>(x, value, slope);
+  return slope;
+}
+
 // Accesses of data that is used once: no place in the caches is kept for it.
 template <class T, int N>
 __device__ __forceinline__ void load_once(const T* p, float (&out)[N]) {
@@ -102,7 +111,22 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const T* x, T* y, int
   store_floats<T, N>(y + i * N, a);
 }
 
-template <class T, Activation kKind, bool kGated, int N>
+// Without a gate, and the slopes. y may be x.
+template <class T, Activation kKind, int N>
+__global__ void __launch_bounds__(kThreads) forward_slopes_kernel(const T* x, T* y, T* slopes, int64_t vectors) {
+  constexpr bool kExact = sizeof(T) == 4;
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= vectors) return;
+  float a[N], slope[N];
+  load_floats<T, N>(x + i * N, a);
+#pragma unroll
+  for (int j = 0; j < N; ++j) activate_with_slope<kKind, kExact>(a[j], a[j], slope[j]);
+  store_floats<T, N>(y + i * N, a);
+  store_floats<T, N>(slopes + i * N, slope);
+}
+
+// kIsSlope: x holds the slopes, without a gate.
+template <class T, Activation kKind, bool kGated, bool kIsSlope, int N>
 __global__ void __launch_bounds__(kThreads)
     backward_kernel(const T* dy, const T* x, T* dx, int64_t vectors, int64_t width) {
   constexpr bool kExact = sizeof(T) == 4;
@@ -120,13 +144,13 @@ __global__ void __launch_bounds__(kThreads)
   load_once<T, N>(dy + i * N, d);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    float value, slope;
-    activate_with_slope<kKind, kExact>(a[j], value, slope);
     if constexpr (kGated) {
+      float value, slope;
+      activate_with_slope<kKind, kExact>(a[j], value, slope);
       a[j] = d[j] * up[j] * slope;
       up[j] = d[j] * value;
     } else {
-      a[j] = d[j] * slope;
+      a[j] = d[j] * slope_at<kKind, kExact, kIsSlope>(a[j]);
     }
   }
   store_once<T, N>(dx + at, a);
@@ -136,7 +160,7 @@ __global__ void __launch_bounds__(kThreads)
 // Backward without a gate, and the sums of dx over the rows on the way: a thread keeps to one vector of columns and
 // walks every gridDim.y-th group of kSumRows rows, whose loads are in flight together. partials is (gridDim.y, width).
 constexpr int kSumRows = 4;
-template <class T, Activation kKind, int N>
+template <class T, Activation kKind, bool kIsSlope, int N>
 __global__ void __launch_bounds__(kThreads)
     backward_sums_kernel(const T* dy, const T* x, T* dx, int64_t rows, int64_t width, float* partials) {
   constexpr bool kExact = sizeof(T) == 4;
@@ -157,8 +181,7 @@ __global__ void __launch_bounds__(kThreads)
       if (first + u >= rows) break;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        float value, slope;
-        activate_with_slope<kKind, kExact>(to_float(a[u].v[j]), value, slope);
+        const float slope = slope_at<kKind, kExact, kIsSlope>(to_float(a[u].v[j]));
         d[u].v[j] = from_float<T>(to_float(d[u].v[j]) * slope);
         sums[j] += to_float(d[u].v[j]);
       }
@@ -197,14 +220,30 @@ void launch_forward(Stream& stream, const ActivationForwardArgs& args) {
   SINTER_CUDA_LAUNCHED();
 }
 
+template <class T, int N>
+void launch_forward_slopes(Stream& stream, const ActivationForwardArgs& args) {
+  const int64_t vectors = args.y.num_elements() / N;
+  const unsigned grid = static_cast<unsigned>(div_up(vectors, kThreads));
+  dispatch_kind<T, false, N>(args.kind, [&](auto kind) {
+    forward_slopes_kernel<T, decltype(kind)::value, N>
+        <<<grid, kThreads, 0, native(stream)>>>(args.x.data<T>(), args.y.data<T>(), args.slope.data<T>(), vectors);
+  });
+  SINTER_CUDA_LAUNCHED();
+}
+
 template <class T, bool kGated, int N>
 void launch_backward(Stream& stream, const ActivationBackwardArgs& args) {
   int64_t vectors = args.dy.num_elements() / N, width = args.dy.size(-1);
   unsigned grid = static_cast<unsigned>(div_up(vectors, kThreads));
-  dispatch_kind<T, kGated, N>(args.kind, [&](auto kind) {
-    backward_kernel<T, decltype(kind)::value, kGated, N>
-        <<<grid, kThreads, 0, native(stream)>>>(args.dy.data<T>(), args.x.data<T>(), args.dx.data<T>(), vectors, width);
-  });
+  if (args.slope) {
+    backward_kernel<T, Activation::relu, false, true, N><<<grid, kThreads, 0, native(stream)>>>(
+        args.dy.data<T>(), args.slope.data<T>(), args.dx.data<T>(), vectors, width);
+  } else {
+    dispatch_kind<T, kGated, N>(args.kind, [&](auto kind) {
+      backward_kernel<T, decltype(kind)::value, kGated, false, N><<<grid, kThreads, 0, native(stream)>>>(
+          args.dy.data<T>(), args.x.data<T>(), args.dx.data<T>(), vectors, width);
+    });
+  }
   SINTER_CUDA_LAUNCHED();
 }
 
@@ -219,10 +258,15 @@ void launch_backward_sums(Stream& stream, const ActivationBackwardArgs& args) {
       std::min(div_up(rows, kSumRows), div_up(int64_t{num_multiprocessors(stream)} * 2048, columns * threads));
   auto* partials = static_cast<float*>(scratch(stream, Scratch::partials, sizeof(float) * groups * width));
   dim3 grid(static_cast<unsigned>(columns), static_cast<unsigned>(groups));
-  dispatch_kind<T, false, N>(args.kind, [&](auto kind) {
-    backward_sums_kernel<T, decltype(kind)::value, N><<<grid, threads, 0, native(stream)>>>(
-        args.dy.data<T>(), args.x.data<T>(), args.dx.data<T>(), rows, width, partials);
-  });
+  if (args.slope) {
+    backward_sums_kernel<T, Activation::relu, true, N><<<grid, threads, 0, native(stream)>>>(
+        args.dy.data<T>(), args.slope.data<T>(), args.dx.data<T>(), rows, width, partials);
+  } else {
+    dispatch_kind<T, false, N>(args.kind, [&](auto kind) {
+      backward_sums_kernel<T, decltype(kind)::value, false, N><<<grid, threads, 0, native(stream)>>>(
+          args.dy.data<T>(), args.x.data<T>(), args.dx.data<T>(), rows, width, partials);
+    });
+  }
   SINTER_CUDA_LAUNCHED();
   reduce_partials(stream, partials, groups, width, width, args.dx_sums.data<float>(), true);
 }
@@ -233,9 +277,11 @@ void activation_forward(Stream& stream, const ActivationForwardArgs& args) {
   if (args.y.num_elements() == 0) return;
   dispatch_format(args.y.dtype(), "activation_forward", [&]<class T>(TypeTag<T>) {
     constexpr int kN = kWidth<T>;
-    bool aligned = is_aligned(args.x.raw()) && is_aligned(args.y.raw());
+    bool aligned = is_aligned(args.x.raw()) && is_aligned(args.y.raw()) && is_aligned(args.slope.raw());
     bool vector = aligned && (args.gated ? args.y.size(-1) : args.y.num_elements()) % kN == 0;
-    if (args.gated) {
+    if (args.slope) {
+      vector ? launch_forward_slopes<T, kN>(stream, args) : launch_forward_slopes<T, 1>(stream, args);
+    } else if (args.gated) {
       vector ? launch_forward<T, true, kN>(stream, args) : launch_forward<T, true, 1>(stream, args);
     } else {
       vector ? launch_forward<T, false, kN>(stream, args) : launch_forward<T, false, 1>(stream, args);
@@ -247,7 +293,8 @@ void activation_backward(Stream& stream, const ActivationBackwardArgs& args) {
   if (args.dy.num_elements() == 0) return;
   dispatch_format(args.dy.dtype(), "activation_backward", [&]<class T>(TypeTag<T>) {
     constexpr int kN = kWidth<T>;
-    bool aligned = is_aligned(args.x.raw()) && is_aligned(args.dy.raw()) && is_aligned(args.dx.raw());
+    bool aligned = is_aligned(args.x.raw()) && is_aligned(args.slope.raw()) && is_aligned(args.dy.raw()) &&
+                   is_aligned(args.dx.raw());
     bool vector = aligned && (args.gated ? args.dy.size(-1) : args.dy.num_elements()) % kN == 0;
     if (args.dx_sums && vector && args.dy.size(-1) % kN == 0) return launch_backward_sums<T>(stream, args);
     if (args.gated) {

@@ -171,14 +171,4 @@ struct Product {
   }
 };
 
-// Tanh-GELU as x * s with s = sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3): exact to float in the tails too, where
-// 1 + tanh(u) would cancel. Two approximate instructions (relative error 2^-22 each).
-__device__ __forceinline__ float gelu_sigmoid(float x, float square) {
-  float power = x * (-2.3022082f - 0.10294324f * square);  // -2 u log2(e)
-  float exponential, inverse;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(exponential) : "f"(power));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + exponential));
-  return inverse;
-}
-
 }  // namespace sinter::kernels::cuda::sm90

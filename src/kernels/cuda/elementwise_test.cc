@@ -69,6 +69,38 @@ void test_activation() {
   }
 }
 
+// Both in place.
+void test_slopes() {
+  if (!wants("activation_slope")) return;
+  for (DType t : kFormats) {
+    for (auto kind :
+         {spec::Activation::gelu, spec::Activation::gelu_tanh, spec::Activation::silu, spec::Activation::relu}) {
+      for (int64_t f : sizes({64, 33, 1024})) {
+        const int64_t rows = 37;
+        const std::string shape = fmt::format("({}, {}) {}", rows, f, static_cast<int>(kind));
+        Case c("activation_slope", t, shape);
+        int x = c.random({rows, f}, t, 2.0f), slope = c.output({rows, f}, t);
+        c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+          table.activation_forward(s, {.kind = kind, .gated = false, .x = at(x), .y = at(x), .slope = at(slope)});
+        });
+        c.expect_close(x, "y", rounding_limit(t));
+        c.expect_close(slope, "slope", rounding_limit(t));
+        for (bool has_sums : {true, false}) {
+          Case back("activation_slope", t, shape + " back");
+          int dy = back.random({rows, f}, t), given = back.random({rows, f}, t),
+              sums = has_sums ? back.random({f}, DType::f32) : -1;
+          back.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+            table.activation_backward(
+                s, {.kind = kind, .gated = false, .dy = at(dy), .dx = at(dy), .dx_sums = at(sums), .slope = at(given)});
+          });
+          back.expect_close(dy, "dx", rounding_limit(t));
+          if (has_sums) back.expect_close(sums, "dx_sums", std::max(2e-5, rounding_limit(t)));
+        }
+      }
+    }
+  }
+}
+
 void test_dropout() {
   if (!wants("dropout")) return;
   for (DType t : kFormats) {
@@ -194,6 +226,7 @@ void test_column_sum() {
 void test_elementwise() {
   test_fill_and_axpby();
   test_activation();
+  test_slopes();
   test_dropout();
   test_rope();
   test_embedding();

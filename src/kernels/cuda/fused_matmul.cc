@@ -24,7 +24,7 @@ void run_sm90(Stream& stream, const FusedMatmulArgs& args) {
   if (args.gated) {
     args.pre_activation ? sm90_swiglu_product(stream, args) : sm90_swiglu_slope_product(stream, args);
   } else {
-    args.pre_activation ? sm90_gelu_product(stream, args) : sm90_gelu_slope_product(stream, args);
+    args.pre_activation || args.slope ? sm90_gelu_product(stream, args) : sm90_gelu_slope_product(stream, args);
   }
 }
 
@@ -34,14 +34,19 @@ std::map<FusedKey, bool>& choices() {
   return choices;
 }
 
+FusedKind kind_of(const FusedMatmulArgs& args) {
+  if (args.gated) return args.pre_activation ? FusedKind::gated_activation : FusedKind::gated_gradient;
+  if (args.slope) return FusedKind::slope;
+  if (args.slope_input) return args.c_sums ? FusedKind::slope_gradient_with_sums : FusedKind::slope_gradient;
+  if (args.pre_activation) return FusedKind::activation;
+  return args.c_sums ? FusedKind::activation_gradient_with_sums : FusedKind::activation_gradient;
+}
+
 // On the caller's data.
 bool is_sm90_faster(Stream& stream, const FusedMatmulArgs& args) {
   const MatmulArgs& p = args.product;
-  const FusedKind kind = args.gated ? (args.pre_activation ? FusedKind::gated_activation : FusedKind::gated_gradient)
-                         : args.pre_activation ? FusedKind::activation
-                         : args.c_sums         ? FusedKind::activation_gradient_with_sums
-                                               : FusedKind::activation_gradient;
-  const FusedKey key = fused_key(stream, p.c.rows(), p.c.size(-1), p.a.size(-1), kind, static_cast<bool>(p.bias));
+  const FusedKey key =
+      fused_key(stream, p.c.rows(), p.c.size(-1), p.a.size(-1), kind_of(args), static_cast<bool>(p.bias));
   auto trial = [&] {  // its sums go to scratch: they add up
     FusedMatmulArgs copy = args;
     if (args.c_sums) {

@@ -24,6 +24,9 @@ enum class FusedKind {
   activation_gradient_with_sums = 4,
   gated_gradient = 5,
   gated_activation = 6,
+  slope = 7,
+  slope_gradient = 8,
+  slope_gradient_with_sums = 9,
   rope = 10
 };
 using FusedKey = std::array<int64_t, 6>;

@@ -334,11 +334,13 @@ void check(const MatmulArgs& args, int64_t m, int64_t n, int64_t k) {
   SINTER_CHECK(m > 0, "[matmul] no rows in c");
 }
 
-bool has_extras(const FusedMatmulArgs& args) { return args.a_sums || args.pre_activation || args.activation_input; }
+bool has_extras(const FusedMatmulArgs& args) {
+  return args.a_sums || args.pre_activation || args.activation_input || args.slope || args.slope_input;
+}
 
 // Whether the library may do this call's extras in its epilogue.
 bool may_fuse(const FusedMatmulArgs& args) {
-  if (options().fuse != Fuse::all) return false;
+  if (options().fuse != Fuse::all || args.slope || args.slope_input) return false;
   const MatmulArgs& p = args.product;
   bool is_16_bit = p.c.dtype() == base::DType::bf16 || p.c.dtype() == base::DType::f16;
   if (args.pre_activation || args.activation_input) {

@@ -68,35 +68,38 @@ void test_sums(DType t, const Product& p, bool accumulate) {
   c.expect_close(db, "db", 2e-5);
 }
 
-// GELU in the product, and its gradient in the product that comes back through it.
+// GELU in the product, and its gradient in the product that comes back through it. What is kept between them is the
+// input of GELU or its slope.
 void test_activation_product(DType t, const Product& p, spec::Activation kind, const char* name) {
   if (!wants("matmul_activation")) return;
   std::string shape = fmt::format("{}x{}x{} {}", p.m, p.n, p.k, name);
   float scale = 1.5f / std::sqrt(static_cast<float>(p.k));
-  for (bool bias : {true, false}) {
-    Case c("matmul_activation", t, shape + (bias ? " bias" : ""));
+  for (auto [bias, keeps_slope] : std::vector<std::pair<bool, bool>>{{1, 0}, {0, 0}, {1, 1}, {0, 1}}) {
+    Case c("matmul_activation", t, shape + (bias ? " bias" : "") + (keeps_slope ? " slope" : ""));
     int a = c.random({p.m, p.k}, t), b = c.random({p.n, p.k}, t, scale), y = c.output({p.m, p.n}, t),
-        pre = c.output({p.m, p.n}, t);
+        kept = c.output({p.m, p.n}, t);
     int vector = bias ? c.random({p.n}, t) : -1;
     c.skip_determinism();  // the first call may compare the fused kernel with separate ones and keep either
     c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
       FusedMatmulArgs args;
       args.product.a = at(a), args.product.b.data = at(b), args.product.c = at(y), args.product.bias = at(vector);
-      args.product.transpose_b = true, args.activation = kind, args.pre_activation = at(pre);
+      args.product.transpose_b = true, args.activation = kind;
+      (keeps_slope ? args.slope : args.pre_activation) = at(kept);
       fused_matmul(table, s, args);
     });
-    c.expect_close(pre, "pre", std::max(2e-5, rounding_limit(t)));
+    c.expect_close(kept, keeps_slope ? "slope" : "pre", std::max(2e-5, (keeps_slope ? 2 : 1) * rounding_limit(t)));
     c.expect_close(y, "c", std::max(2e-5, 2 * rounding_limit(t)));
   }
-  for (bool sums : {true, false}) {
-    Case c("matmul_activation", t, shape + (sums ? " slope, sums" : " slope"));
+  for (auto [sums, keeps_slope] : std::vector<std::pair<bool, bool>>{{1, 0}, {0, 0}, {1, 1}, {0, 1}}) {
+    Case c("matmul_activation", t, shape + " back" + (sums ? ", sums" : "") + (keeps_slope ? ", slope" : ""));
     int a = c.random({p.m, p.k}, t), b = c.random({p.k, p.n}, t, scale), y = c.output({p.m, p.n}, t),
         x = c.random({p.m, p.n}, t), total = sums ? c.random({p.n}, DType::f32) : -1;
     c.skip_determinism();
     c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
       FusedMatmulArgs args;
       args.product.a = at(a), args.product.b.data = at(b), args.product.c = at(y);
-      args.activation = kind, args.activation_input = at(x), args.c_sums = at(total);
+      args.activation = kind, args.c_sums = at(total);
+      (keeps_slope ? args.slope_input : args.activation_input) = at(x);
       fused_matmul(table, s, args);
     });
     c.expect_close(y, "c", std::max(2e-5, 2 * rounding_limit(t)));

@@ -51,11 +51,13 @@ bool is_plain_product(const MatmulArgs& p, int64_t fewest_rows, int64_t columns 
 bool sm90_takes(const Stream& stream, const FusedMatmulArgs& args) {
   constexpr int64_t kTileRows = 128;
   const MatmulArgs& p = args.product;
-  const bool is_forward = static_cast<bool>(args.pre_activation);
-  if (is_forward == static_cast<bool>(args.activation_input) || args.a_sums) return false;
+  const Tensor &result = args.slope ? args.slope : args.pre_activation,
+               &input = args.slope_input ? args.slope_input : args.activation_input;
+  const bool is_forward = static_cast<bool>(result);
+  if (is_forward == static_cast<bool>(input) || args.a_sums) return false;
   const auto taken = args.gated ? spec::Activation::silu : spec::Activation::gelu_tanh;
   if (args.activation != taken || p.transpose_b != is_forward || (p.bias && !is_forward)) return false;
-  const Tensor& other = is_forward ? args.pre_activation : args.activation_input;
+  const Tensor& other = is_forward ? result : input;
   if (!is_bf16(other) || !is_aligned(other) || other.raw() == p.c.raw()) return false;
   if (args.gated) {
     constexpr int64_t kHalfTile = 64;  // gate's columns of a tile, beside as many of up

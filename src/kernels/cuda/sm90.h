@@ -8,9 +8,9 @@ namespace sinter::kernels::cuda {
 
 // tanh-GELU, or SiLU with a gate (without a bias), in a product of at least a tile of rows.
 bool sm90_takes(const Stream&, const FusedMatmulArgs&);
-// pre_activation given: pre_activation = a b^T (+ bias), c = gelu(pre_activation).
+// pre_activation or slope given: pre = a b^T (+ bias), c = gelu(pre), and pre or gelu'(pre) stored.
 void sm90_gelu_product(Stream&, const FusedMatmulArgs&);
-// activation_input given: c = (a b) * gelu'(activation_input), c_sums too.
+// activation_input or slope_input given: c = (a b) * gelu'(activation_input) or (a b) * slope_input, c_sums too.
 void sm90_gelu_slope_product(Stream&, const FusedMatmulArgs&);
 // Gated, pre_activation given: pre_activation = [gate | up] = a b^T, c = silu(gate) * up.
 void sm90_swiglu_product(Stream&, const FusedMatmulArgs&);

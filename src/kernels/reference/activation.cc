@@ -35,23 +35,28 @@ ValueAndSlope activate(spec::Activation kind, double x) {
 }  // namespace
 
 void activation_forward(Stream&, const ActivationForwardArgs& args) {
-  FloatView x(args.x), y(args.y);
+  FloatView x(args.x), y(args.y), slopes(args.slope);
   int64_t width = args.y.size(-1), stride = args.gated ? 2 * width : width;
   for_each_index(args.y.rows(), [&](int64_t r) {
     for (int64_t f = 0; f < width; ++f) {
-      double value = activate(args.kind, x[r * stride + f]).value;
+      auto [value, slope] = activate(args.kind, x[r * stride + f]);
+      if (slopes) slopes.set(r * width + f, slope);
       y.set(r * width + f, args.gated ? value * x[r * stride + width + f] : value);
     }
   });
 }
 
 void activation_backward(Stream& stream, const ActivationBackwardArgs& args) {
-  FloatView dy(args.dy), x(args.x), dx(args.dx);
+  FloatView dy(args.dy), x(args.x), slopes(args.slope), dx(args.dx);
   int64_t width = args.dy.size(-1), stride = args.gated ? 2 * width : width;
   for_each_index(args.dy.rows(), [&](int64_t r) {
     for (int64_t f = 0; f < width; ++f) {
       int64_t gate = r * stride + f, up = gate + width;
       double d = dy[r * width + f];
+      if (slopes) {
+        dx.set(gate, d * slopes[gate]);
+        continue;
+      }
       auto [value, slope] = activate(args.kind, x[gate]);
       if (args.gated) {
         double up_value = x[up];
