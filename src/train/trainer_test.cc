@@ -107,11 +107,30 @@ TEST_F(TrainerTest, AResumedRunEqualsTheUnbrokenOneBitForBit) {
 }
 
 TEST_F(TrainerTest, RecomputeModesAreBitEqualInFp32) {
-  train("none", {"train.recompute=none"});
-  train("selective", {"train.recompute=selective"});
-  train("full", {"train.recompute=full"});
-  EXPECT_EQ(weights("none"), weights("selective"));
+  for (const char* family : {"llama", "gpt2"}) {
+    auto run = [&](const std::string& mode) {
+      std::vector<std::string> overrides{"train.recompute=" + mode};
+      if (family == std::string("gpt2")) overrides.insert(overrides.end(), {"model.family=gpt2", "model.kv_heads=0"});
+      train(family + mode, overrides);
+      return weights(family + mode);
+    };
+    const auto none = run("none");
+    EXPECT_EQ(none, run("selective")) << family;
+    EXPECT_EQ(none, run("full")) << family;
+  }
+}
+
+// In 16 bits a plain MLP keeps the slopes of its activation, or its input where backward applies the activation again.
+TEST_F(TrainerTest, RecomputeModesAgreeInBf16) {
+  auto run = [&](const std::string& mode) {
+    train(mode, {"model.family=gpt2", "model.kv_heads=0", "train.precision=bf16", "train.recompute=" + mode});
+  };
+  run("none"), run("selective"), run("full");
   EXPECT_EQ(weights("none"), weights("full"));
+  auto kept = metrics("none"), again = metrics("selective");
+  ASSERT_EQ(kept.size(), again.size());
+  for (size_t i = 0; i < kept.size(); ++i)
+    EXPECT_NEAR(kept[i]["loss"].get<double>(), again[i]["loss"].get<double>(), 5e-3) << "step " << i;
 }
 
 TEST_F(TrainerTest, CudaGraphsAreRefusedWithoutAGpuOnlyWhenAskedFor) {
