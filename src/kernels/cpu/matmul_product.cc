@@ -206,7 +206,11 @@ class ProductRun {
     int64_t panels = std::min(cut_.task_panels, divide_up(block_columns(), kernel_.columns) - task_panel);
     int64_t b_stride = 0;
     const uint32_t* b = panels_of_b(task_panel, panels, &b_stride);
-    for (int64_t r = 0; r < rows; r += kernel_.rows) {
+    // Every other task begins in the middle, so that two threads do not walk the same rows of a side by side.
+    const int64_t row_panels = divide_up(rows, kernel_.rows);
+    const int64_t start = task_panel / cut_.task_panels % 2 == 0 ? 0 : row_panels / 2;
+    for (int64_t i = 0; i < row_panels; ++i) {
+      const int64_t r = (start + i) % row_panels * kernel_.rows;
       const uint32_t* a = packed_a_ + (task_row + r) * cut_.units;
       for (int64_t j = 0; j < panels; ++j) {
         run_tile(a, b + j * b_stride, task_row + r, static_cast<int>(std::min<int64_t>(kernel_.rows, rows - r)),
@@ -240,13 +244,13 @@ class ProductRun {
       const void* bias = p_.bias ? static_cast<const char*>(p_.bias) +
                                        (first_column_ + column) * static_cast<int64_t>(base::dtype_bytes(p_.c_dtype))
                                  : nullptr;
-      kernel_.finish({tile, stride, num_rows, columns, c, p_.n, p_.c_dtype, bias, p_.alpha, p_.accumulate,
-                      streams_});
+      kernel_.finish({tile, stride, num_rows, columns, c, p_.n, p_.c_dtype, bias, p_.alpha, p_.accumulate, streams_});
     } else if (tile == edge) {
       copy_sums(edge, stride, sums_of_c, p_.n, num_rows, columns);
     }
     if (squares_ && is_last()) {
-      const int64_t at = (first_row_ + row) / kernel_.rows * column_panels() + (first_column_ + column) / kernel_.columns;
+      const int64_t at =
+          (first_row_ + row) / kernel_.rows * column_panels() + (first_column_ + column) / kernel_.columns;
       // What was streamed stands in the tile, everything else in the cache.
       squares_[at] = streams_ ? kernel_.sum_squares(tile, stride, num_rows, columns)
                               : kernel_.sum_squares(static_cast<float*>(p_.c) + c_at, p_.n, num_rows, columns);
