@@ -6,7 +6,6 @@
 #include "comm/communicator.h"
 #include "kernels/fused.h"
 #include "models/transformer.h"
-#include "ops/loss.h"
 #include "spec/parameters.h"
 #include "train/optimizer.h"
 #include "train/step.h"
@@ -169,8 +168,8 @@ double loss_seconds(const TrainStepCase& c, int64_t rows, double products) {
 
 void measure_parts(const TrainStepCase& c, TrainStepRate& rate) {
   const spec::ModelSpec& s = c.model;
-  const int64_t T = c.batch * c.sequence, rows = spec::loss_chunk_rows(
-                T, s.vocab_size, static_cast<int64_t>(base::dtype_bytes(c.compute)));
+  const int64_t T = c.batch * c.sequence;
+  const int64_t rows = spec::loss_chunk_rows(T, s.vocab_size, static_cast<int64_t>(base::dtype_bytes(c.compute)));
   const double passes = static_cast<double>(c.accumulation), layers = passes * static_cast<double>(s.num_layers),
                chunks = passes * static_cast<double>(T) / static_cast<double>(rows);
   auto linear = [&](int64_t N, int64_t K) {

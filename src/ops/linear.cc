@@ -32,8 +32,8 @@ Tensor make_result(const Context& context, const Variable& x, const Parameter& w
   return context.make({x.value.rows(), w.size(-2)}, x.value.dtype());
 }
 
-Variable linear_impl(const Context& context, const Variable& x, Parameter& weight, Parameter* bias, const Tensor& groups,
-                     const Variable& residual) {
+Variable linear_impl(const Context& context, const Variable& x, Parameter& weight, Parameter* bias,
+                     const Tensor& groups, const Variable& residual) {
   Tensor y = make_result(context, x, weight);
   linear_forward(context, x.value, weight, bias, groups, y, residual.value);
   Variable result = context.make_variable(std::move(y));
@@ -43,7 +43,8 @@ Variable linear_impl(const Context& context, const Variable& x, Parameter& weigh
 
 }  // namespace
 
-Variable linear(const Context& context, const Variable& x, Parameter& weight, Parameter* bias, const Variable& residual) {
+Variable linear(const Context& context, const Variable& x, Parameter& weight, Parameter* bias,
+                const Variable& residual) {
   if (const Fp8Layers::Layer* layer = find_fp8(context, weight, x.value.rows())) {
     SINTER_CHECK(!residual.value, "[linear] {}: a product in fp8 does not add a residual", weight.name);
     return fp8_linear(context, x, weight, bias, *layer);
@@ -55,13 +56,11 @@ Variable rotated_linear(const Context& context, const Variable& x, Parameter& we
                         const Tensor& cos_sin, const spec::ModelSpec& spec) {
   if (find_fp8(context, weight, x.value.rows())) return rope(context, linear(context, x, weight, bias), cos_sin, spec);
   Tensor y = make_result(context, x, weight);
-  kernels::rotated_matmul(context.kernels, context.stream,
-                          {.product = {.a = x.value,
-                                       .b = weight.weight,
-                                       .c = y,
-                                       .transpose_b = true,
-                                       .bias = bias ? bias->weight.data : Tensor()},
-                           .rope = rope_args(spec, cos_sin, y)});
+  kernels::rotated_matmul(
+      context.kernels, context.stream,
+      {.product =
+           {.a = x.value, .b = weight.weight, .c = y, .transpose_b = true, .bias = bias ? bias->weight.data : Tensor()},
+       .rope = rope_args(spec, cos_sin, y)});
   Variable product = context.make_variable(std::move(y));
   record_linear(context, x, weight, bias, {}, {}, product);
   return record_rope(context, product, cos_sin, spec);

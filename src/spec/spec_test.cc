@@ -24,8 +24,8 @@ TEST(ParameterTable, CountsMatchTheGoldenModels) {
 }
 
 TEST(ParameterTable, Gpt2SmallHas124439808) {
-  json config{{"model_type", "gpt2"}, {"vocab_size", 50257}, {"n_embd", 768}, {"n_layer", 12}, {"n_head", 12},
-              {"n_positions", 1024}};
+  json config{{"model_type", "gpt2"}, {"vocab_size", 50257}, {"n_embd", 768},
+              {"n_layer", 12},        {"n_head", 12},        {"n_positions", 1024}};
   EXPECT_EQ(count_parameters(parse_hf_config(config, "test")).total, 124439808);
 }
 
@@ -63,6 +63,21 @@ TEST(HfConfig, RefusesWhatWouldChangeTheAnswer) {
   expect_error(with("vocab_size", "many"), "vocab_size");
   expect_error(with("hidden_size", nullptr), "hidden_size");
   expect_error(with("num_hidden_layers", -1), "num_hidden_layers");
+}
+
+TEST(LossChunks, AreEqualMultiplesOfATileWithinTheirBytes) {
+  EXPECT_EQ(loss_chunk_rows(65536, 50304, 2), 5504);  // 12 of them; 11 would be too large
+  EXPECT_EQ(loss_chunk_rows(100, 50304, 4), 100);
+  EXPECT_EQ(loss_chunk_rows(0, 50304, 4), 0);
+  EXPECT_EQ(loss_chunk_rows(300, int64_t{1} << 40, 4), 128);  // a row alone is more than a chunk may be
+  for (int64_t rows : {1, 127, 129, 5632, 5633, 100001}) {
+    for (int64_t vocab : {2, 2048, 32768, 50304, 262144}) {
+      const int64_t chunk = loss_chunk_rows(rows, vocab, 2), chunks = (rows + chunk - 1) / chunk;
+      EXPECT_TRUE(chunk == rows || chunk % 128 == 0) << rows << " of " << vocab;
+      EXPECT_LE(chunk * vocab * 2, int64_t{544} << 20);
+      EXPECT_LT(chunks * chunk - rows, 128 * chunks);  // the last lacks no more than rounding up adds
+    }
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // library's for one with a bias.
 #include "kernels/cuda/fused_matmul.h"
 
+#include <cuda_runtime_api.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "core/cuda/check.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/profile.h"
 #include "kernels/cuda/sm90.h"
@@ -73,12 +75,15 @@ bool run_fused(Stream& stream, const FusedMatmulArgs& args) {
 bool run_rotated(Stream& stream, const RotatedMatmulArgs& args) {
   const MatmulArgs& p = args.product;
   if (options().fuse == Fuse::none || !sm90_takes_rope(stream, args)) return false;
-  const FusedKey key = fused_key(stream, p.c.rows(), p.c.size(-1), p.a.size(-1), FusedKind::rope, static_cast<bool>(p.bias));
+  const FusedKey key =
+      fused_key(stream, p.c.rows(), p.c.size(-1), p.a.size(-1), FusedKind::rope, static_cast<bool>(p.bias));
   auto parts = [&] {
     matmul(stream, p);
     rope(stream, args.rope);
   };
-  if (!is_fused_faster(stream, key, [&] { sm90_rope_product(stream, args); }, parts)) return false;
+  if (!is_fused_faster(
+          stream, key, [&] { sm90_rope_product(stream, args); }, parts))
+    return false;
   sm90_rope_product(stream, args);
   return true;
 }
@@ -119,6 +124,35 @@ bool is_fused_faster(Stream& stream, const FusedKey& key, const std::function<vo
   }
   std::lock_guard lock(choices_mutex);
   return choices()[key] = fused_ms < parts_ms;
+}
+
+double time_calls(Stream& stream, double budget_ms, const std::function<bool()>& call) {
+  auto native = static_cast<cudaStream_t>(stream.native);
+  cudaEvent_t begin = nullptr, end = nullptr;
+  SINTER_CUDA_CHECK(cudaEventCreate(&begin));
+  SINTER_CUDA_CHECK(cudaEventCreate(&end));
+  auto batch = [&](int count) -> double {
+    SINTER_CUDA_CHECK(cudaEventRecord(begin, native));
+    for (int i = 0; i < count; ++i) {
+      if (!call()) return -1;
+    }
+    SINTER_CUDA_CHECK(cudaEventRecord(end, native));
+    SINTER_CUDA_CHECK(cudaEventSynchronize(end));
+    float ms = 0;
+    SINTER_CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
+    return ms / count;
+  };
+  double ms = batch(1);
+  if (ms >= 0) ms = batch(std::clamp(static_cast<int>(budget_ms / std::max(ms, 1e-3)), 1, 40));
+  SINTER_CUDA_CHECK(cudaEventDestroy(begin));
+  SINTER_CUDA_CHECK(cudaEventDestroy(end));
+  return ms;
+}
+
+bool is_capturing(const Stream& stream) {
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  SINTER_CUDA_CHECK(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native), &capture));
+  return capture != cudaStreamCaptureStatusNone;
 }
 
 void append_fused_choices(std::vector<std::string>& lines) {

@@ -234,39 +234,6 @@ cublasStatus_t run(Stream& stream, Plan& plan, size_t candidate, const Pointers&
                         static_cast<cudaStream_t>(stream.native));
 }
 
-}  // namespace
-
-double time_calls(Stream& stream, double budget_ms, const std::function<bool()>& call) {
-  auto native = static_cast<cudaStream_t>(stream.native);
-  cudaEvent_t begin = nullptr, end = nullptr;
-  SINTER_CUDA_CHECK(cudaEventCreate(&begin));
-  SINTER_CUDA_CHECK(cudaEventCreate(&end));
-  auto batch = [&](int count) -> double {
-    SINTER_CUDA_CHECK(cudaEventRecord(begin, native));
-    for (int i = 0; i < count; ++i) {
-      if (!call()) return -1;
-    }
-    SINTER_CUDA_CHECK(cudaEventRecord(end, native));
-    SINTER_CUDA_CHECK(cudaEventSynchronize(end));
-    float ms = 0;
-    SINTER_CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
-    return ms / count;
-  };
-  double ms = batch(1);
-  if (ms >= 0) ms = batch(std::clamp(static_cast<int>(budget_ms / std::max(ms, 1e-3)), 1, 40));
-  SINTER_CUDA_CHECK(cudaEventDestroy(begin));
-  SINTER_CUDA_CHECK(cudaEventDestroy(end));
-  return ms;
-}
-
-bool is_capturing(const Stream& stream) {
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  SINTER_CUDA_CHECK(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native), &capture));
-  return capture != cudaStreamCaptureStatusNone;
-}
-
-namespace {
-
 // Times the candidates on the caller's own data and keeps the fastest; then, for a product with extras, the same done
 // apart. A product that accumulates writes its trials elsewhere. This is the one place where the backend waits for the
 // stream: once per shape, before any capture.
@@ -284,15 +251,18 @@ void measure(Stream& stream, Plan& plan, Pointers p, size_t out_bytes, const std
   std::vector<double> times(plan.candidates.size(), 1e30);  // ms of a call
   // Briefly, then the better ones again and longer; the best in turns and together as long as the clock takes to follow
   // their power, since differences between them are smaller than those between two runs of one.
-  constexpr struct { double budget_ms, margin; int turns; } kRounds[] = {{0.5, 1e30, 1}, {4.0, 1.10, 1}, {15.0, 1.03, 4}};
+  constexpr struct {
+    double budget_ms, margin;
+    int turns;
+  } kRounds[] = {{0.5, 1e30, 1}, {4.0, 1.10, 1}, {15.0, 1.03, 4}};
   for (auto [budget_ms, margin, turns] : kRounds) {
     const std::vector<double> before = std::exchange(times, std::vector<double>(times.size(), 0.0));
     for (int turn = 0; turn < turns; ++turn) {
       for (size_t i = 0; i < times.size(); ++i) {
         const bool is_tried = before[i] <= margin * best && times[i] < 1e30;
-        const double ms = is_tried ? time_calls(stream, budget_ms,
-                                                [&] { return run(stream, plan, i, p) == CUBLAS_STATUS_SUCCESS; })
-                                   : -1;
+        const double ms =
+            is_tried ? time_calls(stream, budget_ms, [&] { return run(stream, plan, i, p) == CUBLAS_STATUS_SUCCESS; })
+                     : -1;
         times[i] = ms < 0 ? 1e30 : times[i] + ms / turns;
       }
     }

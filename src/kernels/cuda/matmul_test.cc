@@ -145,8 +145,8 @@ void test_gated_product(DType t, const Product& p, spec::Activation kind, const 
 void test_rotated_product(DType t, int64_t m, int64_t k, int64_t head, int64_t rotated, int64_t heads) {
   if (!wants("matmul_rope")) return;
   for (bool bias : {false, true}) {
-    Case c("matmul_rope", t, fmt::format("{} rows of {} to {} of {} heads of {}{}", m, k, rotated, heads, head,
-                                         bias ? " bias" : ""));
+    Case c("matmul_rope", t,
+           fmt::format("{} rows of {} to {} of {} heads of {}{}", m, k, rotated, heads, head, bias ? " bias" : ""));
     const int64_t n = heads * head;
     int a = c.random({m, k}, t), b = c.random({n, k}, t, 1.0f / std::sqrt(static_cast<float>(k))),
         y = c.output({m, n}, t), angles = c.uniform({m, head}, DType::f32, -1.0f, 1.0f);
@@ -198,7 +198,8 @@ void test_tiled_products(DType t) {
   for (const Product& p : shapes({{128, 8, 8}, {333, 264, 136}, {1031, 72, 72}, {2309, 1544, 776}})) {
     test_activation_product(t, p, spec::Activation::gelu_tanh, "gelu_tanh");
   }
-  for (const Product& p : shapes({{128, 64, 8}, {333, 264, 136}, {1031, 192, 72}, {129, 320, 776}, {2309, 1536, 200}})) {
+  for (const Product& p :
+       shapes({{128, 64, 8}, {333, 264, 136}, {1031, 192, 72}, {129, 320, 776}, {2309, 1536, 200}})) {
     test_gated_product(t, p, spec::Activation::silu, "silu");
   }
   for (const Product& p : shapes({{4096, 8, 8}, {5003, 264, 136}})) test_product(t, t, p, false, true, false, true);

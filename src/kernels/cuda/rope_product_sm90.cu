@@ -62,8 +62,7 @@ struct Rotation : Node<RotationArguments> {
 template <int kHead>
 void run_rotated(Stream& stream, const RotatedMatmulArgs& args) {
   using Tiling = typename Rotation<kHead>::Tiling;
-  using Forward =
-      Product<Tiling, ColumnMajor, void, Bf16, fusion::Sm90EVT<Rotation<kHead>, Biased<Tiling>>>;
+  using Forward = Product<Tiling, ColumnMajor, void, Bf16, fusion::Sm90EVT<Rotation<kHead>, Biased<Tiling>>>;
   typename Forward::CallbackArguments callbacks{
       {
           {},                                                   // the product
