@@ -74,11 +74,37 @@ Activation parse_activation(const Reader& r, const char* key, const char* otherw
   fail("'{}': key '{}' is '{}'; supported: silu, gelu, gelu_new, gelu_pytorch_tanh, relu", r.origin(), key, name);
 }
 
-RopeSpec parse_rope(const Reader& r, int64_t max_positions) {
+// What transformers takes for keys that a config.json leaves out, where its families differ.
+struct FamilyDefaults {
+  int64_t max_positions = 32768;
+  int64_t kv_heads = 0;  // 0 = as many as heads
+  int64_t window = 0;    // 0 = none
+  double rope_theta = 1e4;
+  double norm_eps = 1e-6;
+};
+
+FamilyDefaults defaults_of(Family family) {
+  switch (family) {
+    case Family::mistral:
+      return {.max_positions = 131072, .kv_heads = 8, .window = 4096};
+    case Family::mixtral:
+      return {.max_positions = 131072, .kv_heads = 8, .rope_theta = 1e6, .norm_eps = 1e-5};
+    case Family::qwen2:
+      return {.kv_heads = 32};
+    case Family::qwen3:
+      return {.kv_heads = 32};
+    case Family::qwen3_moe:
+      return {.kv_heads = 4};
+    default:
+      return {.max_positions = 2048};
+  }
+}
+
+RopeSpec parse_rope(const Reader& r, int64_t max_positions, double default_theta) {
   // transformers 5 writes rope_parameters; earlier versions rope_theta and rope_scaling.
   RopeSpec rope;
   rope.kind = RopeKind::standard;
-  rope.theta = r.number("rope_theta", 10000.0);
+  rope.theta = r.number("rope_theta", default_theta);
   rope.original_max_positions = max_positions;
   const char* key = r.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
   r.refuse_unless("partial_rotary_factor", 1.0);
@@ -95,6 +121,7 @@ RopeSpec parse_rope(const Reader& r, int64_t max_positions) {
     rope.kind = RopeKind::linear;
   } else if (type == "dynamic") {
     rope.kind = RopeKind::dynamic;
+    rope.original_max_positions = max_positions;  // transformers takes no other for this kind, whatever the file says
   } else if (type == "llama3") {
     rope.kind = RopeKind::llama3;
     rope.low_freq_factor = s.number("low_freq_factor");
@@ -154,8 +181,10 @@ ModelSpec parse_gpt2(const Reader& r) {
 
 // Which layers slide: `layer_types` where given, else the family's rule.
 void parse_window(const Reader& r, ModelSpec& spec, bool is_qwen) {
-  bool slides = r.has("sliding_window") && (!is_qwen || r.boolean("use_sliding_window", false));
-  int64_t window = slides ? r.integer("sliding_window") : 0;
+  // null is no window; a key left out is the family's own.
+  const int64_t usual = r.object().contains("sliding_window") ? 0 : defaults_of(spec.family).window;
+  bool slides = (r.has("sliding_window") || usual > 0) && (!is_qwen || r.boolean("use_sliding_window", false));
+  int64_t window = slides ? r.integer("sliding_window", usual) : 0;
   SINTER_CHECK(!slides || window > 0, "'{}': sliding_window is {}; expected a positive number", r.origin(), window);
   if (r.has("layer_types")) {
     const json& types = r.at("layer_types");
@@ -204,12 +233,14 @@ ModelSpec parse_llama_like(const Reader& r, Family family) {
   ModelSpec spec;
   spec.family = family;
   const bool is_qwen = family == Family::qwen2 || family == Family::qwen3 || family == Family::qwen3_moe;
+  const FamilyDefaults defaults = defaults_of(family);
   spec.vocab_size = r.integer("vocab_size");
   spec.hidden = r.integer("hidden_size");
   spec.num_layers = r.integer("num_hidden_layers");
   SINTER_CHECK(spec.num_layers >= 0 && spec.num_layers <= 100000, "'{}': num_hidden_layers is {}", r.origin(), spec.num_layers);
   spec.num_heads = r.integer("num_attention_heads");
-  spec.num_kv_heads = r.integer("num_key_value_heads", spec.num_heads);
+  const bool has_usual_kv_heads = defaults.kv_heads > 0 && !r.object().contains("num_key_value_heads");
+  spec.num_kv_heads = r.integer("num_key_value_heads", has_usual_kv_heads ? defaults.kv_heads : spec.num_heads);
   SINTER_CHECK(spec.num_heads > 0, "'{}': num_attention_heads is {}", r.origin(), spec.num_heads);
   SINTER_CHECK(r.has("head_dim") || spec.hidden % spec.num_heads == 0,
                "'{}': hidden_size {} is not a multiple of num_attention_heads {} and head_dim is not given", r.origin(),
@@ -217,11 +248,11 @@ ModelSpec parse_llama_like(const Reader& r, Family family) {
   // Qwen3's own default is 128 whatever the width; the others divide the width by the heads.
   spec.head_dim = r.integer("head_dim", family == Family::qwen3 ? 128 : spec.hidden / spec.num_heads);
   spec.ffn = r.integer("intermediate_size");
-  spec.max_positions = r.integer("max_position_embeddings", 2048);
-  spec.norm_eps = static_cast<float>(r.number("rms_norm_eps", 1e-6));
+  spec.max_positions = r.integer("max_position_embeddings", defaults.max_positions);
+  spec.norm_eps = static_cast<float>(r.number("rms_norm_eps", defaults.norm_eps));
   spec.activation = parse_activation(r, "hidden_act", "silu");
   spec.tied_head = r.boolean("tie_word_embeddings", false);
-  spec.rope = parse_rope(r, spec.max_positions);
+  spec.rope = parse_rope(r, spec.max_positions, defaults.rope_theta);
   if (family == Family::llama) {
     spec.qkv_bias = spec.out_bias = r.boolean("attention_bias", false);
     spec.mlp_bias = r.boolean("mlp_bias", false);
@@ -332,12 +363,8 @@ json llama_like_json(const ModelSpec& s) {
          {"max_position_embeddings", s.max_positions}, {"rms_norm_eps", s.norm_eps},
          {"hidden_act", activation_name(s.activation, false)}, {"attention_dropout", s.dropout.attention}};
   j["rope_parameters"] = rope_json(s.rope);
-  if (s.rope.kind == RopeKind::standard) {
-    j["rope_theta"] = s.rope.theta;  // readers older than transformers 5 look here
-  } else {
-    j["rope_theta"] = s.rope.theta;
-    j["rope_scaling"] = rope_json(s.rope);
-  }
+  j["rope_theta"] = s.rope.theta;  // readers older than transformers 5 look here, and at rope_scaling
+  if (s.rope.kind != RopeKind::standard) j["rope_scaling"] = rope_json(s.rope);
   if (s.family == Family::llama) j["mlp_bias"] = s.mlp_bias;
   if (s.family != Family::qwen2) j["attention_bias"] = s.out_bias;
   int64_t window = 0;

@@ -24,6 +24,33 @@ const char* family_name(Family family) {
   return "?";
 }
 
+namespace {
+
+// Values by which some angle would not be a number.
+void check_rope(const ModelSpec& s) {
+  const RopeSpec& rope = s.rope;
+  SINTER_CHECK(s.head_dim % 2 == 0, "model: RoPE needs an even head_dim, found {}", s.head_dim);
+  SINTER_CHECK(std::isfinite(rope.theta) && rope.theta > 1, "model: rope_theta is {}; expected more than 1",
+               rope.theta);
+  if (rope.kind == RopeKind::standard) return;
+  SINTER_CHECK(std::isfinite(rope.factor) && rope.factor >= 1, "model: RoPE's factor is {}; expected at least 1",
+               rope.factor);
+  if (rope.kind == RopeKind::linear) return;
+  SINTER_CHECK(rope.original_max_positions > 0,
+               "model: RoPE's original_max_position_embeddings is {}; expected a positive number",
+               rope.original_max_positions);
+  SINTER_CHECK(rope.kind != RopeKind::dynamic || s.head_dim > 2, "model: dynamic RoPE needs a head_dim above 2");
+  SINTER_CHECK(
+      rope.kind != RopeKind::llama3 || (rope.low_freq_factor > 0 && rope.high_freq_factor > rope.low_freq_factor),
+      "model: RoPE's low_freq_factor is {} and high_freq_factor {}; expected 0 < low < high", rope.low_freq_factor,
+      rope.high_freq_factor);
+  SINTER_CHECK(rope.kind != RopeKind::yarn || (rope.beta_slow > 0 && rope.beta_fast > 0),
+               "model: RoPE's beta_fast is {} and beta_slow {}; expected positive numbers", rope.beta_fast,
+               rope.beta_slow);
+}
+
+}  // namespace
+
 void check_model_spec(const ModelSpec& s) {
   auto positive = [](int64_t value, const char* name) {
     SINTER_CHECK(value > 0, "model: {} is {}; expected a positive number", name, value);
@@ -39,8 +66,9 @@ void check_model_spec(const ModelSpec& s) {
   SINTER_CHECK(s.num_layers <= 100000, "model: {} layers; expected at most 100,000", s.num_layers);
   SINTER_CHECK(s.num_heads % s.num_kv_heads == 0,
                "model: num_attention_heads {} is not a multiple of num_key_value_heads {}", s.num_heads, s.num_kv_heads);
-  SINTER_CHECK(s.rope.kind == RopeKind::none || s.head_dim % 2 == 0, "model: RoPE needs an even head_dim, found {}",
-               s.head_dim);
+  if (s.rope.kind != RopeKind::none) check_rope(s);
+  SINTER_CHECK(std::isfinite(s.norm_eps) && s.norm_eps >= 0, "model: the norms' eps is {}; expected 0 or more",
+               s.norm_eps);
   bool any_dense = s.sparse_layers.empty(), any_sparse = false;
   for (uint8_t sparse : s.sparse_layers) (sparse ? any_sparse : any_dense) = true;
   if (any_dense) positive(s.ffn, "intermediate_size");

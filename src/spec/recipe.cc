@@ -47,6 +47,7 @@ struct Range {
 };
 constexpr Range kPositive{1, 1e15};
 constexpr Range kShare{0, 1};
+constexpr Range kKept{0, 0.999999};  // of a moving average: with 1 nothing new comes in, and corrections divide by 0
 
 // Walks every key of a recipe in order. The reader, the writer and the list of names are three visitors of this one
 // function, so none of them can miss a key.
@@ -106,14 +107,14 @@ void visit_recipe(Visitor& v, Recipe& r) {
   v.section("optimizer");
   v.choice("kind", r.optimizer.kind, kOptimizers);
   v.value("lr", r.optimizer.lr);
-  v.value("beta1", r.optimizer.beta1, kShare);
-  v.value("beta2", r.optimizer.beta2, kShare);
+  v.value("beta1", r.optimizer.beta1, kKept);
+  v.value("beta2", r.optimizer.beta2, kKept);
   v.value("eps", r.optimizer.eps);
   v.value("weight_decay", r.optimizer.weight_decay);
-  v.value("momentum", r.optimizer.momentum, kShare);
+  v.value("momentum", r.optimizer.momentum, kKept);
   v.value("clip", r.optimizer.clip);
   v.value("muon_lr", r.optimizer.muon_lr);
-  v.value("muon_momentum", r.optimizer.muon_momentum, kShare);
+  v.value("muon_momentum", r.optimizer.muon_momentum, kKept);
   v.value("muon_iterations", r.optimizer.muon_iterations, Range{1, 20});
   v.choice("states", r.optimizer.states, kShortFormats);
   v.section("schedule");

@@ -61,6 +61,8 @@ TEST(Recipe, WrongTypesAndValuesNameTheKey) {
   EXPECT_NE(error_of(kText, {"train.steps=1.5"}).find("whole number"), std::string::npos);
   EXPECT_NE(error_of(kText, {"train.micro_batch=0"}).find("train.micro_batch is 0"), std::string::npos);
   EXPECT_NE(error_of(kText, {"schedule.final_ratio=nan"}).find("schedule.final_ratio"), std::string::npos);
+  EXPECT_NE(error_of(kText, {"optimizer.beta1=1"}).find("optimizer.beta1 is 1"), std::string::npos);
+  EXPECT_NE(error_of(kText, {"optimizer.beta2=1.0"}).find("optimizer.beta2 is 1"), std::string::npos);
   EXPECT_NE(error_of("[model\n").find("line 1"), std::string::npos);
   EXPECT_NE(error_of("[model]\nfamily='llama'\n[train]\nsteps=1").find("sources"), std::string::npos);
 }
@@ -100,6 +102,7 @@ TEST(Recipe, InlineArchitectureFillsFamilyTraits) {
   EXPECT_TRUE(moe.is_sparse(1));
   EXPECT_THROW(make_model_spec(parse_recipe(kText, "r.toml", {"model.experts=4"}), 300), base::Error);
   EXPECT_THROW(make_model_spec(parse_recipe(kText, "r.toml", {"model.vocab_size=200"}), 300), base::Error);
+  EXPECT_THROW(make_model_spec(parse_recipe(kText, "r.toml", {"model.rope_theta=0"}), 300), base::Error);
 }
 
 }  // namespace

@@ -65,6 +65,46 @@ TEST(HfConfig, RefusesWhatWouldChangeTheAnswer) {
   expect_error(with("num_hidden_layers", -1), "num_hidden_layers");
 }
 
+TEST(HfConfig, RefusesRopeWhoseAnglesAreNotNumbers) {
+  json llama = json::parse(std::ifstream(golden("llama") + "/config.json"));
+  auto with = [&](json rope) {
+    json c = llama;
+    c["rope_parameters"] = rope;
+    return c;
+  };
+  expect_error(with({{"rope_type", "default"}, {"rope_theta", 0.0}}), "rope_theta is 0");
+  expect_error(with({{"rope_type", "default"}, {"rope_theta", -10000.0}}), "rope_theta is -10000");
+  expect_error(with({{"rope_type", "yarn"}, {"factor", 4.0}, {"rope_theta", 1.0}}), "rope_theta is 1");
+  expect_error(with({{"rope_type", "linear"}, {"factor", 0.5}}), "factor is 0.5");
+  json yarn{{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 0}};
+  expect_error(with(yarn), "original_max_position_embeddings is 0");
+  json llama3{{"rope_type", "llama3"}, {"factor", 8.0}, {"original_max_position_embeddings", 32}};
+  llama3["low_freq_factor"] = llama3["high_freq_factor"] = 4.0;
+  expect_error(with(llama3), "high_freq_factor 4");
+}
+
+// Not written in a file, a key has its family's value in transformers; null is a value too.
+TEST(HfConfig, KeysLeftOutHaveTheFamilysDefaults) {
+  auto parse = [](const char* model_type, const json& more) {
+    json config{{"model_type", model_type}, {"vocab_size", 100},         {"hidden_size", 64},
+                {"num_hidden_layers", 2},   {"num_attention_heads", 16}, {"intermediate_size", 64},
+                {"num_local_experts", 4}};
+    config.update(more);
+    return parse_hf_config(config, "test");
+  };
+  const ModelSpec mixtral = parse("mixtral", json::object()), mistral = parse("mistral", json::object());
+  EXPECT_EQ(mixtral.rope.theta, 1e6);
+  EXPECT_FLOAT_EQ(mixtral.norm_eps, 1e-5f);
+  EXPECT_EQ(mixtral.num_kv_heads, 8);
+  EXPECT_EQ(mixtral.window_of(0), 0);
+  EXPECT_EQ(mistral.rope.theta, 1e4);
+  EXPECT_EQ(mistral.num_kv_heads, 8);
+  EXPECT_EQ(mistral.window_of(1), 4096);
+  EXPECT_EQ(parse("mistral", {{"sliding_window", nullptr}}).window_of(1), 0);
+  EXPECT_EQ(parse("mistral", {{"num_key_value_heads", nullptr}}).num_kv_heads, 16);
+  EXPECT_EQ(parse("llama", json::object()).num_kv_heads, 16);
+}
+
 TEST(LossChunks, AreEqualMultiplesOfATileWithinTheirBytes) {
   EXPECT_EQ(loss_chunk_rows(65536, 50304, 2), 5504);  // 12 of them; 11 would be too large
   EXPECT_EQ(loss_chunk_rows(100, 50304, 4), 100);
