@@ -235,8 +235,11 @@ RunPlan make_run_plan(const spec::Recipe& recipe, comm::Communicator& comm) {
   if (!plan.tokenizer_path.empty()) {
     plan.tokenizer = std::make_unique<tokenizer::Tokenizer>(tokenizer::Tokenizer::load(plan.tokenizer_path));
   }
-  const data::LoaderOptions options = prepare_data(recipe, plan.tokenizer.get(), comm);
+  // What can be refused without the data is refused before time is spent on tokenizing it.
+  core::runtime(plan.device);
   plan.batches = std::make_unique<data::BatchSchedule>(make_batches(recipe, comm.size()));
+  if (plan.tokenizer) spec::make_model_spec(recipe, plan.tokenizer->vocab_size());
+  const data::LoaderOptions options = prepare_data(recipe, plan.tokenizer.get(), comm);
   plan.loader = std::make_unique<data::Loader>(options, *plan.batches);
   const int64_t vocab = plan.tokenizer ? plan.tokenizer->vocab_size() : plan.loader->sources().front()->vocab_size();
   plan.model = spec::make_model_spec(recipe, vocab);

@@ -280,10 +280,20 @@ TEST_F(TrainerTest, ShortOptimizerStatesHalveTheirMemoryAndStayClose) {
 }
 
 TEST_F(TrainerTest, DocumentsDoNotSeeEachOther) {
-  // With documents packed, a validation loss does not depend on what else is in the window; with a stream it does.
-  train("documents", {"train.steps=1"});
-  train("stream", {"train.steps=1", "data.packing=stream"});
-  EXPECT_NE(weights("documents"), weights("stream"));
+  // Two texts that differ in a document of one token, which predicts nothing: only who sees it can tell them apart.
+  for (int32_t first : {5, 9}) {
+    data::TokenShardWriter writer(dir_ + "/" + std::to_string(first) + ".tok", 48, 0);
+    writer.add_document(std::vector<int32_t>{first});
+    writer.add_document(std::vector<int32_t>{1, 8, 43, 30, 12, 16, 36, 42, 25, 34, 32});
+    writer.commit();
+  }
+  auto validation_loss = [&](const std::string& shard, const std::string& packing) {
+    return *train(packing + shard,
+                  {"train.steps=1", "data.packing=" + packing, "data.validation='" + dir_ + "/" + shard + ".tok'"})
+                .validation_loss;
+  };
+  EXPECT_EQ(validation_loss("5", "documents"), validation_loss("9", "documents"));
+  EXPECT_NE(validation_loss("5", "stream"), validation_loss("9", "stream"));
 }
 
 TEST_F(TrainerTest, MistakesAreNamedBeforeAnythingRuns) {
@@ -308,6 +318,17 @@ TEST_F(TrainerTest, MistakesAreNamedBeforeAnythingRuns) {
   EXPECT_NE(error({"checkpoint.resume=never"}).find("already holds"), std::string::npos);
   EXPECT_NE(error({"optimizer.kind=sgd", "train.steps=9"}).find("velocity"), std::string::npos);
   EXPECT_NE(error({"model.ffn=64", "train.steps=9"}).find("shape"), std::string::npos);
+}
+
+TEST_F(TrainerTest, WhatCannotBeIsRefusedBeforeTextIsTokenized) {
+  base::write_file_atomic(dir_ + "/a.txt", "Once upon a time.");
+  const std::string text = "data.sources='" + dir_ + "/a.txt'", cache = "data.cache='" + dir_ + "/cache'";
+  const std::string tokenizer =
+      std::string("data.tokenizer='") + SINTER_SOURCE_DIR + "/tests/golden/tokenizer/small.model'";
+  for (const char* wrong : {"model.heads=5", "model.rope_theta=0", "model.family=gpt5", "train.batch_tokens=100"}) {
+    EXPECT_THROW(Trainer(recipe("a", {text, cache, tokenizer, wrong}), *self_), base::Error) << wrong;
+    EXPECT_FALSE(fs::exists(dir_ + "/cache")) << wrong;
+  }
 }
 
 TEST_F(TrainerTest, AnExplodingRunStopsWithItsReason) {
