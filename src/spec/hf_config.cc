@@ -200,7 +200,9 @@ void parse_window(const Reader& r, ModelSpec& spec, bool is_qwen) {
       spec.window.push_back(name == "full_attention" ? 0 : window);
     }
   } else if (slides) {
-    int64_t first = is_qwen ? r.integer("max_window_layers", spec.num_layers) : 0;
+    // Of the Qwen families, that with experts has no max_window_layers: all its layers slide.
+    const bool has_full_layers = is_qwen && spec.family != Family::qwen3_moe;
+    int64_t first = has_full_layers ? r.integer("max_window_layers", 28) : 0;
     for (int64_t l = 0; l < spec.num_layers; ++l) spec.window.push_back(l >= first ? window : 0);
   }
 }

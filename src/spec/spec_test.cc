@@ -105,6 +105,32 @@ TEST(HfConfig, KeysLeftOutHaveTheFamilysDefaults) {
   EXPECT_EQ(parse("llama", json::object()).num_kv_heads, 16);
 }
 
+TEST(HfConfig, WindowsBelongToTheLayersTheFamilySays) {
+  auto windows = [](const char* model_type, const json& more) {
+    json config{{"model_type", model_type},   {"vocab_size", 100},        {"hidden_size", 64},
+                {"num_hidden_layers", 3},     {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+                {"intermediate_size", 64},    {"num_experts", 9},         {"moe_intermediate_size", 32},
+                {"use_sliding_window", true}, {"sliding_window", 7},      {"max_window_layers", 1}};
+    config.update(more);
+    const ModelSpec first = parse_hf_config(config, "test");
+    const ModelSpec again = parse_hf_config(make_hf_config(first, "float32"), "written");
+    std::vector<int64_t> found;
+    for (int64_t l = 0; l < 3; ++l) {
+      found.push_back(first.window_of(l));
+      EXPECT_EQ(again.window_of(l), first.window_of(l)) << model_type << " layer " << l << " after the round trip";
+    }
+    return found;
+  };
+  using Windows = std::vector<int64_t>;
+  EXPECT_EQ(windows("qwen2", json::object()), (Windows{0, 7, 7}));
+  EXPECT_EQ(windows("qwen3", json::object()), (Windows{0, 7, 7}));
+  EXPECT_EQ(windows("qwen3_moe", json::object()), (Windows{7, 7, 7}));
+  EXPECT_EQ(windows("qwen3", {{"use_sliding_window", false}}), (Windows{0, 0, 0}));
+  EXPECT_EQ(windows("mistral", json::object()), (Windows{7, 7, 7}));
+  EXPECT_EQ(windows("qwen2", {{"layer_types", {"sliding_attention", "full_attention", "full_attention"}}}),
+            (Windows{7, 0, 0}));
+}
+
 TEST(LossChunks, AreEqualMultiplesOfATileWithinTheirBytes) {
   EXPECT_EQ(loss_chunk_rows(65536, 50304, 2), 5504);  // 12 of them; 11 would be too large
   EXPECT_EQ(loss_chunk_rows(100, 50304, 4), 100);
