@@ -23,6 +23,7 @@
 #include "train/noise_scale.h"
 #include "train/optimizer.h"
 #include "train/peak.h"
+#include "train/resume.h"
 #include "train/run_plan.h"
 #include "train/schedule.h"
 #include "train/stop_request.h"
@@ -127,6 +128,8 @@ class Run {
       base::log_info("'{}' holds no fp8 scales: the first step finds them anew", from);
     }
     state_ = load_checkpoint(from, tensors);
+    const std::string changes = check_resume(from, state_.recipe, recipe_, plan_.model);
+    if (!changes.empty()) base::log_info("the recipe has changed since this checkpoint was written:\n{}", changes);
     if (runner_.fp8()) runner_.fp8()->resume();
     guard_.set_state({state_.guard, state_.loss_scale, state_.updates});
     kernels::restore_kernel_choices(plan_.device, state_.kernel_choices);

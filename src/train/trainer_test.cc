@@ -320,6 +320,26 @@ TEST_F(TrainerTest, MistakesAreNamedBeforeAnythingRuns) {
   EXPECT_NE(error({"model.ffn=64", "train.steps=9"}).find("shape"), std::string::npos);
 }
 
+TEST_F(TrainerTest, ACheckpointIsNotReadAsAnotherModel) {
+  train("a", {"train.steps=1"});
+  // All of these fit the stored tensors, or leave some of them unread.
+  for (const auto& [wrong, key] :
+       std::vector<std::pair<std::string, std::string>>{{"model.layers=1", "num_hidden_layers"},
+                                                        {"model.rope_theta=500", "rope_theta"},
+                                                        {"model.norm_eps=1e-3", "rms_norm_eps"},
+                                                        {"model.family=mistral", "architectures"}}) {
+    try {
+      train("a", {"train.steps=2", wrong});
+      FAIL() << wrong << " was accepted";
+    } catch (const base::Error& e) {
+      EXPECT_NE(std::string(e.what()).find(key), std::string::npos) << e.what();
+    }
+  }
+  // What only training knows may change.
+  EXPECT_EQ(train("a", {"train.steps=2", "optimizer.lr=1e-4", "model.dropout=0.1", "data.sequence_length=12"}).steps,
+            2);
+}
+
 TEST_F(TrainerTest, WhatCannotBeIsRefusedBeforeTextIsTokenized) {
   base::write_file_atomic(dir_ + "/a.txt", "Once upon a time.");
   const std::string text = "data.sources='" + dir_ + "/a.txt'", cache = "data.cache='" + dir_ + "/cache'";

@@ -1,0 +1,16 @@
+// What may change between the runs of a checkpoint: much, but not the model.
+#pragma once
+#include <string>
+
+#include "spec/recipe.h"
+
+namespace sinter::train {
+
+// Holds the recipe that wrote the checkpoint `from` (as TOML) against the one that goes on with it. Throws base::Error
+// naming the first key of the architecture that differs: tensors of the same shapes would be read as another model.
+// Other keys may change. Returns them, one line "section.key: before -> now" each. A recipe of another version that
+// does not parse any more tells nothing.
+std::string check_resume(const std::string& from, const std::string& recipe_before, const spec::Recipe& recipe,
+                         const spec::ModelSpec& model);
+
+}  // namespace sinter::train
