@@ -144,6 +144,32 @@ TEST_F(Data, PackedDocumentsAreSequencesOfTheirOwn) {
   EXPECT_EQ(batch.num_supervised, 7);
 }
 
+TEST_F(Data, TheTokenBehindAWindowIsATargetOnlyWhereItsDocumentGoesOn) {
+  auto last_targets = [&](const std::vector<int>& lengths) {
+    TokenSource source(make_shard("a.tok", lengths), 5, false);
+    std::vector<int32_t> out;
+    for (int64_t i = 0; i < source.num_windows(); ++i) {
+      BatchBuilder builder(1, 5, source.max_pieces(), spec::Packing::documents);
+      builder.add(source, i);
+      out.push_back(builder.take().targets.back());
+    }
+    return out;
+  };
+  EXPECT_EQ(last_targets({5, 5}), (std::vector<int32_t>{-1, -1}));  // documents end where windows do
+  EXPECT_EQ(last_targets({6, 4}), (std::vector<int32_t>{5, -1}));
+  EXPECT_EQ(last_targets({4, 1, 7, 3}), (std::vector<int32_t>{-1, 10, -1}));
+}
+
+TEST_F(Data, ExtraHeadsPredictFurtherAheadInTheSameDocument) {
+  TokenSource source(make_shard("a.tok", {4, 8}), 10, false);
+  BatchBuilder builder(1, 10, source.max_pieces(), spec::Packing::documents);
+  builder.add(source, 0);
+  const MicroBatch batch = builder.take();
+  EXPECT_EQ(batch.targets, (std::vector<int32_t>{1, 2, 3, -1, 5, 6, 7, 8, 9, 10}));
+  EXPECT_EQ(batch.targets_ahead(0), (std::vector<int32_t>{2, 3, -1, -1, 6, 7, 8, 9, 10, -1}));
+  EXPECT_EQ(batch.targets_ahead(1), (std::vector<int32_t>{3, -1, -1, -1, 7, 8, 9, 10, -1, -1}));
+}
+
 TEST_F(Data, StreamPackingCrossesDocuments) {
   TokenSource source(make_shard("a.tok", {3, 1, 6}), 5, false);
   BatchBuilder builder(1, 5, source.max_pieces(), spec::Packing::stream);
@@ -211,6 +237,25 @@ TEST_F(Data, ReadingOnFromAnyStepGivesTheSameBatches) {
     ASSERT_EQ(batches.size(), steps[static_cast<size_t>(s)].size());
     for (size_t i = 0; i < batches.size(); ++i) EXPECT_EQ(batches[i].tokens, steps[static_cast<size_t>(s)][i].tokens);
   }
+}
+
+TEST_F(Data, TheStepsOfARampReadOnWhereTheOneBeforeEnded) {
+  Loader loader({.sources = {{make_shard("a.tok", {200})}}, .window = 2, .micro_batch = 2, .shuffle = false},
+                BatchSchedule(2, 8, 5, 2));
+  std::vector<int32_t> read, expected(100);
+  for (int64_t step = 0; read.size() < expected.size(); ++step) {
+    for (const MicroBatch& batch : loader.step(step)) read.insert(read.end(), batch.tokens.begin(), batch.tokens.end());
+  }
+  std::iota(expected.begin(), expected.end(), 0);
+  read.resize(expected.size());
+  EXPECT_EQ(read, expected);
+}
+
+TEST_F(Data, EveryEpochIsShuffledAnew) {
+  SampleOrder order({500}, {1.0}, 5, true);
+  int64_t same = 0;
+  for (int64_t k = 0; k < 500; ++k) same += order(k).index == order(500 + k).index;
+  EXPECT_LT(same, 20);
 }
 
 TEST_F(Data, TooLittleDataForOneSequenceIsAnError) {

@@ -177,6 +177,26 @@ TEST(Transformer, GradientsOfTheExtrasMatchFiniteDifferences) {
   }
 }
 
+TEST(Transformer, TheTrunkThatExtraHeadsReadIsTheStreamBeforeTheFinalNorm) {
+  Model model("llama", false);
+  core::DeviceRuntime& device = core::runtime({});
+  core::RaggedBatch batch = core::upload(device.allocator(), model.host);
+  Context context{kernels::kernels_for({}), device.stream(), device.allocator(), nullptr};
+  Variable trunk;
+  const std::vector<float> hidden = core::to_host_floats(model.transformer->forward(context, batch, {}, &trunk).value);
+  const std::vector<float> stream = core::to_host_floats(trunk.value);
+  const auto C = static_cast<size_t>(model.spec.hidden);
+  ASSERT_EQ(stream.size(), 48 * C);
+  for (size_t t = 0; t < 48; ++t) {
+    double squares = 0;
+    for (size_t c = 0; c < C; ++c)
+      squares += static_cast<double>(stream[t * C + c]) * static_cast<double>(stream[t * C + c]);
+    const double rstd = 1 / std::sqrt(squares / static_cast<double>(C) + static_cast<double>(model.spec.norm_eps));
+    // Initial norm weights are 1.
+    for (size_t c = 0; c < C; ++c) ASSERT_NEAR(hidden[t * C + c], rstd * stream[t * C + c], 1e-5) << t << " " << c;
+  }
+}
+
 TEST(MemoryPlan, AStepReplaysItsPlanAndRecomputeSavesMemory) {
   Model model("llama", false);
   auto run = [&](core::Device device, core::Allocator& memory, Transformer& transformer, Recompute mode) {
