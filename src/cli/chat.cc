@@ -63,9 +63,8 @@ class Conversation {
 
 // Streams the answer to the terminal and returns it.
 std::string answer(const Flags& flags, const eval::OpenModel& model, const tokenizer::Tokenizer& tokenizer,
-                   std::vector<int32_t> prompt, uint64_t turn) {
+                   tokenizer::StreamDecoder decoder, std::vector<int32_t> prompt, uint64_t turn) {
   engine::Generator generator(*model.transformer, {});
-  tokenizer::StreamDecoder decoder(tokenizer, true);
   GenerationFlags own = flags.generation;
   own.sampling.seed += turn;
   std::string text;
@@ -108,8 +107,12 @@ void run_chat(const Flags& flags) {
     }
     if (line.empty()) continue;
     std::vector<int32_t> prompt = conversation.prompt_for(line);
-    if (!conversation.has_template()) std::fputs(line.c_str(), stdout);
-    conversation.add_answer(answer(flags, model, tokenizer, std::move(prompt), turn));
+    tokenizer::StreamDecoder decoder(tokenizer, true);
+    if (!conversation.has_template()) {  // the answer goes on in the line
+      std::fputs(line.c_str(), stdout);
+      decoder.skip(prompt);
+    }
+    conversation.add_answer(answer(flags, model, tokenizer, std::move(decoder), std::move(prompt), turn));
   }
   if (is_terminal) std::printf("\n");
 }

@@ -1,8 +1,10 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -37,6 +39,7 @@ void generate_one(const Flags& flags, const eval::OpenModel& model, const tokeni
   engine::Generator generator(*model.transformer, {});
   tokenizer::StreamDecoder decoder(tokenizer, true);
   engine::Request request = make_request(flags.generation, encode_prompt(tokenizer, flags.prompt, model.spec), model.spec, tokenizer);
+  decoder.skip(request.prompt);
   std::fputs(flags.prompt.c_str(), stdout);
   generator.run({request}, [&](size_t, int32_t token) {
     std::fputs(decoder.push(token).c_str(), stdout);
@@ -45,6 +48,35 @@ void generate_one(const Flags& flags, const eval::OpenModel& model, const tokeni
   });
   std::printf("%s\n", decoder.finish().c_str());
   if (flags.shows_stats) print_generation_stats(generator.stats());
+}
+
+// A line's key into `out`; the line's own number wins over the flag's.
+template <class T>
+void take_number(const nlohmann::json& line, const char* key, const std::string& origin, T& out) {
+  if (!line.contains(key)) return;
+  const nlohmann::json& value = line[key];
+  const bool is_right = std::is_integral_v<T> ? value.is_number_integer() : value.is_number();
+  SINTER_CHECK(is_right, "{}: \"{}\" is {}; expected a {}", origin, key, value.dump(),
+               std::is_integral_v<T> ? "whole number" : "number");
+  out = value.get<T>();
+}
+
+GenerationFlags read_line_flags(const nlohmann::json& line, const std::string& origin, GenerationFlags flags) {
+  static const std::vector<std::string> kNames{"prompt", "max_tokens", "temperature", "top_k",
+                                               "top_p",  "min_p",      "seed"};
+  // Keys of the caller's own pass through; one that nearly is ours is a slip.
+  for (const auto& [key, value] : line.items()) {
+    if (std::find(kNames.begin(), kNames.end(), key) != kNames.end()) continue;
+    const std::string hint = base::did_you_mean(key, kNames);
+    SINTER_CHECK(hint.empty(), "{}: there is no key \"{}\"{}", origin, key, hint);
+  }
+  take_number(line, "max_tokens", origin, flags.max_tokens);
+  take_number(line, "temperature", origin, flags.sampling.temperature);
+  take_number(line, "top_k", origin, flags.sampling.top_k);
+  take_number(line, "top_p", origin, flags.sampling.top_p);
+  take_number(line, "min_p", origin, flags.sampling.min_p);
+  take_number(line, "seed", origin, flags.sampling.seed);
+  return flags;
 }
 
 // Lines {"prompt": "...", "max_tokens": n, "temperature": t, "seed": s, ...} -> lines with "text" added.
@@ -65,17 +97,9 @@ void generate_file(const Flags& flags, const eval::OpenModel& model, const token
     SINTER_CHECK(line.is_object() && line.contains("prompt") && line["prompt"].is_string(),
                  "{}: expected an object with a string \"prompt\"", origin);
     GenerationFlags own = flags.generation;
-    try {
-      own.max_tokens = line.value("max_tokens", own.max_tokens);
-      own.sampling.temperature = line.value("temperature", own.sampling.temperature);
-      own.sampling.top_k = line.value("top_k", own.sampling.top_k);
-      own.sampling.top_p = line.value("top_p", own.sampling.top_p);
-      own.sampling.min_p = line.value("min_p", own.sampling.min_p);
-      // Each line draws its own numbers, so that equal prompts differ unless seeds are given.
-      own.sampling.seed = line.value("seed", own.sampling.seed + static_cast<uint64_t>(number - 1));
-    } catch (const nlohmann::json::exception& e) {
-      base::fail("{}: {}", origin, e.what());
-    }
+    // Each line draws its own numbers, so that equal prompts differ unless seeds are given.
+    own.sampling.seed += static_cast<uint64_t>(number - 1);
+    own = read_line_flags(line, origin, own);
     requests.push_back(make_request(own, encode_prompt(tokenizer, line["prompt"], model.spec), model.spec, tokenizer));
     lines.push_back(std::move(line));
   }
@@ -84,7 +108,7 @@ void generate_file(const Flags& flags, const eval::OpenModel& model, const token
   base::ProgressLine progress;
   int64_t made = 0;
   std::vector<engine::Result> results = generator.run(requests, [&](size_t, int32_t) {
-    progress.update(fmt::format("{} requests, {} tokens generated", requests.size(), ++made));
+    progress.update(fmt::format("{} requests, {} tokens generated so far", requests.size(), ++made));
     return true;
   });
   progress.finish();
@@ -95,7 +119,11 @@ void generate_file(const Flags& flags, const eval::OpenModel& model, const token
   }
   std::ostream& out = flags.output.empty() ? std::cout : out_file;
   for (size_t i = 0; i < results.size(); ++i) {
-    lines[i]["text"] = tokenizer.decode(results[i].tokens, true);
+    tokenizer::StreamDecoder decoder(tokenizer, true, tokenizer::StreamDecoder::Invalid::keep);
+    decoder.skip(requests[i].prompt);
+    std::string text;
+    for (int32_t token : results[i].tokens) text += decoder.push(token);
+    lines[i]["text"] = text + decoder.finish();
     lines[i]["tokens"] = results[i].tokens.size();
     lines[i]["finish_reason"] = results[i].reason == engine::FinishReason::stop ? "stop" : "length";
     out << lines[i].dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";

@@ -30,6 +30,7 @@ eval::OpenModel open_for_generation(const GenerationFlags& flags, const std::str
 
 engine::Request make_request(const GenerationFlags& flags, std::vector<int32_t> prompt, const spec::ModelSpec& spec,
                              const tokenizer::Tokenizer& tokenizer) {
+  if (flags.max_tokens < 0) base::fail_usage("max-tokens is {}; expected 0 or more", flags.max_tokens);
   engine::Request request{.prompt = std::move(prompt), .sampling = flags.sampling, .max_new_tokens = flags.max_tokens,
                           .stop_tokens = {}, .vocab_limit = tokenizer.vocab_size()};
   if (!flags.ignores_eos) request.stop_tokens = spec.eos_tokens;

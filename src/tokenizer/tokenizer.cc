@@ -338,6 +338,11 @@ std::string StreamDecoder::push(int32_t id) {
   return take(false);
 }
 
+void StreamDecoder::skip(std::span<const int32_t> ids) {
+  for (int32_t id : ids) push(id);
+  pending_.clear();
+}
+
 std::string StreamDecoder::finish() {
   const DecodeRules& rules = tokenizer_->parts().decode_rules;
   if (!rules.word_suffix.empty() && pending_.ends_with(' ')) pending_.pop_back();

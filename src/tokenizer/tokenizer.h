@@ -87,6 +87,8 @@ class StreamDecoder {
   // The tokenizer must outlive it.
   explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = false, Invalid invalid = Invalid::replace);
   std::string push(int32_t id);
+  // Goes on behind these ids without returning their text: what follows a prompt keeps the space it begins with.
+  void skip(std::span<const int32_t> ids);
   // What is still held back, at the end of the text.
   std::string finish();
 

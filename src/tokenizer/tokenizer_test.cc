@@ -174,6 +174,20 @@ TEST(StreamDecoder, HoldsBackIncompleteCharacters) {
   EXPECT_EQ(joined + decoder.finish(), text);
 }
 
+TEST(StreamDecoder, WhatFollowsAPromptKeepsItsSpace) {
+  const Tokenizer llama = Tokenizer::load(std::string(SINTER_SOURCE_DIR) + "/tests/golden/tokenizer/small.model");
+  const std::vector<int32_t> prompt = llama.encode("Once upon"), rest = llama.encode("a time");
+  auto decode = [&](StreamDecoder decoder) {
+    std::string text;
+    for (int32_t id : rest) text += decoder.push(id);
+    return text + decoder.finish();
+  };
+  StreamDecoder fresh(llama), behind(llama);
+  behind.skip(prompt);
+  EXPECT_EQ(decode(fresh), "a time");
+  EXPECT_EQ(decode(behind), " a time");
+}
+
 TEST(StreamDecoder, ReplacesBytesThatNeverBecomeCharacters) {
   StreamDecoder decoder(gpt2());
   std::string joined;

@@ -103,8 +103,7 @@ TEST(Step, BalanceLossIsTheMeanOverMicroBatches) {
   double sum = 0;
   for (uint64_t i = 0; i < 3; ++i) sum += s.runner.run({make_batch(i)}, 0).balance_loss;
   EXPECT_NEAR(s.runner.run({make_batch(0), make_batch(1), make_batch(2)}, 0).balance_loss, sum / 3, 1e-6);
-  EXPECT_GT(sum / 3,
-            1.0);  // even shares would give experts_per_token = 2 in the only sparse layer and in each extra head
+  EXPECT_GT(sum / 3, 1.5);  // even shares of the one sparse layer would give experts_per_token
 }
 
 }  // namespace

@@ -59,6 +59,13 @@ expect 1 "config.json" "$sinter" generate "$scratch/nothing" --prompt x --tokeni
 expect 2 "device 'gpu'" "$sinter" generate "$scratch/model" --prompt x --device gpu
 echo '{"prompt": 3}' > "$scratch/bad.jsonl"
 expect 1 "bad.jsonl:1" "$sinter" generate "$scratch/model" --input "$scratch/bad.jsonl"
+echo '{"prompt": "x", "temperature": "hot"}' > "$scratch/bad.jsonl"
+expect 1 '"temperature" is "hot"' "$sinter" generate "$scratch/model" --input "$scratch/bad.jsonl"
+echo '{"prompt": "x", "max_token": 3}' > "$scratch/bad.jsonl"
+expect 1 "did you mean 'max_tokens'" "$sinter" generate "$scratch/model" --input "$scratch/bad.jsonl"
+echo '{"prompt": "x", "max_tokens": 1, "id": 7, "name": "n", "user": "u", "task": "t"}' > "$scratch/own.jsonl"
+expect 0 '"id":7' "$sinter" generate "$scratch/model" --input "$scratch/own.jsonl"
+expect 2 "max-tokens is -1" "$sinter" generate "$scratch/model" --prompt x --max-tokens -1
 echo '{"prompt": ' > "$scratch/bad.jsonl"
 expect 1 "bad.jsonl:1" "$sinter" generate "$scratch/model" --input "$scratch/bad.jsonl"
 head -c 5000 "$scratch/model/model.safetensors" > "$scratch/cut" && mv "$scratch/cut" "$scratch/model/model.safetensors"
