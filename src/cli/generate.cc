@@ -119,16 +119,13 @@ void generate_file(const Flags& flags, const eval::OpenModel& model, const token
   }
   std::ostream& out = flags.output.empty() ? std::cout : out_file;
   for (size_t i = 0; i < results.size(); ++i) {
-    tokenizer::StreamDecoder decoder(tokenizer, true, tokenizer::StreamDecoder::Invalid::keep);
-    decoder.skip(requests[i].prompt);
-    std::string text;
-    for (int32_t token : results[i].tokens) text += decoder.push(token);
-    lines[i]["text"] = text + decoder.finish();
+    lines[i]["text"] = continuation_text(tokenizer, requests[i].prompt, results[i].tokens);
     lines[i]["tokens"] = results[i].tokens.size();
     lines[i]["finish_reason"] = results[i].reason == engine::FinishReason::stop ? "stop" : "length";
     out << lines[i].dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
   }
-  SINTER_CHECK(out.good(), "cannot write '{}'", flags.output);
+  out.flush();
+  SINTER_CHECK(out.good(), "cannot write '{}'", flags.output.empty() ? "standard output" : flags.output);
   if (flags.shows_stats) print_generation_stats(generator.stats());
 }
 

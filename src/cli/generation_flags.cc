@@ -43,6 +43,15 @@ engine::Request make_request(const GenerationFlags& flags, std::vector<int32_t> 
   return request;
 }
 
+std::string continuation_text(const tokenizer::Tokenizer& tokenizer, std::span<const int32_t> prompt,
+                              std::span<const int32_t> tokens) {
+  tokenizer::StreamDecoder decoder(tokenizer, true, tokenizer::StreamDecoder::Invalid::keep);
+  decoder.skip(prompt);
+  std::string text;
+  for (int32_t token : tokens) text += decoder.push(token);
+  return text + decoder.finish();
+}
+
 void print_generation_stats(const engine::GeneratorStats& stats) {
   std::fprintf(stderr, "%ld prompt tokens, %ld new tokens in %.2f s: %.1f new tokens/s, %ld steps\n", stats.prompt_tokens,
                stats.new_tokens, stats.seconds, double(stats.new_tokens) / stats.seconds, stats.num_steps);

@@ -1,5 +1,6 @@
 // What `generate` and `chat` share: flags, opening the model, rates.
 #pragma once
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ eval::OpenModel open_for_generation(const GenerationFlags& flags, const std::str
 // Room is cut to the model's positions where it has a position table.
 engine::Request make_request(const GenerationFlags& flags, std::vector<int32_t> prompt, const spec::ModelSpec& spec,
                              const tokenizer::Tokenizer& tokenizer);
+// The text of new tokens behind a prompt's, special ones left out; bytes that are no UTF-8 stay.
+std::string continuation_text(const tokenizer::Tokenizer& tokenizer, std::span<const int32_t> prompt,
+                              std::span<const int32_t> tokens);
 void print_generation_stats(const engine::GeneratorStats& stats);
 
 }  // namespace sinter::cli

@@ -1,5 +1,12 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <iostream>
 
 #include "base/cpu.h"
 #include "base/error.h"
@@ -22,9 +29,10 @@ void add_verbs(CLI::App& app) {
   add_verify(app);
 }
 
-// CLI11 reports "The following argument was not expected: X"; ours also names the nearest flag or verb.
-std::string suggestion(const CLI::App& app, int argc, char** argv) {
+// What CLI11 found wrong, with the verb or flag that was not understood and the nearest one.
+std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
   const CLI::App* level = &app;
+  std::string path = "sinter";
   for (int i = 1; i < argc; ++i) {
     std::string word = argv[i];
     if (word.rfind("--", 0) == 0) {
@@ -33,7 +41,8 @@ std::string suggestion(const CLI::App& app, int argc, char** argv) {
       for (const CLI::Option* option : level->get_options()) {
         for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
       }
-      if (std::find(flags.begin(), flags.end(), word) == flags.end()) return base::did_you_mean(word, flags);
+      if (std::find(flags.begin(), flags.end(), word) == flags.end())
+        return error.what() + base::did_you_mean(word, flags);
     } else if (auto children = level->get_subcommands([](const CLI::App*) { return true; }); !children.empty()) {
       std::vector<std::string> names;
       const CLI::App* next = nullptr;
@@ -42,11 +51,21 @@ std::string suggestion(const CLI::App& app, int argc, char** argv) {
         if (child->get_name() == word) next = child;
       }
       const bool takes_words = !level->get_options([](const CLI::Option* o) { return o->get_positional(); }).empty();
-      if (!next && !takes_words) return base::did_you_mean(word, names);
-      if (next) level = next;
+      if (!next && !takes_words) {
+        return fmt::format("there is no `{} {}`; known: {}{}", path, word, fmt::join(names, ", "),
+                           base::did_you_mean(word, names));
+      }
+      if (next) level = next, path += " " + word;
     }
   }
-  return "";
+  return error.what();
+}
+
+// What was printed must have arrived: a full disk behind a redirection is a failure.
+void check_output() {
+  std::cout.flush();
+  SINTER_CHECK(std::fflush(stdout) == 0 && !std::ferror(stdout) && std::cout.good(),
+               "cannot write to standard output: {}", std::strerror(errno));
 }
 
 }  // namespace
@@ -58,10 +77,11 @@ int run(int argc, char** argv) {
   add_verbs(app);
   try {
     app.parse(argc, argv);
+    check_output();
     return 0;
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
-    std::fprintf(stderr, "sinter: %s%s\nRun with --help for usage.\n", e.what(), suggestion(app, argc, argv).c_str());
+    std::fprintf(stderr, "sinter: %s\nRun with --help for usage.\n", explain(app, e, argc, argv).c_str());
     return 2;
   } catch (const base::UsageError& e) {
     std::fprintf(stderr, "sinter: %s\n", e.what());

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/generation_flags.h"
 #include "cli/verbs.h"
 #include "comm/communicator.h"
 #include "engine/generator.h"
@@ -24,6 +25,7 @@ struct Flags {
 void print_samples(const models::Transformer& transformer, const tokenizer::Tokenizer& tokenizer, int64_t step,
                    const spec::Recipe& recipe) {
   std::vector<engine::Request> requests;
+  std::vector<std::string> prompts;  // of the requests: one without tokens or room has none
   for (const std::string& prompt : recipe.log.sample_prompts) {
     engine::Request request;
     if (tokenizer.special_ids().bos >= 0) request.prompt.push_back(tokenizer.special_ids().bos);
@@ -33,13 +35,16 @@ void print_samples(const models::Transformer& transformer, const tokenizer::Toke
     request.stop_tokens = transformer.spec().eos_tokens;
     request.max_new_tokens = std::min(recipe.log.sample_tokens, room);
     request.sampling.seed = static_cast<uint64_t>(recipe.train.seed + step);
-    if (request.max_new_tokens > 0) requests.push_back(std::move(request));
+    request.vocab_limit = tokenizer.vocab_size();  // the model may have rows for more
+    if (request.max_new_tokens <= 0) continue;
+    requests.push_back(std::move(request));
+    prompts.push_back(prompt);
   }
   engine::Generator generator(transformer, {});
   const std::vector<engine::Result> results = generator.run(requests);
   for (size_t i = 0; i < results.size(); ++i) {
-    std::printf("step %lld: %s%s\n", static_cast<long long>(step), recipe.log.sample_prompts[i].c_str(),
-                tokenizer.decode(results[i].tokens, true).c_str());
+    std::printf("step %lld: %s%s\n", static_cast<long long>(step), prompts[i].c_str(),
+                continuation_text(tokenizer, requests[i].prompt, results[i].tokens).c_str());
   }
   std::fflush(stdout);
 }

@@ -56,3 +56,7 @@ for bad in "$scratch/none" "$scratch/cut.safetensors" "$scratch/model.json" "$sc
   if "$sinter" inspect "$bad" > /dev/null 2> "$scratch/error"; then echo "inspect $bad succeeded"; exit 1; fi
   grep -q "$bad" "$scratch/error" || { echo "the error does not name $bad"; cat "$scratch/error"; exit 1; }
 done
+
+# Output that does not arrive is a failure too.
+if "$sinter" inspect "$scratch/model" > /dev/full 2> "$scratch/error"; then echo "inspect wrote to a full disk"; exit 1; fi
+grep -q "cannot write to standard output" "$scratch/error" || { cat "$scratch/error"; exit 1; }

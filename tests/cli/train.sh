@@ -1,0 +1,65 @@
+# Drives `train` as people do: plan, run, samples, stop by a signal, go on, mistakes; args: program, scratch folder.
+set -euo pipefail
+sinter=$1; scratch=$2; here=$(cd "$(dirname "$0")" && pwd)
+rm -rf "$scratch"; mkdir -p "$scratch"; cd "$scratch"
+export SINTER_THREADS=1
+head -c 60000 "$here/../../data/stories/train.txt" > text.txt
+"$sinter" tokenizer train text.txt --vocab-size 300 --out tok > /dev/null 2>&1
+cat > recipe.toml <<'TOML'
+[model]
+family = "llama"
+hidden = 16
+layers = 2
+heads = 2
+vocab_size = 20000  # far more than the tokenizer has: samples must not draw from the rest
+[data]
+sources = "text.txt"
+tokenizer = "tok"
+sequence_length = 16
+cache = "tokens"
+[train]
+steps = 4
+micro_batch = 4
+[log]
+sample_prompts = ["", "Once upon"]
+sample_every = 2
+sample_tokens = 8
+[checkpoint]
+dir = "run"
+every = 2
+TOML
+
+expect() {  # status, words in the message, command...
+  local want=$1 words=$2 status=0; shift 2
+  "$@" > said.txt 2>&1 || status=$?
+  [ $status = "$want" ] || { echo "exit $status instead of $want: $*"; cat said.txt; exit 1; }
+  grep -qF -- "$words" said.txt || { echo "no '$words' in:"; cat said.txt; exit 1; }
+}
+
+"$sinter" train recipe.toml --dry-run --json 2> /dev/null | python3 -c '
+import json, sys
+plan = json.load(sys.stdin)
+assert plan["steps"] == 4 and plan["batch_tokens"] == 64 and min(plan["memory_bytes"].values()) > 0, plan'
+[ ! -e run ] || { echo "a dry run left a checkpoint folder"; exit 1; }
+"$sinter" train recipe.toml --print-recipe > whole.toml
+"$sinter" train whole.toml --print-recipe | cmp - whole.toml
+
+expect 0 "model in run/latest" "$sinter" train recipe.toml
+[ "$(grep -c '^step [24]: Once upon' said.txt)" = 2 ] || { echo "expected two samples:"; cat said.txt; exit 1; }
+expect 0 "all 4 steps are done already" "$sinter" train recipe.toml
+expect 0 'optimizer.lr: 0.0003 -> 0.001' "$sinter" train recipe.toml train.steps=5 optimizer.lr=1e-3
+expect 1 "num_hidden_layers was 2 and is 1 now" "$sinter" train recipe.toml train.steps=6 model.layers=1
+expect 1 "did you mean 'steps'" "$sinter" train recipe.toml train.stepz=6
+expect 1 "model.hidden 16 is not a multiple of model.heads 3" "$sinter" train recipe.toml model.heads=3 checkpoint.dir=other
+expect 2 "did you mean '--dry-run'" "$sinter" train recipe.toml --dry-rum
+
+for signal in TERM INT USR1; do
+  "$sinter" train recipe.toml train.steps=1000000 log.sample_every=0 checkpoint.every=0 -q > said.txt 2>&1 &
+  until [ "$(wc -l < run/metrics.jsonl)" -ge 20 ]; do sleep 0.1; done
+  kill -$signal $!
+  wait $! || { echo "exit $? after SIG$signal"; cat said.txt; exit 1; }
+  grep -q "stopped early: SIG$signal" said.txt || { echo "no word of SIG$signal:"; cat said.txt; exit 1; }
+  rm -rf run
+  expect 0 "model in run/latest" "$sinter" train recipe.toml
+done
+echo "train: all as expected"
