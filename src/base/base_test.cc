@@ -3,10 +3,13 @@
 #include <atomic>
 #include <cmath>
 #include <filesystem>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <thread>
 #include <vector>
 
+#include "base/background.h"
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -85,6 +88,33 @@ TEST(ParallelFor, RethrowsAPiecesExceptionAndStaysUsable) {
     parallel_for(10, 1, [&](int64_t inner, int64_t) { sum += begin * inner; });
   });
   EXPECT_EQ(sum, 45 * 45);
+}
+
+TEST(BackgroundTask, RunsBesideTheCallerOffThePoolAndHandsOverItsError) {
+  BackgroundTask task;
+  task.wait();  // nothing to wait for
+  std::promise<void> may_end;
+  std::thread::id own, inner;
+  task.start([&] {
+    own = std::this_thread::get_id();
+    std::atomic<int> others = 0;
+    parallel_for(64, 1, [&](int64_t, int64_t) { others += std::this_thread::get_id() != own; });
+    if (others == 0) inner = own;
+    may_end.get_future().wait();
+    fail("no room");
+  });
+  EXPECT_TRUE(task.is_running());
+  std::atomic<int64_t> sum = 0;
+  parallel_for(10, 1, [&](int64_t begin, int64_t) { sum += begin; });  // the pool is free
+  EXPECT_EQ(sum, 45);
+  may_end.set_value();
+  EXPECT_THROW(task.wait(), Error);
+  EXPECT_FALSE(task.is_running());
+  EXPECT_NE(own, std::this_thread::get_id());
+  EXPECT_EQ(inner, own);
+  task.start([&] { sum = 1; });
+  task.wait();
+  EXPECT_EQ(sum, 1);
 }
 
 TEST(NearestName, SuggestsOnlyLikelySlips) {

@@ -162,6 +162,8 @@ void set_num_threads(int count) {
 
 int thread_index() { return t_index; }
 
+void leave_pool() { t_inside = true; }
+
 void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_t)> body) {
   if (count <= 0) return;
   grain = std::max<int64_t>(grain, 1);

@@ -32,6 +32,9 @@ void set_num_threads(int count);
 // 0..num_threads()-1 inside parallel_for (0 is the caller, also outside): an index for per-thread scratch.
 int thread_index();
 
+// From here on parallel_for in the calling thread runs in it alone: for threads that work beside the program.
+void leave_pool();
+
 // Calls body(begin, end) over [0, count) in pieces of `grain` (the last may be smaller), in any order and thread.
 // Which thread gets a piece is not fixed, so results must not depend on it. Nested calls run in the calling thread.
 // The first exception thrown by a piece is rethrown here once all have stopped.

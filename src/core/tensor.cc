@@ -13,4 +13,11 @@ std::vector<float> to_host_floats(const Tensor& t) {
   return values;
 }
 
+std::span<const float> host_floats(const Tensor& t, std::vector<float>& scratch) {
+  if (t.device().kind == DeviceKind::cpu && t.dtype() == DType::f32)
+    return {t.data<float>(), static_cast<size_t>(t.num_elements())};
+  scratch = to_host_floats(t);
+  return scratch;
+}
+
 }  // namespace sinter::core

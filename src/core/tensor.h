@@ -1,6 +1,7 @@
 // A tensor: a row-major block of numbers on a device. Copying a Tensor copies the handle, never the data.
 #pragma once
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/dtype.h"
@@ -114,5 +115,7 @@ std::vector<T> to_host(const Tensor& t) {
 }
 // Any floating tensor as host floats.
 std::vector<float> to_host_floats(const Tensor& t);
+// The same without a copy where it can be: the tensor's own memory when it is f32 on the CPU, else `scratch`.
+std::span<const float> host_floats(const Tensor& t, std::vector<float>& scratch);
 
 }  // namespace sinter::core

@@ -1,5 +1,6 @@
 #include "models/weights.h"
 
+#include <algorithm>
 #include <set>
 
 #include "base/error.h"
@@ -28,6 +29,39 @@ void visit_part(const spec::Parameter& info, const spec::ParameterPart& part, Vi
       }
     }
   });
+}
+
+// One part of a stored tensor to its file, a piece at a time: little memory beside the training's, none of it new.
+void write_part(io::TensorFolderWriter& writer, const spec::Parameter& info, const spec::ParameterPart& part,
+                std::span<const float> stored, DType dtype) {
+  constexpr int64_t kPieceElements = 1 << 18;
+  const bool is_vector = info.shape.rank() == 1;
+  const int64_t columns = is_vector ? 1 : info.shape[-1], stack_rows = is_vector ? info.shape[0] : info.shape[-2];
+  const int64_t first = (part.expert < 0 ? 0 : part.expert * stack_rows) + part.row_begin;
+  const float* source = stored.data() + first * columns;
+  const int64_t rows = part.transposed ? columns : part.rows, width = part.transposed ? part.rows : columns;  // on disk
+  const int64_t step = std::max<int64_t>(1, kPieceElements / width);
+  std::vector<float> turned(part.transposed ? static_cast<size_t>(std::min(step, rows) * width) : 0);
+  std::vector<std::byte> bytes;
+  for (int64_t begin = 0; begin < rows; begin += step) {
+    const int64_t end = std::min(begin + step, rows);
+    const auto count = static_cast<size_t>((end - begin) * width);
+    const float* piece = source + begin * width;
+    if (part.transposed) {
+      for (int64_t r = 0; r < width; ++r) {
+        for (int64_t c = begin; c < end; ++c)
+          turned[static_cast<size_t>((c - begin) * width + r)] = source[r * columns + c];
+      }
+      piece = turned.data();
+    }
+    if (dtype == DType::f32) {
+      writer.write(part.hf_name, std::as_bytes(std::span(piece, count)));
+    } else {
+      bytes.resize(count * base::dtype_bytes(dtype));
+      base::convert_elements(DType::f32, piece, dtype, bytes.data(), count);
+      writer.write(part.hf_name, bytes);
+    }
+  }
 }
 
 bool is_known_extra(const std::string& name, const spec::ModelSpec& spec) {
@@ -76,7 +110,7 @@ void load_weights(ParameterStore& store, const spec::ModelSpec& spec, const io::
   }
 }
 
-std::vector<DiskTensor> split_parts(const spec::Parameter& info, const std::vector<float>& values) {
+std::vector<DiskTensor> split_parts(const spec::Parameter& info, std::span<const float> values) {
   std::vector<DiskTensor> result;
   for (const spec::ParameterPart& part : info.parts) {
     DiskTensor t{part.hf_name, disk_shape(info, part), {}};
@@ -91,21 +125,29 @@ std::vector<DiskTensor> split_parts(const spec::Parameter& info, const std::vect
   return result;
 }
 
-void save_weights(const ParameterStore& store, const std::string& folder, DType dtype) {
+void save_weights(const std::vector<spec::Parameter>& table, const std::vector<Tensor>& values,
+                  const std::string& folder, DType dtype) {
+  SINTER_CHECK(table.size() == values.size(), "[save_weights] {} tensors for {} places", values.size(), table.size());
   io::TensorFolderWriter writer(folder);
-  for (const ParameterStore::Slot& slot : store.slots()) {
-    for (const spec::ParameterPart& part : slot.info.parts) {
-      writer.declare(part.hf_name, dtype, disk_shape(slot.info, part));
-    }
+  for (const spec::Parameter& info : table) {
+    for (const spec::ParameterPart& part : info.parts) writer.declare(part.hf_name, dtype, disk_shape(info, part));
   }
-  for (const ParameterStore::Slot& slot : store.slots()) {
-    for (const DiskTensor& t : split_parts(slot.info, store.values_of(slot))) {
-      std::vector<std::byte> bytes(t.values.size() * base::dtype_bytes(dtype));
-      base::convert_elements(DType::f32, t.values.data(), dtype, bytes.data(), t.values.size());
-      writer.write(t.name, bytes);
-    }
+  std::vector<float> scratch;
+  for (size_t i = 0; i < table.size(); ++i) {
+    const std::span<const float> stored = core::host_floats(values[i], scratch);
+    for (const spec::ParameterPart& part : table[i].parts) write_part(writer, table[i], part, stored, dtype);
   }
   writer.commit();
+}
+
+void save_weights(const ParameterStore& store, const std::string& folder, DType dtype) {
+  std::vector<spec::Parameter> table;
+  std::vector<Tensor> values;
+  for (const ParameterStore::Slot& slot : store.slots()) {
+    table.push_back(slot.info);
+    values.push_back(slot.parameter.master ? slot.parameter.master : slot.parameter.weight.data);
+  }
+  save_weights(table, values, folder, dtype);
 }
 
 }  // namespace sinter::models

@@ -1,6 +1,7 @@
 // Weights between a Hugging Face folder and a ParameterStore, part by part as the parameter table says.
 #pragma once
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,12 @@ struct DiskTensor {
   std::vector<int64_t> shape;
   std::vector<float> values;
 };
-std::vector<DiskTensor> split_parts(const spec::Parameter& info, const std::vector<float>& values);
+std::vector<DiskTensor> split_parts(const spec::Parameter& info, std::span<const float> values);
 
-// Writes model.safetensors (or shards) in `dtype`. config.json and tokenizer files are the caller's.
+// Writes model.safetensors (or shards) in `dtype`; values[i] are those of table[i], on any device. config.json and
+// tokenizer files are the caller's.
+void save_weights(const std::vector<spec::Parameter>& table, const std::vector<Tensor>& values,
+                  const std::string& folder, DType dtype);
 void save_weights(const ParameterStore& store, const std::string& folder, DType dtype);
 
 }  // namespace sinter::models
