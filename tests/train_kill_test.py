@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """kill -9 at random moments of a small run, each resumed: the final weights and state equal the unbroken run's bit for bit.
 
-Usage: train_kill_test.py SINTER KILLS [--signal]
-With --signal one run gets SIGTERM instead and must stop cleanly with a checkpoint."""
+Usage: train_kill_test.py SINTER KILLS [--signal] [--ranks N]
+With --signal one run gets SIGTERM instead and must stop cleanly with a checkpoint. With --ranks the runs are of N ranks, and
+a kill hits all of them at once or one of them, after which mpirun ends the others."""
 import os
 import random
 import signal
@@ -25,12 +26,15 @@ sequence_length = 32
 [train]
 steps = {steps}
 micro_batch = 2
-batch_tokens = 128
+batch_tokens = {batch_tokens}
 threads = 1
 [checkpoint]
 dir = "{dir}"
 every = 2
+export_every = 4
 """
+MPIRUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mpirun.sh")
+RANKS = int(sys.argv[sys.argv.index("--ranks") + 1]) if "--ranks" in sys.argv else 1
 
 
 def write_inputs(folder, sinter):
@@ -46,8 +50,42 @@ def write_inputs(folder, sinter):
 def start(folder, sinter, name, steps):
     recipe = os.path.join(folder, name + ".toml")
     with open(recipe, "w") as out:
-        out.write(RECIPE.format(dir=name, steps=steps))
-    return subprocess.Popen([sinter, "train", "-q", recipe], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        out.write(RECIPE.format(dir=name, steps=steps, batch_tokens=128 if RANKS == 1 else 64 * RANKS))
+    command = [sinter, "train", "-q", recipe]
+    if RANKS > 1:
+        command = [MPIRUN, str(RANKS)] + command
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def children_of(pid):
+    try:
+        with open("/proc/%d/task/%d/children" % (pid, pid)) as f:
+            return [int(child) for child in f.read().split()]
+    except OSError:
+        return []
+
+
+def kill(process, rng):
+    """kill -9 of the run: the program, or with ranks all of them and mpirun, or one of them."""
+    ranks = children_of(process.pid) if RANKS > 1 else []
+    doomed = [rng.choice(ranks)] if ranks and rng.random() < 0.5 else ranks + [process.pid]
+    for pid in doomed:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    process.communicate()
+    for pid in ranks:  # orphans are gone when the system has cleared them away
+        while os.path.exists("/proc/%d" % pid) and process_state(pid) != "Z":
+            time.sleep(0.01)
+
+
+def process_state(pid):
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            return f.read().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return "Z"
 
 
 def finish(process):
@@ -59,7 +97,8 @@ def finish(process):
 
 def result_of(folder, name):
     files = {}
-    for part in ("model.safetensors", "state/rank-00000.safetensors", "config.json"):
+    states = ["state/rank-%05d.safetensors" % rank for rank in range(RANKS)]
+    for part in ["model.safetensors", "config.json"] + states:
         with open(os.path.join(folder, name, "latest", part), "rb") as f:
             files[part] = f.read()
     return files
@@ -85,8 +124,7 @@ def check_kills(folder, sinter, kills, steps):
             if process.poll() is not None:
                 finish(process)
                 break
-            process.kill()
-            process.communicate()
+            kill(process, rng)
             done += 1
         finish(start(folder, sinter, name, steps))
         found = result_of(folder, name)

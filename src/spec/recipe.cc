@@ -132,6 +132,7 @@ void visit_recipe(Visitor& v, Recipe& r) {
   v.value("dir", r.checkpoint.dir);
   v.value("every", r.checkpoint.every);
   v.value("initial", r.checkpoint.initial);
+  v.value("background", r.checkpoint.background);
   v.choice("export", r.checkpoint.exports, kExports);
   v.value("keep", r.checkpoint.keep, kPositive);
   v.value("export_every", r.checkpoint.export_every);

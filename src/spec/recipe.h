@@ -137,7 +137,8 @@ enum class ExportFormat {
 struct CheckpointRecipe {
   std::string dir = "run";
   int64_t every = 0;     // steps; 0 = at the end only
-  bool initial = false;  // one of step 0 too
+  bool initial = false;    // one of step 0 too
+  bool background = true;  // written while training goes on, from a copy in host memory; false: training waits
   ExportFormat exports = ExportFormat::precision;
   int64_t keep = 2;          // newest native states kept
   int64_t export_every = 0;  // on several ranks: steps between Hugging Face folders; 0 = at the end. One rank: always

@@ -30,68 +30,11 @@ constexpr const char* kPrefix = "step-";
 constexpr const char* kTemporary = ".tmp";
 
 std::string step_name(int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
-std::string rank_file(int64_t rank) { return fmt::format("rank-{:05}.safetensors", rank); }
-std::string key_of(const std::string& kind, const std::string& name) { return kind + "/" + name; }
-
-// Elements [begin, end) of a tensor that `rank` of `ranks` writes.
-std::pair<int64_t, int64_t> share_of(int64_t elements, int64_t rank, int64_t ranks) {
-  return {elements * rank / ranks, elements * (rank + 1) / ranks};
-}
 
 std::vector<int64_t> axes_of(const core::Tensor& t) {
   std::vector<int64_t> axes;
   for (int i = 0; i < t.shape().rank(); ++i) axes.push_back(t.shape()[i]);
   return axes;
-}
-
-// This rank's pieces into its file; returns their hashes in the order of the tensors.
-std::vector<uint64_t> write_rank_file(const std::string& path, const std::vector<StateTensor>& tensors, int rank,
-                                      int ranks) {
-  io::SafetensorsWriter writer(path, {{"format", "sinter state"}});
-  for (const StateTensor& t : tensors) {
-    auto [begin, end] = share_of(t.values.num_elements(), rank, ranks);
-    writer.declare(key_of(t.kind, t.name), base::DType::f32, {end - begin});
-  }
-  std::vector<uint64_t> hashes;
-  for (const StateTensor& t : tensors) {
-    auto [begin, end] = share_of(t.values.num_elements(), rank, ranks);
-    const core::Tensor flat = t.values.reshape({t.values.num_elements()});
-    const std::vector<float> values = core::to_host_floats(flat.slice(begin, end - begin));
-    hashes.push_back(base::hash_bytes(std::as_bytes(std::span(values))));
-    writer.write(key_of(t.kind, t.name), std::as_bytes(std::span(values)));
-  }
-  writer.commit();
-  return hashes;
-}
-
-json make_index(const RunState& run, const std::vector<StateTensor>& tensors, const std::vector<uint64_t>& hashes,
-                int ranks) {
-  json entries = json::array();
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    json pieces = json::array();
-    for (int r = 0; r < ranks; ++r) {
-      auto [begin, end] = share_of(tensors[i].values.num_elements(), r, ranks);
-      const uint64_t hash = hashes[static_cast<size_t>(r) * tensors.size() + i];
-      pieces.push_back(
-          {{"file", rank_file(r)}, {"begin", begin}, {"count", end - begin}, {"hash", fmt::format("{:016x}", hash)}});
-    }
-    entries.push_back({{"kind", tensors[i].kind},
-                       {"name", tensors[i].name},
-                       {"shape", axes_of(tensors[i].values)},
-                       {"pieces", pieces}});
-  }
-  return {{"format", "sinter state"},
-          {"version", 1},
-          {"step", run.step},
-          {"updates", run.updates},
-          {"tokens", run.tokens},
-          {"guard", run.guard},
-          {"noise_scale", run.noise_scale},
-          {"loss_scale", run.loss_scale},
-          {"kernel_choices", run.kernel_choices},
-          {"ranks", ranks},
-          {"recipe", run.recipe},
-          {"tensors", entries}};
 }
 
 // Reads keys of index.json with errors that name them.
@@ -144,7 +87,7 @@ class Reader {
 StateEntry parse_entry(const json& value, const std::string& origin) {
   Reader entry(value, origin + ": a tensor");
   StateEntry out{entry.text("kind"), entry.text("name"), {}, {}};
-  const std::string where = fmt::format("{}: tensor '{}'", origin, key_of(out.kind, out.name));
+  const std::string where = fmt::format("{}: tensor '{}'", origin, state_key(out.kind, out.name));
   int64_t elements = 1;
   for (const json& axis : entry.list("shape")) {
     SINTER_CHECK(axis.is_number_integer() && axis > 0 && axis <= int64_t{1} << 40, "{}: shape is not a list of sizes",
@@ -175,6 +118,8 @@ std::string index_path(const std::string& folder) { return folder + "/state/inde
 
 }  // namespace
 
+std::string state_key(const std::string& kind, const std::string& name) { return kind + "/" + name; }
+
 StateIndex parse_state_index(std::string_view text, const std::string& origin) {
   const json value = base::parse_json(text, origin);
   Reader root(value, "'" + origin + "'");
@@ -196,8 +141,8 @@ StateIndex parse_state_index(std::string_view text, const std::string& origin) {
 }
 
 CheckpointFolder::CheckpointFolder(std::string dir, int64_t keep, comm::Communicator& comm)
-    : dir_(std::move(dir)), keep_(keep), comm_(comm) {
-  if (comm_.rank() == 0) {
+    : dir_(std::move(dir)), keep_(keep) {
+  if (comm.rank() == 0) {
     std::error_code error;
     fs::create_directories(dir_, error);
     SINTER_CHECK(!error, "cannot create checkpoint.dir '{}': {}", dir_, error.message());
@@ -206,7 +151,7 @@ CheckpointFolder::CheckpointFolder(std::string dir, int64_t keep, comm::Communic
       if (name.starts_with(kPrefix) && name.ends_with(kTemporary)) fs::remove_all(entry.path());
     }
   }
-  comm_.barrier();
+  comm.barrier();
 }
 
 std::optional<std::string> CheckpointFolder::find_latest() const {
@@ -223,38 +168,37 @@ std::optional<std::string> CheckpointFolder::find_latest() const {
   return best.empty() ? std::nullopt : std::optional(best);
 }
 
-void CheckpointFolder::save(const RunState& run, const std::vector<StateTensor>& tensors,
-                            const std::function<void(const std::string& folder)>& export_model) {
-  const std::string name = step_name(run.step), target = dir_ + "/" + name, temporary = target + kTemporary;
-  if (comm_.rank() == 0) {
-    fs::remove_all(temporary);
-    fs::create_directories(temporary + "/state");
+std::string CheckpointFolder::path(int64_t step) const { return dir_ + "/" + step_name(step); }
+std::string CheckpointFolder::temporary(int64_t step) const { return path(step) + kTemporary; }
+
+void CheckpointFolder::begin(int64_t step) const {
+  fs::remove_all(temporary(step));
+  fs::create_directories(temporary(step) + "/state");
+}
+
+void CheckpointFolder::discard(int64_t step) const {
+  std::error_code ignored;
+  fs::remove_all(temporary(step), ignored);
+}
+
+void CheckpointFolder::commit(int64_t step, const json& index) const {
+  const std::string from = temporary(step), target = path(step);
+  base::save_json(index_path(from), index);
+  base::sync_folder(from);
+  if (fs::exists(target)) {  // the same step saved again: swapped in one move, so that one of the two is always there
+    SINTER_CHECK(::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0,
+                 "cannot replace '{}': {}", target, std::strerror(errno));
+    fs::remove_all(from);
+  } else {
+    fs::rename(from, target);
   }
-  comm_.barrier();
-  const std::vector<uint64_t> own =
-      write_rank_file(temporary + "/state/" + rank_file(comm_.rank()), tensors, comm_.rank(), comm_.size());
-  std::vector<uint64_t> hashes(own.size() * static_cast<size_t>(comm_.size()));
-  comm_.all_gather(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(hashes)));
-  if (comm_.rank() == 0) {
-    if (export_model) export_model(temporary);
-    base::save_json(temporary + "/state/index.json", make_index(run, tensors, hashes, comm_.size()));
-    base::sync_folder(temporary);
-    if (fs::exists(target)) {  // the same step saved again: swapped in one move, so that one of the two is always there
-      SINTER_CHECK(::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0,
-                   "cannot replace '{}': {}", target, std::strerror(errno));
-      fs::remove_all(temporary);
-    } else {
-      fs::rename(temporary, target);
-    }
-    base::sync_folder(dir_);
-    const std::string link = dir_ + "/latest.tmp";
-    fs::remove(link);
-    fs::create_directory_symlink(name, link);
-    fs::rename(link, dir_ + "/latest");
-    base::sync_folder(dir_);
-    clean_up();
-  }
-  comm_.barrier();
+  base::sync_folder(dir_);
+  const std::string link = dir_ + "/latest.tmp";
+  fs::remove(link);
+  fs::create_directory_symlink(step_name(step), link);
+  fs::rename(link, dir_ + "/latest");
+  base::sync_folder(dir_);
+  clean_up();
 }
 
 void CheckpointFolder::clean_up() const {
@@ -285,10 +229,10 @@ RunState load_checkpoint(const std::string& folder, const std::vector<StateTenso
   SINTER_CHECK(fs::exists(path), "'{}' is not a checkpoint: there is no state/index.json in it", folder);
   const StateIndex index = parse_state_index(base::read_file(path), path);
   std::map<std::string, const StateEntry*> entries;
-  for (const StateEntry& entry : index.entries) entries[key_of(entry.kind, entry.name)] = &entry;
+  for (const StateEntry& entry : index.entries) entries[state_key(entry.kind, entry.name)] = &entry;
   std::map<std::string, std::unique_ptr<io::SafetensorsFile>> files;
   for (const StateTensor& t : tensors) {
-    const std::string key = key_of(t.kind, t.name);
+    const std::string key = state_key(t.kind, t.name);
     auto found = entries.find(key);
     SINTER_CHECK(found != entries.end(), "checkpoint '{}' has no '{}': it was made with another model or optimizer",
                  folder, key);

@@ -6,14 +6,15 @@
 //                                    so that any number of ranks can load it
 //
 // A checkpoint is written under a temporary name, synced and renamed: kill -9 at any moment leaves the last one whole.
+// checkpoint_writer.h writes them, behind the training.
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
 #include "comm/communicator.h"
 #include "core/tensor.h"
 
@@ -34,8 +35,11 @@ struct RunState {
   std::vector<double> guard, noise_scale;
   std::vector<double> loss_scale{1.0, 0.0};  // the scale, good steps since it changed
   std::vector<std::string> kernel_choices;   // kernels/choices.h: what this run's kernels measured
-  std::string recipe;  // the effective recipe, for people and for `sinter inspect`
+  std::string recipe;                        // the effective recipe, for people and for `sinter inspect`
 };
+
+// The name of a state tensor in the files: "master/layers.0.mlp.up.weight".
+std::string state_key(const std::string& kind, const std::string& name);
 
 // index.json of a state folder, parsed and checked.
 struct StatePiece {
@@ -56,24 +60,29 @@ struct StateIndex {
 // Throws base::Error naming `origin` and the key.
 StateIndex parse_state_index(std::string_view json, const std::string& origin);
 
+// The folder of a run's checkpoints: which is the newest, and how one takes its place. checkpoint_writer.h fills them.
 class CheckpointFolder {
  public:
+  // Removes what a killed run left half written (rank 0; the others wait).
   CheckpointFolder(std::string dir, int64_t keep, comm::Communicator& comm);
-
-  // Writes step-N with everyone's share of the state. `export_model` (rank 0; may be empty) writes the Hugging Face
-  // files into the folder it is given. Then moves `latest` and removes all but the newest `keep`.
-  void save(const RunState& run, const std::vector<StateTensor>& tensors,
-            const std::function<void(const std::string& folder)>& export_model);
 
   // The checkpoint that resume = auto means: `latest`, else the newest complete step. Nothing when there is none.
   std::optional<std::string> find_latest() const;
   const std::string& dir() const { return dir_; }
 
+  // How step-N comes to be; rank 0 calls these, in this order. begin() makes its temporary folder anew.
+  void begin(int64_t step) const;
+  std::string temporary(int64_t step) const;
+  // Writes index.json, renames the folder, moves `latest` and removes all but the newest `keep`.
+  void commit(int64_t step, const nlohmann::json& index) const;
+  // Instead of commit: removes the temporary folder. Never throws.
+  void discard(int64_t step) const;
+
  private:
+  std::string path(int64_t step) const;
   void clean_up() const;
   std::string dir_;
   int64_t keep_;
-  comm::Communicator& comm_;
 };
 
 // Whether a checkpoint folder holds this tensor of the state.

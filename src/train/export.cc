@@ -23,9 +23,9 @@ void copy_file(const std::string& from, const std::string& to) { base::write_fil
 
 }  // namespace
 
-void export_model(const std::string& folder, const spec::ModelSpec& spec, const models::ParameterStore& store,
+void export_model(const std::string& folder, const spec::ModelSpec& spec, const std::vector<core::Tensor>& masters,
                   core::DType dtype, const std::string& tokenizer_path) {
-  models::save_weights(store, folder, dtype);
+  models::save_weights(spec::make_parameter_table(spec), masters, folder, dtype);
   base::save_json(folder + "/config.json", spec::make_hf_config(spec, dtype == core::DType::f32   ? "float32"
                                                                       : dtype == core::DType::f16 ? "float16"
                                                                                                   : "bfloat16"));

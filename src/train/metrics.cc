@@ -1,14 +1,18 @@
 #include "train/metrics.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/text.h"
 
 namespace sinter::train {
@@ -18,6 +22,25 @@ using nlohmann::json;
 
 // NaN is not JSON.
 json number(double value) { return std::isfinite(value) ? json(value) : json(nullptr); }
+
+// Appends the whole of it or nothing; "" or the reason why not.
+std::string append_line(const std::string& path, std::string_view line) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd < 0) return fmt::format("cannot open '{}': {}", path, std::strerror(errno));
+  const off_t before = ::lseek(fd, 0, SEEK_END);
+  std::string error;
+  while (!line.empty() && error.empty()) {
+    const ssize_t n = ::write(fd, line.data(), line.size());
+    if (n >= 0) {
+      line.remove_prefix(static_cast<size_t>(n));
+    } else if (errno != EINTR) {
+      error = fmt::format("cannot write '{}': {}", path, std::strerror(errno));
+    }
+  }
+  if (!error.empty() && before >= 0) (void)!::ftruncate(fd, before);  // so that the next line begins a line
+  ::close(fd);
+  return error;
+}
 
 }  // namespace
 
@@ -57,10 +80,11 @@ void MetricsFile::append(const StepMetrics& m) {
   add("mtp_loss", m.mtp_loss);
   add("validation_loss", m.validation_loss);
   add("loss_scale", m.loss_scale);
+  add("checkpoint_seconds", m.checkpoint_seconds);
   if (m.is_skipped) line["skipped"] = true;
-  std::ofstream out(path_, std::ios::app);
-  out << line.dump() << '\n' << std::flush;
-  SINTER_CHECK(out.good(), "cannot write '{}'", path_);
+  const std::string error = append_line(path_, line.dump() + "\n");
+  if (!error.empty() && !is_failing_) base::log_warning("no line of metrics for step {}: {}", m.step, error);
+  is_failing_ = !error.empty();
   if (std::isfinite(m.loss)) losses_.push_back(m.loss);
 }
 

@@ -17,6 +17,7 @@ struct StepMetrics {
   double tokens_per_second = 0;  // of this step, all ranks
   double flops_share = 0;        // of the measured matrix-product rate of all ranks
   std::optional<double> noise_scale_tokens, balance_loss, mtp_loss, validation_loss, loss_scale;
+  std::optional<double> checkpoint_seconds;  // training stood still for checkpoints since the line before
   bool is_skipped = false;
 };
 
@@ -25,6 +26,7 @@ class MetricsFile {
  public:
   // Keeps the lines of steps up to `resumed_step` that are there (0: starts anew).
   MetricsFile(std::string path, int64_t resumed_step);
+  // A line that cannot be written is left out with a warning: no step is worth less for it.
   void append(const StepMetrics& metrics);
   // Losses of the steps in the file, for the plot.
   const std::vector<double>& losses() const { return losses_; }
@@ -32,6 +34,7 @@ class MetricsFile {
  private:
   std::string path_;
   std::vector<double> losses_;
+  bool is_failing_ = false;
 };
 
 std::string format_flops(double flops);  // "91.7 GFLOP/s"

@@ -9,12 +9,14 @@
 #include "base/text.h"
 #include "data/tokenize.h"
 #include "plan/flops.h"
+#include "train/checkpoint_writer.h"
 #include "train/optimizer.h"
 
 namespace sinter::train {
 namespace {
 
 namespace fs = std::filesystem;
+constexpr const char* kCopyRow = "copy of the state while a checkpoint is written";
 using base::format_bytes;
 using base::format_count;
 using base::format_grouped;
@@ -146,6 +148,7 @@ std::string suggest_less_memory(const RunPlan& plan) {
     add(fmt::format("train.micro_batch = {}", plan.recipe.train.micro_batch / part), plan.memory.arena_bytes(),
         plan_step(plan.model, shape).arena_bytes());
   }
+  if (plan.device.kind == core::DeviceKind::cpu) add("checkpoint.background = false", plan.checkpoint_copy_bytes, 0);
   if (plan.recipe.optimizer.states == base::DType::f32) {
     spec::OptimizerRecipe shorter = plan.recipe.optimizer;
     shorter.states = base::DType::bf16;
@@ -186,7 +189,13 @@ bool wants_graphs(const RunPlan& plan, int ranks) {
   return obstacle.empty();
 }
 
-void plan_memory_rows(RunPlan& plan) {
+// Whether a checkpoint is due before the end, so that training has something to do while it is written.
+bool saves_in_background(const RunPlan& plan) {
+  const spec::CheckpointRecipe& recipe = plan.recipe.checkpoint;
+  return recipe.background && (recipe.initial || (recipe.every > 0 && recipe.every < plan.steps));
+}
+
+void plan_memory_rows(RunPlan& plan, comm::Communicator& comm) {
   models::ParameterStore store(plan.model, plan.store_options({core::DeviceKind::shapes, 0}));
   const auto n = static_cast<size_t>(store.num_elements());
   plan.memory = plan_step(plan.model, plan.shape);
@@ -201,12 +210,19 @@ void plan_memory_rows(RunPlan& plan) {
   plan.memory_rows.push_back(
       {plan.shape.gradients == core::DType::f32 ? "gradients (f32)" : "gradients (matrices bf16, rest f32)",
        gradient_bytes});
-  plan.memory_rows.push_back({fmt::format("optimizer ({})", base::dtype_name(plan.recipe.optimizer.states)),
-                              Optimizer(plan.recipe.optimizer, store).state_bytes()});
+  const Optimizer optimizer(plan.recipe.optimizer, store);
+  plan.memory_rows.push_back(
+      {fmt::format("optimizer ({})", base::dtype_name(plan.recipe.optimizer.states)), optimizer.state_bytes()});
   plan.memory_rows.push_back({"activations", plan.memory.arena_bytes()});
   const auto T = static_cast<size_t>(plan.shape.num_tokens), S = static_cast<size_t>(plan.shape.num_sequences);
   const auto heads = static_cast<size_t>(plan.model.mtp_heads), A = static_cast<size_t>(plan.shape.max_micro_batches);
   plan.memory_rows.push_back({"batch and losses", 4 * (T * 5 + 2 * S + 1 + A * T * (1 + heads) + 2 * heads * T)});
+  if (saves_in_background(plan)) {
+    plan.checkpoint_copy_bytes =
+        StateCopy::bytes(state_tensors(store, optimizer), comm.rank(), comm.size(), plan.copies_masters(comm.size()));
+  }
+  if (plan.device.kind == core::DeviceKind::cpu && plan.checkpoint_copy_bytes > 0)
+    plan.memory_rows.push_back({kCopyRow, plan.checkpoint_copy_bytes});
   if (plan.device.kind == core::DeviceKind::cuda) {
     plan.memory_rows.push_back({"workspaces of the kernels (estimate)", workspace_bytes(plan)});
   }
@@ -267,7 +283,7 @@ RunPlan make_run_plan(const spec::Recipe& recipe, comm::Communicator& comm) {
                                                      plan::flop_convention("palm-causal"))
                              .total();
   check_precision(plan, comm.size());
-  plan_memory_rows(plan);
+  plan_memory_rows(plan, comm);
   check_memory(plan);
   return plan;
 }
@@ -306,7 +322,10 @@ std::string describe(const RunPlan& plan, comm::Communicator& comm) {
     table.add_row({row.what, format_grouped(static_cast<int64_t>(row.bytes)), format_bytes(double(row.bytes))});
   table.add_row(
       {"all", format_grouped(static_cast<int64_t>(plan.memory_bytes())), format_bytes(double(plan.memory_bytes()))});
-  return text + table.to_string();
+  text += table.to_string();
+  if (plan.device.kind != core::DeviceKind::cpu && plan.checkpoint_copy_bytes > 0)
+    text += fmt::format("host memory: {}, {}\n", format_bytes(double(plan.checkpoint_copy_bytes)), kCopyRow);
+  return text;
 }
 
 std::string describe_json(const RunPlan& plan, comm::Communicator& comm) {
@@ -328,7 +347,8 @@ std::string describe_json(const RunPlan& plan, comm::Communicator& comm) {
                            {"ranks", comm.size()},
                            {"flops_per_token", plan.flops_per_token},
                            {"sources", sources},
-                           {"memory_bytes", memory}};
+                           {"memory_bytes", memory},
+                           {"checkpoint_copy_bytes", plan.checkpoint_copy_bytes}};
   return out.dump(2);
 }
 

@@ -29,12 +29,17 @@ struct RunPlan {
   StepShape shape;
   StepPlan memory;
   std::vector<MemoryRow> memory_rows;  // of one rank
-  double flops_per_token = 0;          // 6 N + 6 L T D
+  // Host memory for a checkpoint's copy while it is written; 0 when checkpoints are written at once. On the CPU it is
+  // one of the rows.
+  size_t checkpoint_copy_bytes = 0;
+  double flops_per_token = 0;  // 6 N + 6 L T D
 
   // The store of this run, on its device or on another.
   models::StoreOptions store_options(core::Device on) const {
     return {.device = on, .compute = shape.compute, .trains = true, .gradients = shape.gradients};
   }
+  // Whether the first rank's copy holds all masters: one rank always writes a model folder, many every export_every.
+  bool copies_masters(int ranks) const { return ranks == 1 || recipe.checkpoint.export_every > 0; }
   size_t memory_bytes() const;
   int64_t tokens() const { return batches->sequences_before(steps) * shape.window; }
 };

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -17,6 +19,7 @@
 #include "kernels/choices.h"
 #include "models/weights.h"
 #include "train/checkpoint.h"
+#include "train/checkpoint_writer.h"
 #include "train/export.h"
 #include "train/guard.h"
 #include "train/metrics.h"
@@ -30,6 +33,8 @@
 
 namespace sinter::train {
 namespace {
+
+namespace fs = std::filesystem;
 
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -54,7 +59,7 @@ class Run {
         hooks_(hooks),
         device_(core::runtime(plan.device)),
         kernels_(kernels::kernels_for(plan.device)),
-        checkpoints_(recipe_.checkpoint.dir, recipe_.checkpoint.keep, comm),
+        folder_(recipe_.checkpoint.dir, recipe_.checkpoint.keep, comm),
         bytes_before_(device_.allocator().stats().current_bytes),
         store_(plan.model, plan.store_options(plan.device)),
         transformer_(plan.model, store_),
@@ -62,24 +67,30 @@ class Run {
         runner_(transformer_, plan.shape, plan.memory, comm,
                 static_cast<size_t>(recipe_.parallel.bucket_mib * 1048576)),
         guard_(recipe_, plan.device),
-        squares_(device_.allocator(), {1}, core::DType::f32) {
+        squares_(device_.allocator(), {1}, core::DType::f32),
+        checkpoints_(folder_, comm) {
     for (int64_t i = 0; i <= steps_ahead(); ++i) records_.emplace_back(plan.device, kernels::kRecordSize);
+    if (plan.checkpoint_copy_bytes > 0)
+      checkpoints_.reserve(all_state(), plan.device, plan.copies_masters(comm.size()));
   }
 
   TrainResult run() {
     start();
     StopRequest stop(recipe_.checkpoint);
     result_.steps = begun_ = state_.step;
-    if (recipe_.checkpoint.initial && state_.step == 0) save();
+    if (recipe_.checkpoint.initial && state_.step == 0) save(false);
     while (begun_ < plan_.steps && result_.stopped.empty()) {
       begin_step();
       if (begun_ - state_.step > steps_ahead()) end_step();
       if (needs_all_done(begun_)) end_all_steps();
-      const std::string reason = agreed_stop(stop);
+      const std::string reason = agree_at_border(stop);
       if (!reason.empty()) end_all_steps();
       if (!result_.stopped.empty()) break;
-      if (recipe_.checkpoint.every > 0 && begun_ % recipe_.checkpoint.every == 0) save();
-      if (!reason.empty() && state_.step < plan_.steps) result_.stopped = reason;
+      if (!reason.empty() && state_.step < plan_.steps) {
+        result_.stopped = reason;  // finish() saves
+      } else if (recipe_.checkpoint.every > 0 && begun_ % recipe_.checkpoint.every == 0 && begun_ < plan_.steps) {
+        save(false);
+      }
     }
     end_all_steps();
     finish();
@@ -95,9 +106,9 @@ class Run {
     const std::string& resume = recipe_.checkpoint.resume;
     std::optional<std::string> from;
     if (resume == "auto") {
-      from = checkpoints_.find_latest();
+      from = folder_.find_latest();
     } else if (resume == "never") {
-      SINTER_CHECK(!checkpoints_.find_latest(),
+      SINTER_CHECK(!folder_.find_latest(),
                    "checkpoint.dir '{}' already holds checkpoints; use resume = \"auto\" to go on, or another folder",
                    recipe_.checkpoint.dir);
     } else {
@@ -122,7 +133,7 @@ class Run {
   }
 
   void load(const std::string& from) {
-    std::vector<StateTensor> tensors = state_tensors();
+    std::vector<StateTensor> tensors = all_state();
     if (runner_.fp8() && !has_state_tensor(from, "fp8", "scalings")) {  // a run that was not in fp8 so far
       std::erase_if(tensors, [](const StateTensor& t) { return t.kind == "fp8"; });
       base::log_info("'{}' holds no fp8 scales: the first step finds them anew", from);
@@ -136,17 +147,13 @@ class Run {
     noise_scale_.set_state(state_.noise_scale);
     store_.refresh_compute();
     saved_step_ = state_.step;
+    saved_model_ = fs::exists(from + "/config.json");
     base::log_info("resumed from {} after {} steps", from, base::format_grouped(state_.step));
     if (state_.step >= plan_.steps) base::log_info("all {} steps are done already", base::format_grouped(plan_.steps));
   }
 
-  std::vector<StateTensor> state_tensors() const {
-    std::vector<StateTensor> tensors;
-    for (const auto& slot : store_.slots()) tensors.push_back({"master", slot.info.name, slot.parameter.master});
-    for (const Optimizer::State& state : optimizer_.states()) {
-      const spec::Parameter& info = store_.slots()[state.slot].info;
-      tensors.push_back({state.kind, info.name, state.values.reshape(info.shape)});
-    }
+  std::vector<StateTensor> all_state() const {
+    std::vector<StateTensor> tensors = state_tensors(store_, optimizer_);
     if (runner_.fp8()) tensors.push_back({"fp8", "scalings", runner_.fp8()->scalings()});
     return tensors;
   }
@@ -245,7 +252,10 @@ class Run {
     if (!is_first_rank()) return;
     m.flops_share = m.tokens_per_second * plan_.flops_per_token / peak_flops_;
     step_seconds_ = step_seconds_ == 0 ? m.seconds : 0.9 * step_seconds_ + 0.1 * m.seconds;
-    if (m.step % recipe_.log.every == 0 || m.step == plan_.steps || m.validation_loss) metrics_->append(m);
+    if (m.step % recipe_.log.every == 0 || m.step == plan_.steps || m.validation_loss) {
+      if (checkpoint_seconds_ > 0) m.checkpoint_seconds = std::exchange(checkpoint_seconds_, 0);
+      metrics_->append(m);
+    }
     progress_.update(
         progress_text(m, plan_.steps, peak_flops_, step_seconds_ * static_cast<double>(plan_.steps - m.step)));
     if (hooks_.sample && plan_.tokenizer && recipe_.log.sample_every > 0 && m.step % recipe_.log.sample_every == 0) {
@@ -258,20 +268,42 @@ class Run {
 
   void note_peak() { peak_bytes_ = std::max(peak_bytes_, device_.allocator().stats().peak_bytes); }
 
-  // A reason on any rank stops all of them at the same step.
-  std::string agreed_stop(const StopRequest& stop) {
+  // At the border of every step: a reason on any rank stops all of them at the same step, and a checkpoint whose files
+  // are there on all ranks moves on.
+  std::string agree_at_border(const StopRequest& stop) {
     std::string reason = stop.reason();
-    if (comm_.max(reason.empty() ? int64_t{0} : int64_t{1}) == 0) return "";
+    std::array<int64_t, 2> flags{reason.empty() ? 0 : 1, checkpoints_.is_working() ? 1 : 0};
+    comm_.all_reduce(std::span<int64_t>(flags), comm::ReduceOp::max);
+    if (flags[1] == 0) checkpoints_.advance();
+    tell_failure();
+    if (flags[0] == 0) return "";
     return reason.empty() ? "another rank's request" : reason;
+  }
+
+  // A checkpoint that could not be written does not end a run: the older ones are there, and the next may succeed.
+  void tell_failure() {
+    const auto failure = checkpoints_.take_failure();
+    if (!failure) return;
+    if (saved_step_ == failure->step) saved_step_ = -1;
+    if (!failure->is_own && !is_first_rank()) return;
+    progress_.finish();
+    base::log_error("the checkpoint of step {} could not be written, training goes on without it: {}", failure->step,
+                    failure->reason);
   }
 
   core::DType export_dtype() const {
     return recipe_.checkpoint.exports == spec::ExportFormat::f32 ? core::DType::f32 : plan_.shape.compute;
   }
 
-  void save() {
-    if (saved_step_ == state_.step) return;
+  // With `waits` the checkpoint is complete on return, or has failed.
+  void save(bool waits) {
     const double begin = now_seconds();
+    checkpoints_.finish();
+    tell_failure();
+    const bool is_end = state_.step == plan_.steps || !result_.stopped.empty();
+    const bool exports = comm_.size() == 1 || is_end ||
+                         (recipe_.checkpoint.export_every > 0 && state_.step % recipe_.checkpoint.export_every == 0);
+    if (saved_step_ == state_.step && (saved_model_ || !exports)) return;
     const DivergenceGuard::State guard = guard_.state();
     state_.guard = guard.window;
     state_.loss_scale = guard.loss_scale;
@@ -279,20 +311,31 @@ class Run {
     state_.noise_scale = noise_scale_.state();
     state_.kernel_choices = kernels::kernel_choices(plan_.device);
     state_.recipe = spec::recipe_to_toml(recipe_);
-    const bool is_end = state_.step == plan_.steps || !result_.stopped.empty();
-    const bool exports = comm_.size() == 1 || is_end ||
-                         (recipe_.checkpoint.export_every > 0 && state_.step % recipe_.checkpoint.export_every == 0);
-    checkpoints_.save(state_, state_tensors(), [&](const std::string& folder) {
-      if (exports) export_model(folder, plan_.model, store_, export_dtype(), plan_.tokenizer_path);
-    });
+    CheckpointWriter::Exporter exporter;
+    if (exports) {
+      exporter = [this](const std::string& folder, const std::vector<core::Tensor>& masters) {
+        export_model(folder, plan_.model, masters, export_dtype(), plan_.tokenizer_path);
+      };
+    }
     saved_step_ = state_.step;
+    saved_model_ = exports;
+    checkpoints_.start(state_, all_state(), exporter, waits);
+    checkpoint_seconds_ += now_seconds() - begin;
     if (state_.step % std::max<int64_t>(plan_.steps / 10, 1) == 0 || is_end) progress_.finish();
-    base::log_debug("checkpoint of step {} written in {}", state_.step, base::format_duration(now_seconds() - begin));
+    if (!is_end) tell_failure();
+  }
+
+  // The last checkpoint is what the run was for: without it the run has failed.
+  void save_last() {
+    save(true);
+    const auto failure = checkpoints_.take_failure();
+    if (failure)
+      base::fail("the last checkpoint, of step {}, could not be written: {}", failure->step, failure->reason);
   }
 
   void finish() {
     progress_.finish();
-    save();
+    save_last();
     result_.checkpoint = recipe_.checkpoint.dir + "/latest";
     if (!is_first_rank()) return;
     note_peak();
@@ -317,7 +360,7 @@ class Run {
   const TrainHooks& hooks_;
   core::DeviceRuntime& device_;
   const kernels::KernelTable& kernels_;
-  CheckpointFolder checkpoints_;
+  CheckpointFolder folder_;
   const size_t bytes_before_;
   models::ParameterStore store_;
   models::Transformer transformer_;
@@ -332,11 +375,14 @@ class Run {
   std::vector<core::HostCopy> records_;
   double step_began_ = 0;
   size_t peak_bytes_ = 0;
-  int64_t saved_step_ = -1;
+  int64_t saved_step_ = -1;        // of the newest checkpoint begun and not known to have failed
+  bool saved_model_ = false;       // with a model folder
+  double checkpoint_seconds_ = 0;  // the loop stood still for checkpoints since the last line of metrics
   std::unique_ptr<MetricsFile> metrics_;
   base::ProgressLine progress_;
   double peak_flops_ = 1, step_seconds_ = 0;
   TrainResult result_;
+  CheckpointWriter checkpoints_;  // last: its thread reads what stands above
 };
 
 }  // namespace

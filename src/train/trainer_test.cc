@@ -13,6 +13,8 @@
 #include "base/rng.h"
 #include "base/threads.h"
 #include "data/token_shard.h"
+#include "train/checkpoint_writer.h"
+#include "train/file_size_limit.h"
 #include "train/optimizer.h"
 #include "train/run_plan.h"
 
@@ -106,6 +108,44 @@ TEST_F(TrainerTest, AResumedRunEqualsTheUnbrokenOneBitForBit) {
   }
 }
 
+TEST_F(TrainerTest, CheckpointsWrittenBehindTheTrainingAreThoseItWouldWaitFor) {
+  for (const char* background : {"true", "false"}) {
+    train(background, {"checkpoint.every=1", "checkpoint.keep=9", std::string("checkpoint.background=") + background,
+                       "optimizer.states=bf16", "train.precision=bf16"});
+  }
+  for (int step = 1; step <= 6; ++step) {
+    const std::string name = "/step-0000000" + std::to_string(step);
+    for (const char* file : {"/model.safetensors", "/config.json", "/state/rank-00000.safetensors"})
+      EXPECT_EQ(base::read_file(dir_ + "/true" + name + file), base::read_file(dir_ + "/false" + name + file)) << name;
+  }
+  const auto waited = metrics("false");
+  EXPECT_FALSE(waited[0].contains("checkpoint_seconds"));
+  for (size_t i = 1; i < waited.size(); ++i) EXPECT_GT(waited[i].value("checkpoint_seconds", 0.0), 0.0) << i;
+}
+
+TEST_F(TrainerTest, AFullDiskCostsCheckpointsOnTheWayAndFailsTheRunAtItsEnd) {
+  for (const char* background : {"true", "false"}) {
+    const std::vector<std::string> overrides{"checkpoint.every=2", std::string("checkpoint.background=") + background};
+    try {
+      const FileSizeLimit limit(20000);  // the metrics fit, a state does not
+      train(background, overrides);
+      FAIL() << "the last checkpoint cannot have been written";
+    } catch (const base::Error& e) {
+      const std::string error = e.what();
+      EXPECT_NE(error.find("the last checkpoint, of step 6"), std::string::npos) << error;
+      EXPECT_NE(error.find("rank-00000.safetensors"), std::string::npos) << error;
+      EXPECT_NE(error.find("File too large"), std::string::npos) << error;
+    }
+    EXPECT_EQ(metrics(background).size(), 6u) << "the run went on after the first failure";
+    EXPECT_FALSE(fs::exists(dir_ + "/" + background + "/latest"));
+    for (const auto& entry : fs::directory_iterator(dir_ + "/" + background))
+      EXPECT_FALSE(entry.path().filename().string().starts_with("step-")) << entry.path();
+    train(background, overrides);
+    train("whole");
+    EXPECT_EQ(weights(background), weights("whole"));
+  }
+}
+
 TEST_F(TrainerTest, RecomputeModesAreBitEqualInFp32) {
   for (const char* family : {"llama", "gpt2"}) {
     auto run = [&](const std::string& mode) {
@@ -190,7 +230,10 @@ TEST_F(TrainerTest, FirstGradientsAgreeBetweenAccumulations) {
 
 TEST_F(TrainerTest, ThePlanNamesTheMemoryTheRunThenHolds) {
   for (const char* mode : {"none", "selective", "full"}) {
-    const RunPlan plan = make_run_plan(recipe("m", {std::string("train.recompute=") + mode}), *self_);
+    const std::string every = mode == std::string("selective") ? "0" : "2";  // with a copy for checkpoints and without
+    const RunPlan plan =
+        make_run_plan(recipe("m", {std::string("train.recompute=") + mode, "checkpoint.every=" + every}), *self_);
+    EXPECT_EQ(plan.checkpoint_copy_bytes > 0, every == "2");
     core::DeviceRuntime& device = core::runtime({});
     const size_t before = device.allocator().stats().current_bytes;
     device.allocator().reset_peak();
@@ -198,6 +241,9 @@ TEST_F(TrainerTest, ThePlanNamesTheMemoryTheRunThenHolds) {
     models::Transformer transformer(plan.model, store);
     Optimizer optimizer(plan.recipe.optimizer, store);
     StepRunner runner(transformer, plan.shape, plan.memory, *self_, 4096);
+    const CheckpointFolder folder(dir_ + "/m", 2, *self_);
+    CheckpointWriter writer(folder, *self_);
+    if (plan.checkpoint_copy_bytes > 0) writer.reserve(state_tensors(store, optimizer), plan.device, true);
     runner.run(plan.loader->step(0), 0);
     runner.evaluate(plan.loader->validation());
     const auto held = static_cast<double>(device.allocator().stats().peak_bytes - before);

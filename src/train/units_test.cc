@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/rng.h"
-#include "train/checkpoint.h"
 #include "train/guard.h"
 #include "train/metrics.h"
 #include "train/muon.h"
@@ -262,94 +261,9 @@ TEST(Optimizer, EveryKindMovesEveryTrainedTensorAndListsItsState) {
   }
 }
 
-class Checkpoint : public ::testing::Test {
- protected:
-  void SetUp() override {
-    dir_ = (fs::temp_directory_path() / ("sinter_checkpoint_" + std::to_string(::getpid()))).string();
-    fs::remove_all(dir_);
-  }
-  void TearDown() override { fs::remove_all(dir_); }
-  static StateTensor tensor(const std::string& kind, const std::string& name, float first) {
-    std::vector<float> values(12);
-    for (size_t i = 0; i < values.size(); ++i) values[i] = first + static_cast<float>(i);
-    return {kind, name, core::make_tensor<float>(core::runtime({}).allocator(), {3, 4}, values)};
-  }
-  static std::string load_error(const std::string& folder, const std::vector<StateTensor>& tensors) {
-    try {
-      load_checkpoint(folder, tensors);
-    } catch (const base::Error& e) {
-      return e.what();
-    }
-    return "";
-  }
-  std::string dir_;
-  std::unique_ptr<comm::Communicator> self_ = comm::make_self();
-};
-
-TEST_F(Checkpoint, GivesBackWhatWasSavedAndKeepsTheNewest) {
-  CheckpointFolder folder(dir_, 2, *self_);
-  EXPECT_FALSE(folder.find_latest());
-  for (int64_t step : {1, 2, 3}) {
-    folder.save({.step = step, .updates = 5, .guard = {0.0, 1.5}, .noise_scale = {1, 2, 3}, .recipe = "x"},
-                {tensor("master", "a", static_cast<float>(step)), tensor("m", "a", -1)},
-                [](const std::string& f) { base::write_file_atomic(f + "/config.json", "{}"); });
-  }
-  EXPECT_FALSE(fs::exists(dir_ + "/step-00000001"));
-  EXPECT_TRUE(fs::exists(dir_ + "/step-00000002"));
-  EXPECT_TRUE(fs::exists(dir_ + "/latest/config.json"));
-  StateTensor master = tensor("master", "a", 0), m = tensor("m", "a", 0);
-  RunState run = load_checkpoint(*folder.find_latest(), {master, m});
-  EXPECT_EQ(run.step, 3);
-  EXPECT_EQ(run.updates, 5);
-  EXPECT_EQ(run.guard, (std::vector<double>{0.0, 1.5}));
-  EXPECT_EQ(master.values.data<float>()[11], 14.0f);
-  EXPECT_EQ(m.values.data<float>()[0], -1.0f);
-}
-
-TEST_F(Checkpoint, DamageAndMissingPiecesAreNamed) {
-  CheckpointFolder folder(dir_, 2, *self_);
-  const std::vector<StateTensor> tensors{tensor("master", "a", 1), tensor("m", "a", 2)};
-  folder.save({.step = 7, .noise_scale = {0, 0, 0}}, tensors, {});
-  const std::string latest = dir_ + "/latest", rank = latest + "/state/rank-00000.safetensors",
-                    index = latest + "/state/index.json";
-  EXPECT_EQ(load_error(latest, tensors), "");
-  EXPECT_NE(load_error(latest, {tensor("v", "a", 1)}).find("v/a"), std::string::npos);
-  const std::string good = base::read_file(rank), good_index = base::read_file(index);
-  std::string bad = good;
-  bad[bad.size() - 3] = static_cast<char>(bad[bad.size() - 3] ^ 1);
-  std::ofstream(rank, std::ios::binary) << bad;
-  EXPECT_NE(load_error(latest, tensors).find("damaged"), std::string::npos);
-  std::ofstream(rank, std::ios::binary) << good.substr(0, good.size() / 2);
-  EXPECT_NE(load_error(latest, tensors).find("rank-00000"), std::string::npos);
-  fs::remove(rank);
-  EXPECT_NE(load_error(latest, tensors).find("rank-00000"), std::string::npos);
-  std::ofstream(rank, std::ios::binary) << good;
-  for (size_t cut = 0; cut + 2 < good_index.size(); cut += 37) {
-    std::ofstream(index, std::ios::binary) << good_index.substr(0, cut);
-    EXPECT_NE(load_error(latest, tensors).find("index.json"), std::string::npos) << cut;
-  }
-}
-
-TEST_F(Checkpoint, WhatAKilledRunLeftIsClearedAndNeverTakenForWhole) {
-  {
-    CheckpointFolder folder(dir_, 2, *self_);
-    folder.save({.step = 1, .noise_scale = {0, 0, 0}}, {tensor("master", "a", 1)}, {});
-  }
-  fs::create_directories(dir_ + "/step-00000002.tmp/state");
-  fs::remove(dir_ + "/latest");
-  CheckpointFolder folder(dir_, 2, *self_);
-  EXPECT_FALSE(fs::exists(dir_ + "/step-00000002.tmp"));
-  EXPECT_EQ(*folder.find_latest(), dir_ + "/step-00000001");
-  // The same step again replaces it.
-  folder.save({.step = 1, .tokens = 9, .noise_scale = {0, 0, 0}}, {tensor("master", "a", 5)}, {});
-  StateTensor master = tensor("master", "a", 0);
-  EXPECT_EQ(load_checkpoint(*folder.find_latest(), {master}).tokens, 9);
-  EXPECT_EQ(master.values.data<float>()[0], 5.0f);
-}
-
-TEST_F(Checkpoint, MetricsOfStepsAfterTheResumedOneAreDropped) {
-  fs::create_directories(dir_);
-  const std::string path = dir_ + "/metrics.jsonl";
+TEST(Metrics, LinesOfStepsAfterTheResumedOneAreDropped) {
+  const std::string path = (fs::temp_directory_path() / ("sinter_metrics_" + std::to_string(::getpid()))).string();
+  fs::remove(path);
   {
     MetricsFile file(path, 0);
     for (int64_t step = 1; step <= 5; ++step) file.append({.step = step, .loss = 1.0 / double(step)});
@@ -360,6 +274,7 @@ TEST_F(Checkpoint, MetricsOfStepsAfterTheResumedOneAreDropped) {
   file.append({.step = 4, .loss = 0.5});
   const std::string content = base::read_file(path);
   EXPECT_EQ(std::count(content.begin(), content.end(), '\n'), 4);
+  fs::remove(path);
 }
 
 }  // namespace

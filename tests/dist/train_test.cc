@@ -4,11 +4,15 @@
 
 #include <cmath>
 #include <filesystem>
+#include <optional>
 
+#include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "comm/communicator.h"
 #include "data/token_shard.h"
+#include "train/file_size_limit.h"
 #include "train/run_plan.h"
 #include "train/trainer.h"
 
@@ -108,6 +112,54 @@ TEST_F(DistTrain, DropoutDrawsWhatOneRankWould) {
   };
   const double one = loss(alone("d"), *self_);
   EXPECT_NEAR(loss("d", comm::world()), one, 1e-6 * one);
+}
+
+TEST_F(DistTrain, CheckpointsWrittenBehindTheTrainingAreThoseItWouldWaitFor) {
+  for (const char* background : {"true", "false"}) {
+    train::Trainer(recipe(background, {"checkpoint.every=1", "checkpoint.keep=9", "checkpoint.export_every=2",
+                                       std::string("checkpoint.background=") + background}),
+                   comm::world())
+        .run();
+  }
+  if (comm::world().rank() != 0) return;
+  for (int step = 1; step <= 5; ++step) {
+    const std::string name = "/step-0000000" + std::to_string(step) + "/";
+    std::vector<std::string> files;
+    for (int r = 0; r < comm::world().size(); ++r)
+      files.push_back("state/rank-0000" + std::to_string(r) + ".safetensors");
+    const bool has_model = step % 2 == 0 || step == 5;
+    EXPECT_EQ(fs::exists(dir_ + "/true" + name + "config.json"), has_model);
+    if (has_model) files.push_back("model.safetensors");
+    for (const std::string& file : files)
+      EXPECT_EQ(base::read_file(dir_ + "/true" + name + file), base::read_file(dir_ + "/false" + name + file)) << name;
+  }
+}
+
+// The disk of the last rank is full. All ranks train to the end, agree that there is no checkpoint, and fail together.
+TEST_F(DistTrain, AFullDiskOfOneRankIsEveryonesFailure) {
+  const bool is_full = comm::world().rank() == comm::world().size() - 1;
+  for (const char* background : {"true", "false"}) {
+    std::string error;
+    try {
+      std::optional<train::FileSizeLimit> limit;
+      if (is_full) limit.emplace(10000);
+      train::Trainer(recipe(std::string("full_") + background,
+                            {"checkpoint.every=2", std::string("checkpoint.background=") + background}),
+                     comm::world())
+          .run();
+    } catch (const base::Error& e) {
+      error = e.what();
+    }
+    EXPECT_NE(error.find("the last checkpoint, of step 5"), std::string::npos) << error;
+    EXPECT_NE(error.find(is_full ? "File too large" : "another rank"), std::string::npos) << error;
+    comm::world().barrier();
+    EXPECT_FALSE(fs::exists(dir_ + "/full_" + background + "/latest"));
+    EXPECT_FALSE(fs::exists(dir_ + "/full_" + background + "/step-00000005.tmp"));
+    comm::world().barrier();
+  }
+  // The same folder, the disk no longer full.
+  const double loss = train::Trainer(recipe("full_true"), comm::world()).run().loss;
+  EXPECT_EQ(loss, train::Trainer(recipe("never_full"), comm::world()).run().loss);
 }
 
 TEST_F(DistTrain, AStateOfManyRanksGoesOnOnOne) {
