@@ -44,8 +44,9 @@ double seconds_of(core::DeviceRuntime& device, Launch launch) {
 }
 
 // The median without the first steps, which choose algorithms and capture graphs.
+constexpr int kWarmUpSteps = 3;
 double settled_median(std::vector<double> times) {
-  times.erase(times.begin(), times.begin() + 3);
+  times.erase(times.begin(), times.begin() + kWarmUpSteps);
   std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
   return times[times.size() / 2];
 }
@@ -242,8 +243,12 @@ TrainStepRate measure_train_step(const TrainStepCase& c, double seconds) {
                        plan.arena_bytes() + plan.fp8_bytes;
   auto comm = comm::make_self();
   train::StepRunner runner(transformer, shape, std::move(plan), *comm, size_t{4} << 20);
-  std::vector<data::MicroBatch> batches;
-  for (int64_t i = 0; i < c.accumulation; ++i) batches.push_back(random_batch(c, static_cast<uint64_t>(i)));
+  // Enough of them that none is learned by heart: data decide how much power products draw.
+  constexpr int64_t kDistinctSteps = 12;
+  std::vector<std::vector<data::MicroBatch>> batches(kDistinctSteps);
+  for (int64_t i = 0; i < kDistinctSteps * c.accumulation; ++i) {
+    batches[static_cast<size_t>(i % kDistinctSteps)].push_back(random_batch(c, static_cast<uint64_t>(i)));
+  }
   const kernels::KernelTable& kernels = kernels::kernels_for(c.device);
   Tensor squares(memory, {1}, DType::f32), control(memory, {2}, DType::f32), norm(memory, {1}, DType::f32);
   auto update = [&] {
@@ -258,9 +263,11 @@ TrainStepRate measure_train_step(const TrainStepCase& c, double seconds) {
   const Tensor loss_scale = core::make_tensor<float>(memory, {1}, {1.0f});
   int64_t step = 0;
   std::vector<double> times, enqueue_times;
-  for (double begin = now_seconds(); times.size() < 6 || now_seconds() - begin < seconds;) {
+  for (double begin = now_seconds(); times.size() < kWarmUpSteps + 8 || now_seconds() - begin < seconds;) {
     const double start = now_seconds();
-    const train::StepCounts counts = runner.start(batches, step++, loss_scale);
+    const train::StepCounts counts =
+        runner.start(batches[static_cast<size_t>(step % kDistinctSteps)], step, loss_scale);
+    ++step;
     enqueue_times.push_back(now_seconds() - start);
     rate.loss = runner.read(counts, core::to_host<float>(runner.record()), 1.0).loss;
     update();

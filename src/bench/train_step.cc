@@ -139,7 +139,8 @@ StepSample make_sample(const std::vector<KernelCall>& calls, double tokens, doub
 
 std::vector<Cell> measure(const spec::ModelSpec& spec, DType dtype, int64_t length, const Ceilings& ceilings,
                           const Options& options) {
-  StepSample s = sample_train_step(spec, dtype, kSequences, length, 8 * options.case_seconds).best;
+  const StepSamples samples = sample_train_step(spec, dtype, kSequences, length, 8 * options.case_seconds);
+  const StepSample& s = samples.best;
   double parameters = static_cast<double>(spec::count_parameters(spec).total);
   double flops_per_token = 6 * parameters + 6 * static_cast<double>(spec.num_layers * length * spec.hidden);
   double rate = flops_per_token * s.tokens / s.seconds;
@@ -148,6 +149,7 @@ std::vector<Cell> measure(const spec::ModelSpec& spec, DType dtype, int64_t leng
           static_cast<double>(kSequences),
           static_cast<double>(length),
           1e3 * s.seconds,
+          1e3 * samples.mean_seconds,
           s.tokens / s.seconds,
           rate / 1e9,
           100 * rate / (dtype == DType::f32 ? ceilings.fp32_flops : ceilings.bf16_flops),
@@ -165,8 +167,9 @@ StepSamples sample_train_step(const spec::ModelSpec& spec, DType dtype, int64_t 
   StepRunner runner(spec, dtype, sequences, length);
   runner.step();
   std::vector<KernelCall> best_step, best_calls;
-  double best_seconds = 1e300, best_rest = 1e300, begin = now_seconds();
-  for (int i = 0; i < least || now_seconds() - begin < seconds; ++i) {
+  double best_seconds = 1e300, best_rest = 1e300, begin = now_seconds(), sum_seconds = 0;
+  int steps = 0;
+  for (; steps < least || now_seconds() - begin < seconds; ++steps) {
     reset_kernel_times();
     double start = now_seconds();
     runner.step();
@@ -178,6 +181,7 @@ StepSamples sample_train_step(const spec::ModelSpec& spec, DType dtype, int64_t 
       rest -= calls[c].seconds;
     }
     best_rest = std::min(best_rest, rest);
+    sum_seconds += taken;
     if (taken >= best_seconds) continue;
     best_seconds = taken;
     best_step = calls;
@@ -185,7 +189,8 @@ StepSamples sample_train_step(const spec::ModelSpec& spec, DType dtype, int64_t 
   const double tokens = static_cast<double>(runner.num_tokens());
   double undisturbed = best_rest;
   for (const KernelCall& call : best_calls) undisturbed += call.seconds;
-  return {make_sample(best_step, tokens, best_seconds), make_sample(best_calls, tokens, undisturbed)};
+  return {make_sample(best_step, tokens, best_seconds), make_sample(best_calls, tokens, undisturbed),
+          sum_seconds / steps};
 }
 
 Report bench_train_step(const Options& options) {
@@ -200,6 +205,7 @@ Report bench_train_step(const Options& options) {
                     {"b", "B", 0},
                     {"t", "T", 0},
                     {"ms", "ms/step", 0},
+                    {"mean_ms", "mean", 0},
                     {"tokens_per_s", "tokens/s"},
                     {"gflops", "GFLOP/s"},
                     {"share", "% of ceiling", 0},

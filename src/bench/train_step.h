@@ -17,6 +17,7 @@ struct StepSample {
 // machine takes when nothing else disturbs it.
 struct StepSamples {
   StepSample best, undisturbed;
+  double mean_seconds = 0;  // over all of them
 };
 // Steps (one micro-batch, AdamW, clipping) of `sequences` x `length` random tokens for about `seconds` of time, at
 // least `least` of them after the first.

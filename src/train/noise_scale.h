@@ -9,6 +9,8 @@ namespace sinter::train {
 
 class NoiseScale {
  public:
+  // Steps that measure: the small norm takes a pass over all gradients, and the mean over time needs few of them.
+  static bool is_measured(int64_t step) { return step % 8 == 0; }
   // Squared norms of the mean gradient over few tokens (one micro-batch) and over many (the whole step).
   void add(double small_norm_squared, double small_tokens, double large_norm_squared, double large_tokens);
   // In tokens; nothing until there are a few measurements, or while noise drowns the signal.

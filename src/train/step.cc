@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "kernels/trace.h"
+#include "train/noise_scale.h"
 
 namespace sinter::train {
 
@@ -228,7 +229,7 @@ StepCounts StepRunner::start(const std::vector<data::MicroBatch>& micro_batches,
   counts.num_supervised = std::max<int64_t>(comm_.sum(counts.num_supervised), 1);
   counts.micro_batches = static_cast<double>(count * comm_.size());
   counts.small_tokens = static_cast<double>(micro_batches[0].num_supervised);
-  counts.has_small = count > 1;
+  counts.has_small = count > 1 && NoiseScale::is_measured(step);
   const auto supervised = static_cast<double>(counts.num_supervised);
   counts.small_factor = supervised / std::max(counts.small_tokens, 1.0);
   set_scale(places_.scale, loss_scale, 1.0 / supervised);

@@ -55,7 +55,7 @@ struct StepResult {
   double balance_loss = 0;     // mean over micro-batches of the layers' sum; mixture of experts only
   double mtp_loss = 0;         // mean over the extra heads
   // Squared norm of the mean gradient of one micro-batch (averaged over ranks) and its tokens: for the noise scale.
-  // Nothing when a step is one micro-batch.
+  // Nothing when a step is one micro-batch, or not among those that measure it.
   std::optional<double> small_norm_squared;
   double small_tokens = 0;
 };

@@ -39,6 +39,7 @@ struct Tiles {
   using Part = cute::Shape<_64, cute::Int<kPartColumns>>;  // what the epilogue has in hand at a time
 };
 using Square = Tiles<128, 128>;
+using Wide = Tiles<128, 128, 64>;  // half as many waits of all warps in the epilogue, for more shared memory
 using Cluster = cute::Shape<_2, _1, _1>;
 using MainSchedule = cutlass::gemm::KernelTmaWarpSpecializedPingpong;
 using EpilogueSchedule = cutlass::epilogue::TmaWarpSpecialized;

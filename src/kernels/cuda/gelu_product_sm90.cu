@@ -6,8 +6,6 @@ namespace sinter::kernels::cuda {
 namespace sm90 {
 namespace {
 
-// Parts of 64 columns rather than 32: half as many waits of all warps in the epilogue.
-using Wide = Tiles<128, 128, 64>;
 using Outputs = Tensors<Wide, void>;
 
 // A node that takes pre, stores it or the slope there, and hands on the value. Arguments: of what it stores.

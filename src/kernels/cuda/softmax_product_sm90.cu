@@ -91,12 +91,12 @@ struct ToTerms : Node<TermsArguments> {
   }
 };
 
-using Terms = Product<Square, ColumnMajor, void, Bf16, ToTerms>;
+using Terms = Product<Wide, ColumnMajor, void, Bf16, ToTerms>;
 
 }  // namespace
 }  // namespace sm90
 
-int64_t sm90_softmax_tile() { return sm90::Square::kColumns; }
+int64_t sm90_softmax_tile() { return sm90::Wide::kColumns; }
 
 void sm90_softmax_product(Stream& stream, const SoftmaxTerms& args) {
   MatmulArgs product;
