@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/rng.h"
 #include "base/threads.h"
 #include "core/arena.h"
@@ -278,6 +279,23 @@ TEST(ParameterStore, InitialWeightsDependOnSeedAndNameOnly) {
   other.initialize(12);
   EXPECT_EQ(core::to_host_floats(same.master()), core::to_host_floats(model.store->master()));
   EXPECT_NE(core::to_host_floats(other.master()), core::to_host_floats(model.store->master()));
+}
+
+// Runs of a seed start from the same weights in every version of the program: the hash is that of the first one.
+TEST(ParameterStore, InitialWeightsAreTheSameWithAnyThreadsAndInEveryVersion) {
+  spec::ModelSpec spec = spec::load_hf_config(golden("llama") + "/config.json");
+  spec.vocab_size = 5000;  // an embedding of several threads' pieces
+  const int threads_before = base::num_threads();
+  for (int threads : {1, 2, 3}) {
+    base::set_num_threads(threads);
+    ParameterStore store(spec, {.trains = true});
+    store.initialize(11);
+    uint64_t hash = 0;
+    for (const ParameterStore::Slot& slot : store.slots())
+      hash = base::hash_bytes(std::as_bytes(std::span<const float>(store.values_of(slot))), hash);
+    EXPECT_EQ(hash, 0x273f56703fcaecaaull) << threads << " threads";
+  }
+  base::set_num_threads(threads_before);
 }
 
 }  // namespace
