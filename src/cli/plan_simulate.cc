@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -30,7 +31,8 @@ struct SimulateOptions {
   bool json = false;
 };
 
-plan::Straggler parse_straggler(const std::string& text) {
+// The rank must be one of `input`'s.
+plan::Straggler parse_straggler(const std::string& text, const plan::SimulationInput& input) {
   plan::Straggler s;
   char rest = 0;
   long long pipeline = 0, rank = 0;
@@ -39,6 +41,12 @@ plan::Straggler parse_straggler(const std::string& text) {
   }
   s.pipeline = pipeline;
   s.rank = rank;
+  if (pipeline < 0 || pipeline >= input.pipelines || rank < 0 || rank >= input.shape.pp) {
+    base::fail_usage("--straggler '{}': there are pipelines 0 to {} of stages 0 to {}", text, input.pipelines - 1,
+                     input.shape.pp - 1);
+  }
+  if (!(s.slowdown > 0) || !std::isfinite(s.slowdown))
+    base::fail_usage("--straggler '{}': the factor is {}; expected a number above 0", text, s.slowdown);
   return s;
 }
 
@@ -79,13 +87,14 @@ void run_simulate(SimulateOptions& o) {
   plan::ResolvedModel model = plan::resolve_model(o.model);
   plan::Cluster cluster = make_cluster(o.cluster);
   complete_layout(o, cluster);
-  spec::check_parallel_spec(o.parallel, model.spec);
+  if (const std::string problem = spec::layout_problem(o.parallel, model.spec); !problem.empty())
+    base::fail_usage("layout {}: {}", spec::describe(o.parallel), problem);
   plan::ModelShape shape = plan::make_model_shape(model.spec);
   const plan::Software& software = plan::find_software(o.software);
   plan::Efficiency efficiency = plan::find_efficiency(cluster.device, software.name, plan::parse_format(o.format));
   plan::TimeModel time(shape, o.parallel, cluster, software, efficiency, plan::parse_format(o.format));
   plan::SimulationInput input = plan::simulation_input(time, o.parallel, software);
-  for (const std::string& text : o.stragglers) input.stragglers.push_back(parse_straggler(text));
+  for (const std::string& text : o.stragglers) input.stragglers.push_back(parse_straggler(text, input));
   input.jitter = o.jitter;
   input.seed = o.seed;
   auto begin = std::chrono::steady_clock::now();

@@ -139,8 +139,18 @@ TEST_F(PlanVerb, NumbersThatMeanNothingAreRefusedByTheOptionsName) {
   expect_usage_error("cost llama-3.1-8b --tokens 1T --years -1", "--years");
   expect_usage_error("inference llama-2-7b --batch nan", "--batch");
   expect_usage_error("llama-3.1-8b --gpus 8xH100 --micro-batch 9223372036854775807", "--micro-batch");
-  EXPECT_EQ(plan("simulate llama-3.1-8b --pp 4 --straggler 0:0:inf").status, 1);
+  expect_usage_error("simulate llama-3.1-8b --pp 4 --straggler 0:0:inf", "the factor is inf");
   EXPECT_EQ(plan("llama-3.1-8b --gpus 8xH100 --price 0").status, 0);
+}
+
+TEST_F(PlanVerb, ALayoutThatCannotBeSimulatedIsRefusedWithTheNearestThatCan) {
+  expect_usage_error("simulate llama-3.1-8b --pp 4 --straggler 2:0:1.5", "pipelines 0 to 1 of stages 0 to 3");
+  expect_usage_error("simulate llama-3.1-8b --pp 4 --interleave 2 --batch 6", "the nearest that fits is 8");
+  expect_usage_error("simulate llama-3.1-8b --pp 4 --schedule interleaved --batch 6", "the nearest that fits is 8");
+  expect_usage_error("simulate llama-3.1-8b --pp 4 --interleave 50", "use at most interleave 8");
+  expect_usage_error("simulate llama-3.1-8b --pp 4 --interleave 2 --schedule 1f1b", "needs the schedule 'interleaved'");
+  expect_usage_error("simulate llama-3.1-8b --cp 8 --seq-len 100", "not a multiple of 16");
+  EXPECT_EQ(plan("simulate llama-3.1-8b --pp 4 --interleave 2 --batch 8").status, 0);
 }
 
 TEST_F(PlanVerb, AFormatTheDeviceHasNoUnitForIsTold) {

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -59,17 +60,24 @@ std::string pipeline_problem(const ParallelSpec& p, const ModelSpec& model) {
     return fmt::format("interleave {} needs a pipeline; pp is 1, use interleave 1", p.interleave);
   }
   int64_t chunks = p.pp * p.interleave;
+  if (chunks > model.num_layers && p.pp <= model.num_layers && p.interleave > 1) {
+    return fmt::format("pp {} x interleave {} is more pipeline chunks than the {} layers; use at most interleave {}",
+                       p.pp, p.interleave, model.num_layers, model.num_layers / p.pp);
+  }
   if (chunks > model.num_layers) {
     return fmt::format("pp {} x interleave {} is more pipeline chunks than the {} layers; use at most pp {}", p.pp,
-                       p.interleave, model.num_layers, model.num_layers / p.interleave);
+                       p.interleave, model.num_layers, std::max<int64_t>(1, model.num_layers / p.interleave));
   }
   if (p.interleave > 1 && model.num_layers % chunks != 0) {
     return fmt::format("pp {} x interleave {} does not divide the {} layers; the nearest number of chunks is {}", p.pp,
                        p.interleave, model.num_layers, nearest_divisor(model.num_layers, chunks));
   }
-  if (p.interleave > 1 && p.micro_batches() % p.pp != 0) {
-    return fmt::format("interleaved pipelines need a multiple of pp {} micro-batches; global batch {} gives {}", p.pp,
-                       p.global_batch, p.micro_batches());
+  if (p.schedule == PipelineKind::interleaved && p.micro_batches() % p.pp != 0) {
+    const int64_t step = p.micro_batch * p.dp() * p.pp;
+    return fmt::format(
+        "interleaved pipelines need a multiple of pp {} micro-batches; global batch {} gives {}, the nearest that fits "
+        "is {}",
+        p.pp, p.global_batch, p.micro_batches(), std::max<int64_t>(1, (p.global_batch + step / 2) / step) * step);
   }
   return "";
 }

@@ -38,7 +38,7 @@ refused "did you mean" plan search llama-3.1-8b --gpus 8xH10O
 refused "nearest that does is 4" plan search llama-3.1-8b --gpus 8xH100 --tp 3
 refused 1 "does not fit" plan search llama-3.1-405b --gpus 8xT4 --batch 8
 refused "does not divide" plan simulate llama-3.1-8b --gpus 8xH100 --tp 5
-refused 1 "interleaved pipelines need" plan simulate llama-3.1-8b --gpus 8xH100 --pp 4 --interleave 2 --batch 6
+refused "interleaved pipelines need" plan simulate llama-3.1-8b --gpus 8xH100 --pp 4 --interleave 2 --batch 6
 refused "expected none, selective or full" plan llama-3.1-8b --recompute nonsense
 refused "expected none, selective or full" plan llama-3.1-8b --gpus 8xH100 --recompute nonsense
 refused "expected none, selective or full" plan search llama-3.1-8b --gpus 8xH100 --recompute nonsense
