@@ -2,8 +2,10 @@
 
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -30,6 +32,18 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
   }
 }
 
+// Whether the terminal's last line is a progress line that has not ended.
+std::atomic<bool> line_is_open = false;
+
+// A line that wraps cannot be drawn over: cut it where the terminal ends, before the bytes of a character.
+std::string_view fit_terminal(std::string_view text) {
+  winsize size{};
+  if (::ioctl(2, TIOCGWINSZ, &size) != 0 || size.ws_col < 2 || text.size() < size.ws_col) return text;
+  size_t end = size.ws_col - 1;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  return text.substr(0, end);
+}
+
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -44,7 +58,11 @@ void set_log_rank(int rank) {
   logger().set_level(spdlog::level::warn);
 }
 
-void log_line(LogLevel level, std::string_view text) { logger().log(to_spdlog(level), "{}", text); }
+void log_line(LogLevel level, std::string_view text) {
+  if (!logger().should_log(to_spdlog(level))) return;
+  if (line_is_open.exchange(false)) std::fputs("\r\033[K", stderr);  // takes the place of the progress line
+  logger().log(to_spdlog(level), "{}", text);
+}
 
 ProgressLine::ProgressLine() : is_terminal_(::isatty(2) == 1) {}
 
@@ -52,14 +70,14 @@ void ProgressLine::update(std::string_view text) {
   double now = now_seconds();
   if (now - last_shown_ < (is_terminal_ ? 0.1 : 10.0)) return;
   last_shown_ = now;
+  if (is_terminal_) text = fit_terminal(text);
   std::fprintf(stderr, is_terminal_ ? "\r%.*s\033[K" : "%.*s\n", static_cast<int>(text.size()), text.data());
   std::fflush(stderr);
-  open_ = is_terminal_;
+  if (is_terminal_) line_is_open = true;
 }
 
 void ProgressLine::finish() {
-  if (open_) std::fputc('\n', stderr);
-  open_ = false;
+  if (is_terminal_ && line_is_open.exchange(false)) std::fputc('\n', stderr);
 }
 
 ProgressLine::~ProgressLine() { finish(); }

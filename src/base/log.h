@@ -30,7 +30,8 @@ void log_error(fmt::format_string<Args...> format, Args&&... args) {
   log_line(LogLevel::error, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// A line that is redrawn in place on a terminal, and written at most every ten seconds elsewhere.
+// A line that is redrawn in place on a terminal, cut to its width, and written at most every ten seconds elsewhere. One
+// at a time. Log lines take its place on the terminal; whoever prints to standard output calls finish() before.
 class ProgressLine {
  public:
   ProgressLine();
@@ -39,7 +40,7 @@ class ProgressLine {
   ~ProgressLine();
 
  private:
-  bool is_terminal_ = false, open_ = false;
+  bool is_terminal_ = false;
   double last_shown_ = -1e9;
 };
 

@@ -77,8 +77,10 @@ void add_eval(CLI::App& app) {
   CLI::App* perplexity = verb->add_subcommand("perplexity", "how well a model predicts a text file");
   perplexity->add_option("MODEL", flags->model, "model folder")->required();
   perplexity->add_option("FILE", flags->file, "text file, or - for standard input")->required();
-  perplexity->add_option("--context", flags->options.context, "longest window in tokens (default: the model's)");
-  perplexity->add_option("--stride", flags->options.stride, "tokens predicted per window (default: all of it)");
+  perplexity->add_option("--context", flags->options.context, "longest window in tokens (default: the model's)")
+      ->check(CLI::PositiveNumber);
+  perplexity->add_option("--stride", flags->options.stride, "tokens predicted per window (default: all of it)")
+      ->check(CLI::PositiveNumber);
   perplexity->add_option("--tokenizer", flags->tokenizer, "tokenizer file or folder (default: the model's)");
   perplexity->add_option("--device", flags->device, "cpu, cuda or cuda:N")->capture_default_str();
   perplexity->add_option("--precision", flags->precision, "fp32, bf16 or fp16")->capture_default_str();
