@@ -3,12 +3,15 @@ BUILD ?= build
 JOBS  ?= $(shell nproc)
 CTEST  = ctest --output-on-failure -j$(JOBS)
 
-.PHONY: all setup quickstart test test-slow test-data asan tsan cuda bench format lint clean
-all: $(BUILD)/build.ninja
+.PHONY: all help setup quickstart test test-slow test-data asan tsan cuda bench format lint clean
+all: $(BUILD)/build.ninja  ## build/sinter for the CPU (what plain `make` does)
 	@ninja -C $(BUILD) -j$(JOBS) sinter
 
 $(BUILD)/build.ninja:
 	@cmake --preset cpu -B $(BUILD)
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup:  ## installs what the build needs (as root), or says what is missing
 	@tools/setup
@@ -24,7 +27,9 @@ test-slow: $(BUILD)/build.ninja  ## long sweeps, kill -9 and the like
 	@ninja -C $(BUILD) -j$(JOBS)
 	@cd $(BUILD) && $(CTEST) -L slow
 
-test-data: $(BUILD)/build.ninja  ## checks on large files: SINTER_DATA=folder make test-data
+test-data: $(BUILD)/build.ninja  ## checks on large files: make test-data SINTER_DATA=folder
+	@test -d "$(SINTER_DATA)" || { echo "which folder? make test-data SINTER_DATA=folder"; exit 2; }
+	@cmake -B $(BUILD) -DSINTER_DATA=$(abspath $(SINTER_DATA)) > /dev/null
 	@ninja -C $(BUILD) -j$(JOBS)
 	@cd $(BUILD) && $(CTEST) -L data
 
@@ -33,7 +38,7 @@ asan:  ## the fast tests under address and undefined-behaviour sanitizers
 	@ninja -C build-asan -j$(JOBS)
 	@cd build-asan && $(CTEST) -L fast
 
-tsan:  ## the fast tests of threads and ranks under the thread sanitizer
+tsan:  ## the tests of the thread pool under the thread sanitizer
 	@cmake --preset tsan
 	@ninja -C build-tsan -j$(JOBS) test_base
 	@cd build-tsan && $(CTEST) -R test_base
@@ -48,11 +53,13 @@ bench:  ## every speed with its share of this machine's own limit, beside oneDNN
 	@ninja -C build-bench -j$(JOBS) sinter
 	@build-bench/sinter bench
 
-format:
+format:  ## clang-format over every source file
 	@git ls-files '*.cc' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
 
-lint: $(BUILD)/build.ninja
-	@git ls-files 'src/*.cc' | xargs -P$(JOBS) -n8 clang-tidy -p $(BUILD) --quiet
+lint:  ## clang-tidy over src (minutes; what it checks is in .clang-tidy)
+	@cmake -S . -B build-lint -G Ninja -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON > /dev/null
+	@grep -o '"file": "[^"]*/src/[^"]*\.cc"' build-lint/compile_commands.json | cut -d'"' -f4 | sort -u \
+	  | xargs -P$(JOBS) -n8 clang-tidy -p build-lint --quiet
 
-clean:
-	@rm -rf build build-asan build-tsan build-debug build-bench build-cuda
+clean:  ## removes every build folder
+	@rm -rf build build-asan build-tsan build-debug build-bench build-cuda build-lint
