@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -119,6 +120,34 @@ TEST(PagedDecode, EqualsTheTrainingForwardBitForBitInBf16) {
   for (const char* name : {"gpt2", "llama", "mistral", "qwen3_moe"}) {
     Model model(name, core::DType::bf16);
     for (uint64_t seed = 10; seed < 13; ++seed) expect_paged_equals_training(model, seed);
+  }
+}
+
+// Past the trained length every new token changes all rotations, so that keys in the cache are of no use.
+TEST(Generator, DynamicRopePastTheTrainedLengthIsTheWholeSequencesOwn) {
+  Model model("llama", core::DType::f32);
+  model.spec.rope.kind = spec::RopeKind::dynamic;
+  model.spec.rope.factor = 4.0;
+  model.spec.rope.original_max_positions = 16;
+  model.transformer = std::make_unique<models::Transformer>(model.spec, *model.store);
+  base::CounterRng rng{4, 4};
+  std::vector<Request> requests;
+  for (uint64_t i = 0; i < 4; ++i) {  // some begin inside the trained length, some past it
+    requests.push_back({.prompt = random_tokens(rng, i * 100, 3 + 7 * static_cast<int64_t>(i), model.spec.vocab_size),
+                        .sampling = {.temperature = 0.0f},
+                        .max_new_tokens = 24});
+  }
+  Generator generator(*model.transformer, {.block_size = 4, .step_tokens = 5, .max_sequences = 3});
+  const std::vector<Result> results = generator.run(requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    std::vector<int32_t> tokens = requests[i].prompt;
+    for (int32_t token : results[i].tokens) {
+      const std::vector<float> logits = training_forward(model, tokens);
+      const auto last = logits.end() - model.spec.vocab_size;
+      ASSERT_EQ(token, std::max_element(last, logits.end()) - last) << "request " << i << " behind " << tokens.size();
+      tokens.push_back(token);
+    }
+    EXPECT_EQ(results[i].tokens.size(), 24u);
   }
 }
 

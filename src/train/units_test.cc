@@ -224,6 +224,18 @@ TEST(Muon, TheUpdateOfAMatrixHasSingularValuesNearOne) {
   EXPECT_EQ(store.get("embedding.weight").master.data<float>()[0], 0.0f);
 }
 
+TEST(Muon, TheUpdateOfATallMatrixGrowsWithItsSide) {
+  models::ParameterStore store(tiny_model(), {.trains = true});
+  Optimizer optimizer({.kind = spec::OptimizerKind::muon, .lr = 0, .weight_decay = 0, .muon_lr = 1.0}, store);
+  fill_gradients(store);
+  optimizer.update(make_control(1.0f), 1.0);
+  const float* gate = store.get("layers.0.mlp.up.weight").master.data<float>();  // (48, 16): gate and up, 24 rows each
+  double squares = 0;
+  for (int i = 0; i < 24 * 16; ++i) squares += double(gate[i]) * gate[i];
+  // 16 singular values near 1, times the square of sqrt(24 / 16); the plateau again.
+  EXPECT_NEAR(squares / 16, 24.0 / 16, 0.35);
+}
+
 TEST(Muon, FusedTensorsAreOrthogonalisedPartByPart) {
   models::ParameterStore store(tiny_model(), {.trains = true});
   Optimizer optimizer({.kind = spec::OptimizerKind::muon, .lr = 0, .weight_decay = 0, .muon_lr = 1.0}, store);
@@ -236,6 +248,28 @@ TEST(Muon, FusedTensorsAreOrthogonalisedPartByPart) {
   double keys = 0;
   for (int i = 16 * 16; i < 32 * 16; ++i) keys += double(w[i]) * w[i];
   EXPECT_NEAR(keys / 16, 1.0, 0.4);
+}
+
+TEST(Optimizer, DecayShrinksMatricesByTheirRateAndNothingOfAdams) {
+  for (auto kind :
+       {spec::OptimizerKind::sgd, spec::OptimizerKind::adam, spec::OptimizerKind::adamw, spec::OptimizerKind::muon}) {
+    models::ParameterStore store(tiny_model(), {.trains = true});
+    store.initialize(1);
+    const std::vector<float> before = core::to_host<float>(store.master());
+    Optimizer optimizer({.kind = kind, .lr = 0.1, .weight_decay = 0.5, .muon_lr = 0.2}, store);
+    optimizer.update(make_control(1.0f), 1.0);  // gradients are zero: decay alone moves anything
+    const std::vector<float> after = core::to_host<float>(store.master());
+    for (const auto& slot : store.slots()) {
+      const bool is_muon = kind == spec::OptimizerKind::muon && slot.info.role == spec::ParameterRole::matrix;
+      const bool decays = slot.info.shape.rank() >= 2 && kind != spec::OptimizerKind::adam;
+      const float kept = decays ? 1.0f - 0.5f * (is_muon ? 0.2f : 0.1f) : 1.0f;
+      for (int64_t i = slot.offset; i < slot.offset + slot.info.num_elements(); ++i) {
+        const auto at = static_cast<size_t>(i);
+        ASSERT_NEAR(after[at], kept * before[at], 1e-6f)
+            << slot.info.name << " with optimizer " << static_cast<int>(kind);
+      }
+    }
+  }
 }
 
 TEST(Optimizer, EveryKindMovesEveryTrainedTensorAndListsItsState) {
