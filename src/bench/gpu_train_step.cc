@@ -7,6 +7,7 @@
 #include "kernels/fused.h"
 #include "models/transformer.h"
 #include "spec/parameters.h"
+#include "train/guard.h"
 #include "train/optimizer.h"
 #include "train/step.h"
 
@@ -250,14 +251,14 @@ TrainStepRate measure_train_step(const TrainStepCase& c, double seconds) {
     batches[static_cast<size_t>(i % kDistinctSteps)].push_back(random_batch(c, static_cast<uint64_t>(i)));
   }
   const kernels::KernelTable& kernels = kernels::kernels_for(c.device);
-  Tensor squares(memory, {1}, DType::f32), control(memory, {2}, DType::f32), norm(memory, {1}, DType::f32);
+  train::DivergenceGuard guard({}, c.device);
+  Tensor squares(memory, {1}, DType::f32);
   auto update = [&] {
     kernels.fill(device.stream(), squares, 0.0f);
     kernels.sum_squares(device.stream(), {.x = store.grad(), .total = squares});
-    kernels.clip_control(
-        device.stream(),
-        {.norm_squared = squares, .max_norm = 1.0f, .grad_scale = 1.0f, .control = control, .norm = norm});
-    optimizer.update(control, 1.0);
+    guard.decide(runner.record().slice(train::kSumLoss, 1), static_cast<double>(c.batch * c.sequence * c.accumulation),
+                 squares, runner.record());
+    optimizer.update(guard.control(), 1.0);
     device.synchronize(device.stream());
   };
   const Tensor loss_scale = core::make_tensor<float>(memory, {1}, {1.0f});

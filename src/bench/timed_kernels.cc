@@ -74,7 +74,6 @@ KernelTable make_table() {
   put_clock<&T::adamw>(t, "adamw");
   put_clock<&T::sgd>(t, "sgd");
   put_clock<&T::sum_squares>(t, "sum_squares");
-  put_clock<&T::clip_control>(t, "clip_control");
   put_clock<&T::step_control>(t, "step_control");
   put_clock<&T::muon_momentum>(t, "muon_momentum");
   put_clock<&T::normalize>(t, "normalize");

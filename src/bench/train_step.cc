@@ -48,9 +48,13 @@ class StepRunner {
         arena_(device_.allocator(), plan(spec, compute)) {
     store_.initialize(1);
     for (Tensor* t : {&m_, &v_}) *t = Tensor(device_.allocator(), {store_.num_elements()}, DType::f32);
-    for (Tensor* t : {&squares_, &norm_}) *t = Tensor(device_.allocator(), {1}, DType::f32);
-    control_ = Tensor(device_.allocator(), {2}, DType::f32);
-    for (const Tensor& t : {m_, v_}) timed_kernels().fill(device_.stream(), t, 0.0f);
+    squares_ = Tensor(device_.allocator(), {1}, DType::f32);
+    loss_sum_ = Tensor(device_.allocator(), {1}, DType::f32);
+    control_ = Tensor(device_.allocator(), {kernels::kControlSize}, DType::f32);
+    record_ = Tensor(device_.allocator(), {kernels::kRecordSize}, DType::f32);
+    state_ = Tensor(device_.allocator(), {kernels::step_state_size(rule_.window)}, DType::f32);
+    for (const Tensor& t : {m_, v_, loss_sum_, state_}) timed_kernels().fill(device_.stream(), t, 0.0f);
+    timed_kernels().fill(device_.stream(), state_.slice(kernels::kStateScale, 1), 1.0f);
   }
 
   int64_t num_tokens() const { return static_cast<int64_t>(host_.tokens.size()); }
@@ -62,7 +66,12 @@ class StepRunner {
     store_.begin_step();
     loss_and_gradients({}, arena_, kernels, model_);
     store_.sum_gradient_squares(kernels, stream, squares_);
-    kernels.clip_control(stream, {.norm_squared = squares_, .max_norm = 1.0f, .control = control_, .norm = norm_});
+    kernels.step_control(stream, {.rule = rule_,
+                                  .loss_sum = loss_sum_,
+                                  .norm_squared = squares_,
+                                  .state = state_,
+                                  .control = control_,
+                                  .record = record_});
     ++num_steps_;
     update(0, store_.decay_end(), 0.1f);
     update(store_.decay_end(), store_.num_elements(), 0.0f);
@@ -110,7 +119,10 @@ class StepRunner {
   models::ParameterStore store_;
   models::Transformer model_;
   core::PlannedArena arena_;
-  Tensor m_, v_, squares_, norm_, control_;
+  const kernels::StepRule rule_{.max_norm = 1.0f};
+  Tensor m_, v_, squares_;
+  Tensor loss_sum_;  // (1) f32: any finite number
+  Tensor state_, control_, record_;
   int64_t num_steps_ = 0;
 };
 

@@ -14,6 +14,8 @@
 #include "eval/model.h"
 #include "eval/routing.h"
 #include "models/weights.h"
+#include "train/guard.h"
+#include "train/optimizer.h"
 
 namespace sinter::eval {
 namespace {
@@ -274,23 +276,12 @@ class Verifier {
     return checks;
   }
 
-  // One AdamW step by the gradients in the store, with the constants the goldens were made with.
-  void update_weights(const Tensor& m, const Tensor& v, size_t step) {
-    models::ParameterStore& store = *model_.store;
-    Tensor norm = zeros(1), control = zeros(2), squares = zeros(1);
-    store.sum_gradient_squares(kernels_, device_.stream(), squares);
-    kernels_.clip_control(device_.stream(), {.norm_squared = squares, .max_norm = 1.0f, .grad_scale = 1.0f,
-                                             .control = control, .norm = norm});
-    auto update = [&](int64_t begin, int64_t end, float decay) {
-      const int64_t n = end - begin;
-      kernels_.adamw(device_.stream(), {.master = store.master().slice(begin, n), .grad = store.grad().slice(begin, n),
-                                        .m = m.slice(begin, n), .v = v.slice(begin, n), .control = control, .lr = 1e-3f,
-                                        .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = decay,
-                                        .step = static_cast<int64_t>(step)});
-    };
-    update(0, store.decay_end(), 0.1f);
-    update(store.decay_end(), store.num_elements(), 0.0f);
-    store.refresh_compute();
+  // The trainer's step by the gradients in the store.
+  void update_weights(train::DivergenceGuard& guard, train::Optimizer& optimizer, double loss) {
+    Tensor squares = zeros(1), record = zeros(kernels::kRecordSize);
+    model_.store->sum_gradient_squares(kernels_, device_.stream(), squares);
+    guard.decide(core::make_tensor<float>(device_.allocator(), {1}, {static_cast<float>(loss)}), 1, squares, record);
+    optimizer.update(guard.control(), 1.0);
   }
 
   Tensor zeros(int64_t n) {
@@ -303,7 +294,16 @@ class Verifier {
   // other of their two experts; choices too close to call (`turned` aside) go to `close`.
   std::vector<VerifyCheck> train(const std::vector<StepChoice>& turned, std::vector<StepChoice>& close) {
     model_ = open_model(folder_, {options_.device, options_.compute, true});
-    Tensor m = zeros(model_.store->num_elements()), v = zeros(model_.store->num_elements());
+    spec::Recipe recipe;  // what the goldens were made with
+    recipe.optimizer = {.kind = spec::OptimizerKind::adamw,
+                        .lr = 1e-3,
+                        .beta1 = 0.9,
+                        .beta2 = 0.95,
+                        .eps = 1e-8,
+                        .weight_decay = 0.1,
+                        .clip = 1.0};
+    train::DivergenceGuard guard(recipe, options_.device);
+    train::Optimizer optimizer(recipe.optimizer, *model_.store);
     std::vector<VerifyCheck> checks;
     size_t step = 0;
     model_.transformer->on_router_logits = [&](int64_t layer, const Tensor& logits) {
@@ -324,7 +324,7 @@ class Verifier {
       double found = loss_and_gradients(), expected = loss.get<double>();
       checks.push_back({"step " + std::to_string(step), "relative", std::abs(found - expected) / std::abs(expected),
                         limits_.step});
-      update_weights(m, v, step);
+      update_weights(guard, optimizer, found);
     }
     model_.transformer->on_router_logits = nullptr;
     return checks;

@@ -31,7 +31,7 @@ KernelTable make_shapes_table() {
                      t.attention_forward, t.attention_backward, t.activation_forward, t.activation_backward, t.dropout,
                      t.cross_entropy, t.router_forward, t.router_backward, t.balance_loss, t.expert_sort,
                      t.expert_gather, t.expert_combine, t.expert_combine_backward, t.adamw, t.sgd, t.muon_momentum,
-                     t.normalize, t.sum, t.sum_squares, t.clip_control, t.fp8_quantize, t.fp8_swiglu_forward,
+                     t.normalize, t.sum, t.sum_squares, t.fp8_quantize, t.fp8_swiglu_forward,
                      t.fp8_swiglu_backward, t.fp8_rescale, t.step_control);
   return t;
 }

@@ -355,14 +355,6 @@ struct SumSquaresArgs {  // ADDS sum x^2 into total, by partial sums in an order
   Tensor x;              // (n) f32 or bf16
   Tensor total;          // (1) f32
 };
-// control[0] = grad_scale * min(1, max_norm / norm) (max_norm 0: no clipping), control[1] = 1 when the norm is finite, else 0.
-struct ClipControlArgs {
-  Tensor norm_squared;  // (1) f32: of the unscaled gradient
-  float max_norm = 0;
-  float grad_scale = 1;  // what gradients must be multiplied by to be the gradient of the mean loss
-  Tensor control;        // (2) f32
-  Tensor norm;           // (1) f32: grad_scale * sqrt(norm_squared), before clipping
-};
 // decide_step (kernels/step_control.h) where the numbers are.
 struct StepControlArgs {
   StepRule rule;
@@ -415,7 +407,6 @@ struct KernelTable {
   void (*normalize)(Stream&, const NormalizeArgs&);
   void (*sum)(Stream&, const SumArgs&);
   void (*sum_squares)(Stream&, const SumSquaresArgs&);
-  void (*clip_control)(Stream&, const ClipControlArgs&);
   void (*fp8_quantize)(Stream&, const Fp8QuantizeArgs&);
   void (*fp8_swiglu_forward)(Stream&, const Fp8SwigluForwardArgs&);
   void (*fp8_swiglu_backward)(Stream&, const Fp8SwigluBackwardArgs&);

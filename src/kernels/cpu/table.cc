@@ -52,7 +52,6 @@ KernelTable make_table() {
       .normalize = cpu::normalize,
       .sum = reference::sum,
       .sum_squares = cpu::sum_squares,
-      .clip_control = reference::clip_control,
       .fp8_quantize = reference::fp8_quantize,
       .fp8_swiglu_forward = reference::fp8_swiglu_forward,
       .fp8_swiglu_backward = reference::fp8_swiglu_backward,

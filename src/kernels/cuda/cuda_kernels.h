@@ -37,7 +37,6 @@ void muon_momentum(Stream&, const MuonMomentumArgs&);
 void normalize(Stream&, const NormalizeArgs&);
 void sum(Stream&, const SumArgs&);
 void sum_squares(Stream&, const SumSquaresArgs&);
-void clip_control(Stream&, const ClipControlArgs&);
 void fp8_quantize(Stream&, const Fp8QuantizeArgs&);
 void fp8_swiglu_forward(Stream&, const Fp8SwigluForwardArgs&);
 void fp8_swiglu_backward(Stream&, const Fp8SwigluBackwardArgs&);

@@ -111,12 +111,6 @@ void traced(Stream& stream, const Args& args) {
 void traced_fill(Stream& stream, const Tensor& y, float value) {
   run_traced("fill", stream, y, [&] { trace().table->fill(stream, y, value); });
 }
-void traced_clip_control(Stream& stream, const ClipControlArgs& args) {
-  Trace& t = trace();
-  run_traced("clip_control", stream, args, [&] { t.table->clip_control(stream, args); });
-  if (!t.is_done && ++t.current > t.step) t.write();
-}
-
 void traced_step_control(Stream& stream, const StepControlArgs& args) {
   Trace& t = trace();
   run_traced("step_control", stream, args, [&] { t.table->step_control(stream, args); });
@@ -148,7 +142,6 @@ const KernelTable* traced_table(const KernelTable* table) {
   static KernelTable made = [&] {
     KernelTable t = *table;
     t.fill = traced_fill;
-    t.clip_control = traced_clip_control;
     t.step_control = traced_step_control;
 #define SINTER_TRACE_KERNEL(name) set<&KernelTable::name>(t, &KernelTable::name, #name)
     SINTER_TRACE_KERNEL(axpby);

@@ -1,6 +1,5 @@
 // A timeline of one training step by kernel call: SINTER_TRACE=FILE writes a chrome trace (chrome://tracing, Perfetto)
-// of the step SINTER_TRACE_STEP (default 3), and every call gets an NVTX range for Nsight. Steps end at clip_control
-// or step_control.
+// of the step SINTER_TRACE_STEP (default 3), and every call gets an NVTX range for Nsight. Steps end at step_control.
 #pragma once
 #include <functional>
 

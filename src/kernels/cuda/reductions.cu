@@ -97,15 +97,6 @@ __global__ void permute_rows_kernel(const float* from, float* to, int64_t a, int
   for (int64_t c = threadIdx.x; c < count; c += blockDim.x) to[(j * a + i) * count + c] = from[row * count + c];
 }
 
-__global__ void clip_control_kernel(const float* norm_squared, float max_norm, float grad_scale, float* control,
-                                    float* norm) {
-  float n = grad_scale * sqrtf(norm_squared[0]);
-  float factor = max_norm > 0 ? fminf(1.0f, max_norm / n) : 1.0f;
-  control[0] = grad_scale * factor;
-  control[1] = isfinite(n) ? 1.0f : 0.0f;
-  norm[0] = n;
-}
-
 constexpr int kSumBlocks = 64, kSumThreads = 256;
 
 __device__ __forceinline__ double block_sum_f64(double x, double* shared) {
@@ -210,12 +201,6 @@ void step_control(Stream& stream, const StepControlArgs& args) {
 
 void permute_rows(Stream& stream, const float* from, float* to, int64_t a, int64_t b, int64_t count) {
   permute_rows_kernel<<<static_cast<unsigned>(a * b), 256, 0, native(stream)>>>(from, to, a, b, count);
-  SINTER_CUDA_LAUNCHED();
-}
-
-void clip_control(Stream& stream, const ClipControlArgs& args) {
-  clip_control_kernel<<<1, 1, 0, native(stream)>>>(args.norm_squared.data<float>(), args.max_norm, args.grad_scale,
-                                                   args.control.data<float>(), args.norm.data<float>());
   SINTER_CUDA_LAUNCHED();
 }
 

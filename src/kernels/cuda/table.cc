@@ -131,7 +131,6 @@ const KernelTable* cuda_table() {
       .normalize = cuda::normalize,
       .sum = cuda::sum,
       .sum_squares = cuda::sum_squares,
-      .clip_control = cuda::clip_control,
       .fp8_quantize = cuda::fp8_quantize,
       .fp8_swiglu_forward = cuda::fp8_swiglu_forward,
       .fp8_swiglu_backward = cuda::fp8_swiglu_backward,

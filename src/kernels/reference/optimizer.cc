@@ -96,13 +96,4 @@ void sum_squares(Stream&, const SumSquaresArgs& args) {
   total.add(0, sum);
 }
 
-void clip_control(Stream&, const ClipControlArgs& args) {
-  FloatView norm_squared(args.norm_squared), control(args.control), norm_out(args.norm);
-  double norm = args.grad_scale * std::sqrt(norm_squared[0]);
-  double factor = args.max_norm > 0 ? std::min(1.0, args.max_norm / norm) : 1.0;
-  control.set(0, args.grad_scale * factor);
-  control.set(1, std::isfinite(norm) ? 1.0 : 0.0);
-  norm_out.set(0, norm);
-}
-
 }  // namespace sinter::kernels::reference

@@ -37,7 +37,6 @@ const KernelTable* reference_table() {
       .normalize = reference::normalize,
       .sum = reference::sum,
       .sum_squares = reference::sum_squares,
-      .clip_control = reference::clip_control,
       .fp8_quantize = reference::fp8_quantize,
       .fp8_swiglu_forward = reference::fp8_swiglu_forward,
       .fp8_swiglu_backward = reference::fp8_swiglu_backward,
