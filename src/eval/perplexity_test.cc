@@ -54,6 +54,29 @@ TEST(Perplexity, APrefixIsContextLikeAnyToken) {
   }
 }
 
+// With a stride every window predicts only its last tokens, by all that fits before them.
+TEST(Perplexity, AStridePredictsEachTokenOnceWithTheContextThatFits) {
+  Golden golden;
+  const std::vector<int32_t> tokens = golden.rows()[0];
+  const int64_t context = 10, stride = 4, total = static_cast<int64_t>(tokens.size());
+  // Of tokens (first, end), each by all of them before it.
+  auto loss_of = [&](int64_t first, int64_t end) {
+    const std::vector<int32_t> part(tokens.begin() + first, tokens.begin() + end);
+    return part.size() < 2 ? 0.0 : perplexity(golden.model, part, -1, {}).negative_log_likelihood;
+  };
+  double expected = loss_of(0, context + 1);  // the first window predicts all it can
+  for (int64_t begin = context + 1; begin < total; begin += stride) {
+    const int64_t end = std::min(begin + stride, total), first = end - 1 - context;
+    expected += loss_of(first, end) - loss_of(first, begin);
+  }
+  const PerplexityOptions options{.context = context, .stride = stride};
+  const PerplexityResult found = perplexity(golden.model, tokens, -1, options);
+  EXPECT_EQ(found.num_tokens, total - 1);
+  EXPECT_NEAR(found.negative_log_likelihood, expected, 1e-3);
+  const std::vector<int32_t> rest(tokens.begin() + 1, tokens.end());
+  EXPECT_NEAR(perplexity(golden.model, rest, tokens[0], options).negative_log_likelihood, expected, 1e-3);
+}
+
 TEST(Perplexity, WhatCannotBePredictedIsRefused) {
   Golden golden;
   EXPECT_THROW(perplexity(golden.model, {7}, -1, {}), base::Error);

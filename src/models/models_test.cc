@@ -178,6 +178,47 @@ TEST(Transformer, GradientsOfTheExtrasMatchFiniteDifferences) {
   }
 }
 
+TEST(Transformer, AScaleByLayerIsThatOfQueriesDividedByTheLayersNumber) {
+  Model scaled("gpt2", false), divided("gpt2", false);
+  scaled.spec.scale_by_layer = true;
+  scaled.transformer = std::make_unique<Transformer>(scaled.spec, *scaled.store);
+  for (Model* model : {&scaled, &divided}) {  // wide weights, so that attention is not nearly even
+    for (auto& slot : model->store->slots()) {
+      std::vector<float> values = model->store->values_of(slot);
+      for (float& v : values) v *= 6.0f;
+      model->store->set(slot, values);
+    }
+  }
+  const double before = divided.loss(Recompute::none, false);
+  for (int64_t l = 0; l < divided.spec.num_layers; ++l) {
+    for (const char* part : {"weight", "bias"}) {
+      const std::string name = "layers." + std::to_string(l) + ".attention.qkv." + part;
+      for (auto& slot : divided.store->slots()) {
+        if (slot.info.name != name) continue;
+        std::vector<float> values = divided.store->values_of(slot);
+        for (size_t i = 0; i < values.size() / 3; ++i) values[i] /= static_cast<float>(l + 1);  // queries come first
+        divided.store->set(slot, values);
+      }
+    }
+  }
+  const double after = divided.loss(Recompute::none, false);
+  EXPECT_GT(std::abs(after - before), 1e-3);
+  EXPECT_NEAR(scaled.loss(Recompute::none, false), after, 1e-5);
+}
+
+TEST(Transformer, EveryDropoutTakesPart) {
+  auto loss = [](spec::DropoutSpec dropout) {
+    Model model("llama", true);
+    model.spec.dropout = dropout;
+    model.transformer = std::make_unique<Transformer>(model.spec, *model.store);
+    return model.loss(Recompute::none, false);
+  };
+  const double without = loss({});
+  EXPECT_NE(loss({.embedding = 0.2f}), without);
+  EXPECT_NE(loss({.residual = 0.2f}), without);
+  EXPECT_NE(loss({.attention = 0.2f}), without);
+}
+
 TEST(Transformer, TheTrunkThatExtraHeadsReadIsTheStreamBeforeTheFinalNorm) {
   Model model("llama", false);
   core::DeviceRuntime& device = core::runtime({});

@@ -14,10 +14,8 @@ namespace {
 constexpr int64_t kWindow = 16, kTokens = 4 * kWindow;
 constexpr double kMtpWeight = 0.7;
 
-// Experts with a heavy balance loss, and two extra heads.
-spec::ModelSpec make_model() {
+spec::ModelSpec make_llama() {
   spec::ModelSpec s;
-  s.family = spec::Family::qwen3_moe;
   s.vocab_size = 50;
   s.hidden = 32;
   s.num_layers = 2;
@@ -27,6 +25,12 @@ spec::ModelSpec make_model() {
   s.ffn = 48;
   s.max_positions = kWindow;
   s.rope = {.kind = spec::RopeKind::standard, .theta = 10000.0};
+  return s;
+}
+
+// Experts with a heavy balance loss, and two extra heads.
+spec::ModelSpec with_extras(spec::ModelSpec s) {
+  s.family = spec::Family::qwen3_moe;
   s.moe = {.num_experts = 4, .experts_per_token = 2, .ffn = 24, .balance_loss = 0.5f};
   s.sparse_layers = {1, 0};
   s.mtp_heads = 2;
@@ -48,7 +52,7 @@ data::MicroBatch make_batch(uint64_t index) {
 }
 
 struct Fixture {
-  Fixture() {
+  explicit Fixture(const spec::ModelSpec& spec) : model(spec) {
     store.initialize(3);
     for (auto& slot : store.slots()) {  // wider than initial weights, so that experts differ and slopes show
       std::vector<float> values = store.values_of(slot);
@@ -56,7 +60,7 @@ struct Fixture {
       store.set(slot, values);
     }
   }
-  const spec::ModelSpec model = make_model();
+  const spec::ModelSpec model;
   const StepShape shape{.num_tokens = kTokens,
                         .num_sequences = kTokens / kWindow,
                         .window = kWindow,
@@ -69,7 +73,7 @@ struct Fixture {
 };
 
 TEST(Step, GradientsAreThoseOfAllLossesTogether) {
-  Fixture s;
+  Fixture s(with_extras(make_llama()));
   const std::vector<data::MicroBatch> batches{make_batch(0), make_batch(1), make_batch(2)};
   auto objective = [&] {
     const StepResult r = s.runner.run(batches, 0);
@@ -99,11 +103,28 @@ TEST(Step, GradientsAreThoseOfAllLossesTogether) {
 }
 
 TEST(Step, BalanceLossIsTheMeanOverMicroBatches) {
-  Fixture s;
+  Fixture s(with_extras(make_llama()));
   double sum = 0;
   for (uint64_t i = 0; i < 3; ++i) sum += s.runner.run({make_batch(i)}, 0).balance_loss;
   EXPECT_NEAR(s.runner.run({make_batch(0), make_batch(1), make_batch(2)}, 0).balance_loss, sum / 3, 1e-6);
   EXPECT_GT(sum / 3, 1.5);  // even shares of the one sparse layer would give experts_per_token
+}
+
+TEST(Step, AnEvaluationIsTheLossOfAStepWithoutItsGradients) {
+  Fixture s(with_extras(make_llama()));
+  const std::vector<data::MicroBatch> batches{make_batch(0), make_batch(1), make_batch(2)};
+  EXPECT_NEAR(*s.runner.evaluate(batches), s.runner.run(batches, 0).loss, 1e-6);
+}
+
+TEST(Step, TheSmallNormIsThatOfTheFirstMicroBatchAlone) {
+  Fixture s(make_llama());
+  s.runner.run({make_batch(0)}, 0);
+  double squares = 0;
+  for (float g : core::to_host_floats(s.store.grad())) squares += static_cast<double>(g) * static_cast<double>(g);
+  const StepResult both = s.runner.run({make_batch(0), make_batch(1), make_batch(2)}, 0);
+  ASSERT_TRUE(both.small_norm_squared);
+  EXPECT_NEAR(*both.small_norm_squared, squares, 1e-4 * squares);
+  EXPECT_EQ(both.small_tokens, static_cast<double>(make_batch(0).num_supervised));
 }
 
 }  // namespace

@@ -64,6 +64,9 @@ class TrainerTest : public ::testing::Test {
   std::string state(const std::string& run) const {
     return base::read_file(dir_ + "/" + run + "/latest/state/rank-00000.safetensors");
   }
+  nlohmann::json index(const std::string& run) const {
+    return nlohmann::json::parse(base::read_file(dir_ + "/" + run + "/latest/state/index.json"));
+  }
   std::vector<nlohmann::json> metrics(const std::string& run) const {
     std::vector<nlohmann::json> lines;
     const std::string content = base::read_file(dir_ + "/" + run + "/metrics.jsonl");
@@ -105,6 +108,14 @@ TEST_F(TrainerTest, AResumedRunEqualsTheUnbrokenOneBitForBit) {
     EXPECT_EQ(weights(parts), weights(whole + "_constant")) << kind;
     EXPECT_EQ(state(parts), state(whole + "_constant")) << kind;
     EXPECT_NE(weights(parts), weights(whole)) << kind;
+    EXPECT_EQ(index(parts)["noise_scale"], index(whole + "_constant")["noise_scale"]) << kind;
+    EXPECT_NE(index(parts)["noise_scale"][2], 0) << kind;
+    const std::vector<nlohmann::json> lines = metrics(parts), expected = metrics(whole + "_constant");
+    ASSERT_EQ(lines.size(), expected.size());
+    for (size_t i = 0; i < lines.size(); ++i) {
+      for (const char* key : {"step", "tokens", "loss", "grad_norm", "lr"})
+        EXPECT_EQ(lines[i][key], expected[i][key]) << key;
+    }
   }
 }
 
