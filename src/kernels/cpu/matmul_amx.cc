@@ -12,6 +12,7 @@ constexpr int kSide = 16;  // rows of a tile, and units in a row of it
 constexpr int kTileUnits = kSide * kSide;
 constexpr int kWidth = 2 * kSide;  // lines of a panel
 constexpr int kRowBytes = kSide * 4;
+constexpr int kTileBytes = kSide * kRowBytes;
 
 // Bytes 0..63 of the tile configuration, palette 1: eight tiles of 16 rows of 64 bytes.
 struct alignas(64) TileConfig {
@@ -58,12 +59,44 @@ void pack_panels(const PackSource& source, const PackRange& range, uint32_t* pan
                                 : pack_tiles<kByLine, false>(source, range, panels);
 }
 
-// tmm0, tmm1: the upper 16 rows' sums; tmm2, tmm3: the lower. tmm4, tmm5: a. tmm6, tmm7: b.
-void multiply_two(int64_t units, const uint32_t* a, const uint32_t* b, float* tile, int64_t stride_bytes,
-                  bool continues) {
+// Asks for what comes next, a few lines at a time: a tile load that waits for memory would hold up the products.
+inline void ask_ahead(Ahead& ahead) {
+  for (int64_t i = 0; i < ahead.lines_per_step && ahead.at; ++i) {
+    __builtin_prefetch(ahead.at, 0, 2);
+    ahead.at += 64;
+    if (++ahead.lines_done < ahead.lines) continue;
+    ahead.at += ahead.stride - 64 * ahead.lines;
+    ahead.lines_done = 0;
+    if (--ahead.rows == 0) ahead.at = nullptr;
+  }
+}
+
+// Tiles of a: in a packed panel, or rows in place.
+struct RowTiles {
+  const char* upper;
+  const char* lower;
+  int64_t stride;  // bytes between rows
+  int64_t step;    // bytes from one step of K to the next
+  explicit RowTiles(const TileProduct& x)
+      : upper(reinterpret_cast<const char*>(x.a)),
+        lower(upper + (x.a_stride ? kSide * x.a_stride : kTileBytes)),
+        stride(x.a_stride ? x.a_stride : kRowBytes),
+        step(x.a_stride ? kRowBytes : 2 * kTileBytes) {}
+  void next() {
+    upper += step;
+    lower += step;
+  }
+};
+
+// tmm0, tmm1: the upper 16 rows' sums; tmm2, tmm3: the lower. tmm4: a. tmm6, tmm7: b, which comes from the second-level
+// cache and is not to push a's slice out of the first.
+//
+// Both tiles of a go through one register: where a core has few tiles left to rename into (docs/performance.md), loads
+// run beside products only as far as registers are free.
+void multiply_two(const TileProduct& x, float* tile, int64_t stride_bytes, Ahead& ahead) {
   char* upper = reinterpret_cast<char*>(tile);
   char* lower = upper + kSide * stride_bytes;
-  if (continues) {
+  if (x.continues) {
     _tile_loadd(0, upper, stride_bytes);
     _tile_loadd(1, upper + kRowBytes, stride_bytes);
     _tile_loadd(2, lower, stride_bytes);
@@ -74,16 +107,19 @@ void multiply_two(int64_t units, const uint32_t* a, const uint32_t* b, float* ti
     _tile_zero(2);
     _tile_zero(3);
   }
-  for (int64_t u = 0; u < units; u += kSide) {
-    _tile_loadd(4, a, kRowBytes);
-    _tile_loadd(6, b, kRowBytes);
-    _tile_loadd(7, b + kTileUnits, kRowBytes);
+  RowTiles a(x);
+  const uint32_t* b = x.b;
+  for (int64_t u = 0; u < x.units; u += kSide) {
+    ask_ahead(ahead);
+    _tile_stream_loadd(6, b, kRowBytes);
+    _tile_stream_loadd(7, b + kTileUnits, kRowBytes);
+    _tile_loadd(4, a.upper, a.stride);
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, a + kTileUnits, kRowBytes);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-    a += 2 * kTileUnits;
+    _tile_loadd(4, a.lower, a.stride);
+    _tile_dpbf16ps(2, 4, 6);
+    _tile_dpbf16ps(3, 4, 7);
+    a.next();
     b += 2 * kTileUnits;
   }
   _tile_stored(0, upper, stride_bytes);
@@ -93,23 +129,25 @@ void multiply_two(int64_t units, const uint32_t* a, const uint32_t* b, float* ti
 }
 
 // The same for 16 rows or fewer.
-void multiply_one(int64_t units, const uint32_t* a, const uint32_t* b, float* tile, int64_t stride_bytes,
-                  bool continues) {
+void multiply_one(const TileProduct& x, float* tile, int64_t stride_bytes, Ahead& ahead) {
   char* upper = reinterpret_cast<char*>(tile);
-  if (continues) {
+  if (x.continues) {
     _tile_loadd(0, upper, stride_bytes);
     _tile_loadd(1, upper + kRowBytes, stride_bytes);
   } else {
     _tile_zero(0);
     _tile_zero(1);
   }
-  for (int64_t u = 0; u < units; u += kSide) {
-    _tile_loadd(4, a, kRowBytes);
+  RowTiles a(x);
+  const uint32_t* b = x.b;
+  for (int64_t u = 0; u < x.units; u += kSide) {
+    ask_ahead(ahead);
     _tile_loadd(6, b, kRowBytes);
-    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(4, a.upper, a.stride);
     _tile_loadd(7, b + kTileUnits, kRowBytes);
+    _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
-    a += 2 * kTileUnits;
+    a.next();
     b += 2 * kTileUnits;
   }
   _tile_stored(0, upper, stride_bytes);
@@ -123,19 +161,42 @@ void copy_rows(const float* from, int64_t from_stride, float* to, int64_t to_str
   }
 }
 
-void multiply_tiles(int num_rows, int64_t units, const uint32_t* a, const uint32_t* b, float* tile, int64_t tile_stride,
-                    bool continues) {
-  auto multiply = num_rows > kSide ? multiply_two : multiply_one;
+void multiply_tiles(const TileProduct& x, Ahead& ahead) {
+  auto multiply = x.num_rows > kSide ? multiply_two : multiply_one;
   // The compiler does not know that tile instructions read memory: what was written before must be there.
   asm volatile("" ::: "memory");
-  if (num_rows % kSide == 0) return multiply(units, a, b, tile, tile_stride * 4, continues);
+  if (x.num_rows % kSide == 0) return multiply(x, x.tile, x.tile_stride * 4, ahead);
   // Tiles are stored whole: rows that are not the caller's go to a buffer.
   alignas(64) float sums[kWidth * kWidth];
-  if (continues) copy_rows(tile, tile_stride, sums, kWidth, num_rows);
+  if (x.continues) copy_rows(x.tile, x.tile_stride, sums, kWidth, x.num_rows);
   asm volatile("" ::"r"(sums) : "memory");
-  multiply(units, a, b, sums, kWidth * 4, continues);
+  multiply(x, sums, kWidth * 4, ahead);
   asm volatile("" ::"r"(sums) : "memory");
-  copy_rows(sums, kWidth, tile, tile_stride, num_rows);
+  copy_rows(sums, kWidth, x.tile, x.tile_stride, x.num_rows);
+}
+
+// A whole tile to bf16, a line of c at a time; everything else as the other kernels do it.
+void finish_tiles(const TileOutput& out) {
+  if (out.dtype != base::DType::bf16 || out.columns != kWidth || out.streams) return finish_tile<ToBf16Rounded>(out);
+  const auto* bias = static_cast<const uint16_t*>(out.bias);
+  const __m512 alpha = _mm512_set1_ps(out.alpha);
+  const __m512 bias_low = bias ? ToBf16::load(bias, 0xffff) : _mm512_setzero_ps();
+  const __m512 bias_high = bias ? ToBf16::load(bias + kSide, 0xffff) : _mm512_setzero_ps();
+  const float* tile = out.tile;
+  auto* c = static_cast<uint16_t*>(out.c);
+  for (int64_t r = 0; r < out.rows; ++r, tile += out.tile_stride, c += out.c_stride) {
+    __m512 low = _mm512_mul_ps(alpha, _mm512_loadu_ps(tile)),
+           high = _mm512_mul_ps(alpha, _mm512_loadu_ps(tile + kSide));
+    if (bias) {
+      low = _mm512_add_ps(low, bias_low);
+      high = _mm512_add_ps(high, bias_high);
+    }
+    if (out.accumulate) {
+      low = _mm512_add_ps(low, ToBf16::load(c, 0xffff));
+      high = _mm512_add_ps(high, ToBf16::load(c + kSide, 0xffff));
+    }
+    _mm512_storeu_si512(c, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
+  }
 }
 
 double spin_tiles(int64_t steps) {
@@ -165,10 +226,12 @@ const MatmulKernel* amx_bf16_kernel() {
       .columns = kWidth,
       .k_per_unit = 2,
       .unit_multiple = kSide,
+      .slice_units = 192,
+      .rows_in_place = kSide,
       .pack_a = pack_panels<true>,
       .pack_b = pack_panels<false>,
       .multiply = multiply_tiles,
-      .finish = finish_tile<ToBf16Rounded>,
+      .finish = finish_tiles,
       .sum_squares = sum_squares_of_block,
       .can_stream = true,
       .enter = configure_tiles,

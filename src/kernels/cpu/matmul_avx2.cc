@@ -145,6 +145,8 @@ const MatmulKernel* avx2_f32_kernel() {
       .columns = Floats::kVectors * Floats::kLanes,
       .k_per_unit = 1,
       .unit_multiple = 1,
+      .slice_units = 0,
+      .rows_in_place = 0,
       .pack_a = pack_floats<Floats::kRows, FromF32, FromBf16, FromF16>,
       .pack_b = pack_floats<Floats::kVectors * Floats::kLanes, FromF32, FromBf16, FromF16>,
       .multiply = multiply_tile<Floats>,

@@ -29,6 +29,8 @@ const MatmulKernel* avx512_bf16_kernel() {
       .columns = Pairs::kVectors * Pairs::kLanes,
       .k_per_unit = 2,
       .unit_multiple = 1,
+      .slice_units = 0,
+      .rows_in_place = 0,
       .pack_a = pack_from<Pairs::kRows, PairsFromBf16>,
       .pack_b = pack_from<Pairs::kVectors * Pairs::kLanes, PairsFromBf16>,
       .multiply = multiply_tile<Pairs>,

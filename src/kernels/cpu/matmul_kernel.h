@@ -41,7 +41,29 @@ struct TileOutput {
   const void* bias;   // of the first column, or null
   float alpha;
   bool accumulate;
-  bool streams;  // c is f32 on 64-byte lines and too large to stay in a cache: a kernel that `can_stream` writes past it
+  bool streams;  // c is f32 on 64-byte lines and too large for a cache: a kernel that `can_stream` writes past it
+};
+
+// tile (num_rows x kernel's columns, full width) = (continues ? tile : 0) + a b over `units` units. Rows of the tile
+// past num_rows are left alone.
+struct TileProduct {
+  int num_rows;
+  int64_t units;
+  const uint32_t* a;
+  int64_t a_stride;  // 0: a is a packed panel; else rows of a in place, this many bytes apart
+  const uint32_t* b;
+  float* tile;
+  int64_t tile_stride;
+  bool continues;
+};
+
+// Memory that will be read next, `rows` rows of `lines` cache lines: a kernel may ask for it while it multiplies,
+// `lines_per_step` lines in a step of `unit_multiple` units. It then moves `at` on; null: nothing (more) to ask for.
+struct Ahead {
+  const char* at = nullptr;
+  int64_t rows = 0, lines = 0, stride = 0;  // stride in bytes
+  int64_t lines_per_step = 0;
+  int64_t lines_done = 0;  // of the row
 };
 
 struct MatmulKernel {
@@ -50,12 +72,11 @@ struct MatmulKernel {
   int columns;        // of a panel of b
   int k_per_unit;     // 1: f32 panels, 2: pairs of bf16
   int unit_multiple;  // panels hold a multiple of this many units of K
+  int slice_units;    // of K that one panel of a and one of b leave in the first-level cache; 0: not cut into slices
+  int rows_in_place;  // a need not be packed where its lines are contiguous in K and a multiple of this many; 0: always
   void (*pack_a)(const PackSource&, const PackRange&, uint32_t* panels);
   void (*pack_b)(const PackSource&, const PackRange&, uint32_t* panels);
-  // tile (num_rows x columns, full width) = (continues ? tile : 0) + a b over `units` units. Rows of the tile past
-  // num_rows are left alone.
-  void (*multiply)(int num_rows, int64_t units, const uint32_t* a, const uint32_t* b, float* tile, int64_t tile_stride,
-                   bool continues);
+  void (*multiply)(const TileProduct&, Ahead&);
   void (*finish)(const TileOutput&);
   // The sum of the squares of a block of floats, in an order fixed by the kernel.
   float (*sum_squares)(const float* x, int64_t stride, int64_t rows, int64_t columns);

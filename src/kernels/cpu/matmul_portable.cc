@@ -45,6 +45,8 @@ const MatmulKernel* portable_f32_kernel() {
       .columns = Floats::kVectors * Floats::kLanes,
       .k_per_unit = 1,
       .unit_multiple = 1,
+      .slice_units = 0,
+      .rows_in_place = 0,
       .pack_a = pack_floats_plainly<Floats::kRows>,
       .pack_b = pack_floats_plainly<Floats::kVectors * Floats::kLanes>,
       .multiply = multiply_tile<Floats>,

@@ -99,8 +99,10 @@ class Matmul : public testing::TestWithParam<MatmulIsa> {
 };
 
 TEST_P(Matmul, EveryTransposeAndFormatMatchesTheReference) {
-  const int64_t sizes[][3] = {{1, 1, 1},    {1, 50, 33},  {3, 17, 5},   {8, 48, 64},    {33, 65, 31},
-                              {37, 97, 70}, {64, 1, 129}, {1, 129, 64}, {130, 100, 257}};
+  const int64_t sizes[][3] = {
+      {1, 1, 1},    {1, 50, 33},  {3, 17, 5},      {8, 48, 64},  {33, 65, 31}, {37, 97, 70},
+      {64, 1, 129}, {1, 129, 64}, {130, 100, 257}, {48, 70, 832}};  // rows that a kernel may read in place, more of K
+                                                                    // than one slice
   for (auto [dtype, c_dtype] : kFormats) {
     for (int transposes = 0; transposes < 4; ++transposes) {
       for (auto [m, n, k] : sizes) {
@@ -209,24 +211,27 @@ TEST_P(Matmul, GroupsMatchTheReference) {
 }
 
 TEST_P(Matmul, ARowHasTheSameBitsWhateverTheOtherRowsTheThreadsAndThePacking) {
-  const int64_t m = 75, n = 103, k = 4333;  // several blocks of K
-  for (auto [dtype, c_dtype] : kFormats) {
-    MatmulArgs whole = make_args({m, n, k, false, true, dtype, c_dtype});
-    base::set_num_threads(1);
-    run(whole);
-    std::shared_ptr<core::DerivedWeight> derived;
-    for (int threads : {1, 2, 3}) {
-      base::set_num_threads(threads);
-      for (auto [first, rows] : {std::pair<int64_t, int64_t>{0, m}, {0, 1}, {74, 1}, {13, 7}, {31, 33}}) {
-        for (bool is_packed : {false, true}) {
-          MatmulArgs part = whole;
-          part.a = whole.a.slice(first, rows);
-          part.c = Tensor(allocator(), {rows, n}, c_dtype);
-          part.b.derived = is_packed ? &derived : nullptr;
-          run(part);
-          EXPECT_EQ(std::memcmp(part.c.raw(), whole.c.slice(first, rows).raw(), part.c.bytes()), 0)
-              << "rows " << first << " to " << first + rows << ", " << threads << " threads, packed " << is_packed
-              << ", " << base::dtype_name(dtype) << " to " << base::dtype_name(c_dtype);
+  // Several blocks of K; then rows that a kernel may read in place, in several slices of K.
+  const int64_t sizes[][3] = {{75, 103, 4333}, {80, 103, 1056}};
+  for (auto [m, n, k] : sizes) {
+    for (auto [dtype, c_dtype] : kFormats) {
+      MatmulArgs whole = make_args({m, n, k, false, true, dtype, c_dtype});
+      base::set_num_threads(1);
+      run(whole);
+      std::shared_ptr<core::DerivedWeight> derived;
+      for (int threads : {1, 2, 3}) {
+        base::set_num_threads(threads);
+        for (auto [first, rows] : {std::pair<int64_t, int64_t>{0, m}, {0, 1}, {74, 1}, {13, 7}, {31, 33}, {16, 48}}) {
+          for (bool is_packed : {false, true}) {
+            MatmulArgs part = whole;
+            part.a = whole.a.slice(first, rows);
+            part.c = Tensor(allocator(), {rows, n}, c_dtype);
+            part.b.derived = is_packed ? &derived : nullptr;
+            run(part);
+            EXPECT_EQ(std::memcmp(part.c.raw(), whole.c.slice(first, rows).raw(), part.c.bytes()), 0)
+                << "rows " << first << " to " << first + rows << ", " << threads << " threads, packed " << is_packed
+                << ", " << base::dtype_name(dtype) << " to " << base::dtype_name(c_dtype);
+          }
         }
       }
     }

@@ -44,33 +44,37 @@ void multiply_rows(int64_t units, const uint32_t* a, const uint32_t* b, float* t
   }
 }
 
+template <class V, int R>
+void multiply_num_rows(const TileProduct& x) {
+  multiply_rows<V, R>(x.units, x.a, x.b, x.tile, x.tile_stride, x.continues);
+}
+
 template <class V>
-void multiply_tile(int num_rows, int64_t units, const uint32_t* a, const uint32_t* b, float* tile, int64_t tile_stride,
-                   bool continues) {
+void multiply_tile(const TileProduct& x, Ahead&) {
   static_assert(V::kRows == 4 || V::kRows == 8);
   if constexpr (V::kRows == 8) {
-    switch (num_rows) {
+    switch (x.num_rows) {
       case 8:
-        return multiply_rows<V, 8>(units, a, b, tile, tile_stride, continues);
+        return multiply_num_rows<V, 8>(x);
       case 7:
-        return multiply_rows<V, 7>(units, a, b, tile, tile_stride, continues);
+        return multiply_num_rows<V, 7>(x);
       case 6:
-        return multiply_rows<V, 6>(units, a, b, tile, tile_stride, continues);
+        return multiply_num_rows<V, 6>(x);
       case 5:
-        return multiply_rows<V, 5>(units, a, b, tile, tile_stride, continues);
+        return multiply_num_rows<V, 5>(x);
       default:
         break;
     }
   }
-  switch (num_rows) {
+  switch (x.num_rows) {
     case 4:
-      return multiply_rows<V, 4>(units, a, b, tile, tile_stride, continues);
+      return multiply_num_rows<V, 4>(x);
     case 3:
-      return multiply_rows<V, 3>(units, a, b, tile, tile_stride, continues);
+      return multiply_num_rows<V, 3>(x);
     case 2:
-      return multiply_rows<V, 2>(units, a, b, tile, tile_stride, continues);
+      return multiply_num_rows<V, 2>(x);
     default:
-      return multiply_rows<V, 1>(units, a, b, tile, tile_stride, continues);
+      return multiply_num_rows<V, 1>(x);
   }
 }
 
