@@ -315,14 +315,14 @@ TEST(CpuMatmulBatch, ProductsOfOneShapeWithAnAddendMatchTheReference) {
   for (DType dtype : {DType::f32, DType::bf16}) {
     for (bool transpose_a : {false, true}) {
       for (bool transpose_b : {false, true}) {
-        MatmulArgs args{
-            .a = random_tensor({kBatch * (transpose_a ? kK : kM), transpose_a ? kM : kK}, dtype, 1),
-            .b = {.data = random_tensor({kBatch * (transpose_b ? kN : kK), transpose_b ? kK : kN}, dtype, 2)},
-            .c = random_tensor({kBatch * kM, kN}, dtype, 3),
-            .transpose_a = transpose_a,
-            .transpose_b = transpose_b,
-            .alpha = 0.5f,
-            .batch = kBatch};
+        MatmulArgs args;
+        args.a = random_tensor({kBatch * (transpose_a ? kK : kM), transpose_a ? kM : kK}, dtype, 1);
+        args.b.data = random_tensor({kBatch * (transpose_b ? kN : kK), transpose_b ? kK : kN}, dtype, 2);
+        args.c = random_tensor({kBatch * kM, kN}, dtype, 3);
+        args.transpose_a = transpose_a;
+        args.transpose_b = transpose_b;
+        args.alpha = 0.5f;
+        args.batch = kBatch;
         EXPECT_LE(excess_error(args, kK), 1.0);
         // In f32: where c is short the CPU rounds the addend's share once more, which shows where the two cancel.
         args.c = random_tensor({kBatch * kM, kN}, DType::f32, 3);
