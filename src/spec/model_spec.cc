@@ -33,8 +33,7 @@ void check_rope(const ModelSpec& s) {
   SINTER_CHECK(std::isfinite(rope.theta) && rope.theta > 1, "model: rope_theta is {}; expected more than 1",
                rope.theta);
   if (rope.kind == RopeKind::standard) return;
-  SINTER_CHECK(std::isfinite(rope.factor) && rope.factor >= 1, "model: RoPE's factor is {}; expected at least 1",
-               rope.factor);
+  SINTER_CHECK(rope.factor >= 1 && rope.factor <= 1e6, "model: RoPE's factor is {}; expected 1 to 1e6", rope.factor);
   if (rope.kind == RopeKind::linear) return;
   SINTER_CHECK(rope.original_max_positions > 0,
                "model: RoPE's original_max_position_embeddings is {}; expected a positive number",
