@@ -1,11 +1,13 @@
 #include "models/parameter_store.h"
 
 #include <algorithm>
+#include <span>
 
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/text.h"
 #include "base/threads.h"
+#include "kernels/random.h"
 #include "kernels/table.h"
 
 namespace sinter::models {
@@ -128,9 +130,8 @@ void ParameterStore::initialize(uint64_t seed) {
     if (info.init == spec::InitKind::normal) {
       base::CounterRng rng{seed, name_hash(info.name)};
       base::parallel_for(info.num_elements(), 1 << 16, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          values[static_cast<size_t>(i)] = info.init_std * rng.normal(static_cast<uint64_t>(i));
-        }
+        kernels::draw_normal(rng, static_cast<uint64_t>(begin), info.init_std,
+                             std::span(values).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
       });
     }
     set(slot, values);

@@ -1,4 +1,9 @@
 // RoPE, activations, dropout, cross entropy, embedding, memory kernels and optimizers against the reference.
+#include "kernels/random.h"
+
+#include <bit>
+#include <span>
+
 #include "kernels/test_grid.h"
 
 namespace sinter::kernels {
@@ -460,6 +465,24 @@ TEST(CpuMemory, NormalizeAndSumMatchReference) {
           format == DType::bf16 ? 1.2e-2 : 1e-5, "normalize of " + std::to_string(columns));
     }
   }
+}
+
+TEST(CpuRandom, NormalsInBulkAreTheCountersBitForBit) {
+  auto expect_equal = [](const base::CounterRng& rng, uint64_t first, size_t count) {
+    std::vector<float> found(count + 1, 7.0f);
+    draw_normal(rng, first, 0.02f, std::span(found).first(count));
+    size_t different = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const float expected = 0.02f * rng.normal(first + i);
+      different += std::bit_cast<uint32_t>(found[i]) != std::bit_cast<uint32_t>(expected);
+    }
+    EXPECT_EQ(different, 0u) << "from " << first << " on";
+    EXPECT_EQ(found[count], 7.0f) << "wrote past the end";
+  };
+  for (uint64_t first : {uint64_t{0}, uint64_t{3}, (uint64_t{1} << 32) - 5, (uint64_t{1} << 40) + 1}) {
+    for (size_t count : {0, 1, 7, 8, 9, 40}) expect_equal({11, 0xfeedfacecafebeefull}, first, count);
+  }
+  expect_equal({0x123456789abcdefull, 5}, 1, 1000000);  // some of which only the scalar code can round
 }
 
 TEST(CpuOptimizer, SgdMatchesReference) {
