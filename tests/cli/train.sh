@@ -62,4 +62,27 @@ for signal in TERM INT USR1; do
   rm -rf run
   expect 0 "model in run/latest" "$sinter" train recipe.toml
 done
+# On a terminal of 60 columns the progress line does not wrap, and log lines begin at the line's start.
+python3 - "$sinter" <<'PY'
+import fcntl, os, pty, re, struct, sys, termios
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.argv[1], [sys.argv[1], "train", "recipe.toml", "-q", "train.steps=60", "checkpoint.dir=narrow", "log.sample_every=0",
+                           "data.validation=text.txt", "log.eval_every=20", "log.eval_batches=1", "checkpoint.every=0"])
+fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+out = b""
+while True:
+    try:
+        piece = os.read(terminal, 4096)
+    except OSError:
+        break
+    if not piece:
+        break
+    out += piece
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, out
+drawn = re.findall(r"\r(step \d+/60[^\r\n\x1b]*)\x1b\[K", out.decode())
+assert drawn and max(map(len, drawn)) <= 59, drawn
+for line in re.findall(r"[^\r\n]*info[^\r\n]*validation loss", out.decode()):
+    assert re.match(r"(\x1b\[K)?\d\d:\d\d:\d\d ", line), line
+PY
 echo "train: all as expected"
