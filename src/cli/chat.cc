@@ -90,9 +90,10 @@ void run_chat(const Flags& flags) {
   Conversation conversation(flags, tokenizer);
   const bool is_terminal = ::isatty(0) == 1;
   if (is_terminal) {
-    std::printf(conversation.has_template()
-                    ? "Talk to the model. /reset forgets the conversation, /exit or Ctrl-D ends it.\n"
-                    : "This model continues text: begin a story and it goes on. /reset starts anew, /exit or Ctrl-D ends.\n");
+    std::printf(
+        conversation.has_template()
+            ? "Talk to the model. /reset forgets the conversation, /exit or Ctrl-D ends it.\n"
+            : "This model continues text: begin a story and it goes on. /reset starts anew, /exit or Ctrl-D ends.\n");
   }
   std::string line;
   for (uint64_t turn = 0;; ++turn) {
@@ -123,7 +124,8 @@ void add_chat(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   CLI::App* verb = app.add_subcommand("chat", "talk to a model in the terminal");
   verb->add_option("MODEL", flags->model, "model folder")->required();
-  verb->add_option("--system", flags->system, "system message (or the text's beginning for a model without a template)");
+  verb->add_option("--system", flags->system,
+                   "system message (or the text's beginning for a model without a template)");
   verb->add_flag("--stats", flags->shows_stats, "print rates after each answer");
   add_generation_flags(*verb, flags->generation);
   verb->callback([flags] { run_chat(*flags); });

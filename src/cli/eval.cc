@@ -50,10 +50,15 @@ void run_perplexity(const Flags& flags) {
   line.finish();
   eval::count_text(text, r);
   if (flags.as_json) {
-    nlohmann::json j{{"tokens", r.num_tokens}, {"words", r.num_words}, {"bytes", r.num_bytes},
-                     {"loss", r.negative_log_likelihood / double(r.num_tokens)}, {"token_perplexity", r.token_perplexity()},
-                     {"word_perplexity", r.word_perplexity()}, {"byte_perplexity", r.byte_perplexity()},
-                     {"bits_per_byte", r.bits_per_byte()}, {"tokens_per_second", double(r.num_tokens) / r.seconds}};
+    nlohmann::json j{{"tokens", r.num_tokens},
+                     {"words", r.num_words},
+                     {"bytes", r.num_bytes},
+                     {"loss", r.negative_log_likelihood / double(r.num_tokens)},
+                     {"token_perplexity", r.token_perplexity()},
+                     {"word_perplexity", r.word_perplexity()},
+                     {"byte_perplexity", r.byte_perplexity()},
+                     {"bits_per_byte", r.bits_per_byte()},
+                     {"tokens_per_second", double(r.num_tokens) / r.seconds}};
     std::printf("%s\n", j.dump(2).c_str());
     return;
   }

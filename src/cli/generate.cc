@@ -25,7 +25,8 @@ struct Flags {
   bool shows_stats = false;
 };
 
-std::vector<int32_t> encode_prompt(const tokenizer::Tokenizer& tokenizer, const std::string& text, const spec::ModelSpec& spec) {
+std::vector<int32_t> encode_prompt(const tokenizer::Tokenizer& tokenizer, const std::string& text,
+                                   const spec::ModelSpec& spec) {
   std::vector<int32_t> ids = tokenizer.encode(text, {.parse_special = true, .add_special = true});
   if (ids.empty()) {  // an empty prompt still needs something to follow
     int64_t first = spec.bos_token >= 0 ? spec.bos_token : (spec.eos_tokens.empty() ? -1 : spec.eos_tokens[0]);
@@ -38,7 +39,8 @@ std::vector<int32_t> encode_prompt(const tokenizer::Tokenizer& tokenizer, const 
 void generate_one(const Flags& flags, const eval::OpenModel& model, const tokenizer::Tokenizer& tokenizer) {
   engine::Generator generator(*model.transformer, {});
   tokenizer::StreamDecoder decoder(tokenizer, true);
-  engine::Request request = make_request(flags.generation, encode_prompt(tokenizer, flags.prompt, model.spec), model.spec, tokenizer);
+  engine::Request request =
+      make_request(flags.generation, encode_prompt(tokenizer, flags.prompt, model.spec), model.spec, tokenizer);
   decoder.skip(request.prompt);
   std::fputs(flags.prompt.c_str(), stdout);
   generator.run({request}, [&](size_t, int32_t token) {
@@ -147,7 +149,8 @@ void add_generate(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("generate", "continue a prompt, or many from a file at once");
   verb->add_option("MODEL", flags->model, "model folder")->required();
   auto* prompt = verb->add_option("--prompt", flags->prompt, "text to continue");
-  auto* input = verb->add_option("--input", flags->input, "JSON lines with \"prompt\" (and max_tokens, temperature, seed ...)");
+  auto* input =
+      verb->add_option("--input", flags->input, "JSON lines with \"prompt\" (and max_tokens, temperature, seed ...)");
   input->excludes(prompt);
   verb->add_option("--output", flags->output, "write the JSON lines here instead of standard output")->needs(input);
   verb->add_flag("--stats", flags->shows_stats, "print rates to standard error at the end");

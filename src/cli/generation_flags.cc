@@ -11,8 +11,10 @@ void add_generation_flags(CLI::App& verb, GenerationFlags& flags) {
   verb.add_option("--max-tokens", flags.max_tokens, "most tokens to generate")->capture_default_str();
   verb.add_option("--temperature", flags.sampling.temperature, "0 = always the likeliest token")->capture_default_str();
   verb.add_option("--top-k", flags.sampling.top_k, "choose among the k likeliest; 0 = all")->capture_default_str();
-  verb.add_option("--top-p", flags.sampling.top_p, "choose among the likeliest that together reach p")->capture_default_str();
-  verb.add_option("--min-p", flags.sampling.min_p, "drop tokens below this share of the likeliest")->capture_default_str();
+  verb.add_option("--top-p", flags.sampling.top_p, "choose among the likeliest that together reach p")
+      ->capture_default_str();
+  verb.add_option("--min-p", flags.sampling.min_p, "drop tokens below this share of the likeliest")
+      ->capture_default_str();
   verb.add_option("--seed", flags.sampling.seed, "same seed, same text")->capture_default_str();
   verb.add_option("--device", flags.device, "cpu, cuda or cuda:N")->capture_default_str();
   verb.add_option("--precision", flags.precision, "fp32, bf16 or fp16")->capture_default_str();
@@ -31,8 +33,11 @@ eval::OpenModel open_for_generation(const GenerationFlags& flags, const std::str
 engine::Request make_request(const GenerationFlags& flags, std::vector<int32_t> prompt, const spec::ModelSpec& spec,
                              const tokenizer::Tokenizer& tokenizer) {
   if (flags.max_tokens < 0) base::fail_usage("max-tokens is {}; expected 0 or more", flags.max_tokens);
-  engine::Request request{.prompt = std::move(prompt), .sampling = flags.sampling, .max_new_tokens = flags.max_tokens,
-                          .stop_tokens = {}, .vocab_limit = tokenizer.vocab_size()};
+  engine::Request request{.prompt = std::move(prompt),
+                          .sampling = flags.sampling,
+                          .max_new_tokens = flags.max_tokens,
+                          .stop_tokens = {},
+                          .vocab_limit = tokenizer.vocab_size()};
   if (!flags.ignores_eos) request.stop_tokens = spec.eos_tokens;
   if (spec.learned_positions) {
     const int64_t room = spec.max_positions - static_cast<int64_t>(request.prompt.size());
@@ -53,8 +58,9 @@ std::string continuation_text(const tokenizer::Tokenizer& tokenizer, std::span<c
 }
 
 void print_generation_stats(const engine::GeneratorStats& stats) {
-  std::fprintf(stderr, "%ld prompt tokens, %ld new tokens in %.2f s: %.1f new tokens/s, %ld steps\n", stats.prompt_tokens,
-               stats.new_tokens, stats.seconds, double(stats.new_tokens) / stats.seconds, stats.num_steps);
+  std::fprintf(stderr, "%ld prompt tokens, %ld new tokens in %.2f s: %.1f new tokens/s, %ld steps\n",
+               stats.prompt_tokens, stats.new_tokens, stats.seconds, double(stats.new_tokens) / stats.seconds,
+               stats.num_steps);
 }
 
 }  // namespace sinter::cli

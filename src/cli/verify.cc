@@ -1,3 +1,5 @@
+#include "eval/verify.h"
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -6,7 +8,6 @@
 #include "base/text.h"
 #include "cli/verbs.h"
 #include "eval/model.h"
-#include "eval/verify.h"
 
 namespace sinter::cli {
 namespace {
@@ -30,8 +31,13 @@ void run_verify(const Flags& flags) {
       ++num_checks;
       num_failed += !c.holds();
       if (!worst || !(c.error / std::max(c.limit, 1e-30) <= worst->error / std::max(worst->limit, 1e-30))) worst = &c;
-      table.add_row({c.name, fmt::format("{:.2e}", c.error), fmt::format("{:.0e}", c.limit), c.kind, c.holds() ? "ok" : "FAIL"});
-      report.push_back({{"folder", folder}, {"check", c.name}, {"kind", c.kind}, {"error", c.error}, {"limit", c.limit},
+      table.add_row(
+          {c.name, fmt::format("{:.2e}", c.error), fmt::format("{:.0e}", c.limit), c.kind, c.holds() ? "ok" : "FAIL"});
+      report.push_back({{"folder", folder},
+                        {"check", c.name},
+                        {"kind", c.kind},
+                        {"error", c.error},
+                        {"limit", c.limit},
                         {"holds", c.holds()}});
       if (!c.note.empty()) {
         report.back()["note"] = c.note;
@@ -49,7 +55,8 @@ void run_verify(const Flags& flags) {
   if (flags.as_json) {
     std::printf("%s\n", report.dump(2).c_str());
   } else {
-    std::printf("%ld checks, %ld failed (%s, %s)\n", num_checks, num_failed, flags.device.c_str(), flags.precision.c_str());
+    std::printf("%ld checks, %ld failed (%s, %s)\n", num_checks, num_failed, flags.device.c_str(),
+                flags.precision.c_str());
   }
   SINTER_CHECK(num_failed == 0, "{} of {} checks failed", num_failed, num_checks);
 }

@@ -63,11 +63,12 @@ void expect_paged_equals_training(const Model& model, uint64_t seed) {
   std::vector<std::vector<float>> expected;
   std::vector<int64_t> done(static_cast<size_t>(num_sequences), 0);
   for (int64_t s = 0; s < num_sequences; ++s) {
-    sequences.push_back(random_tokens(rng, 1000 * static_cast<uint64_t>(s + 1), 5 + rng.bits(10 + static_cast<uint64_t>(s)) % 50,
-                                      model.spec.vocab_size));
+    sequences.push_back(random_tokens(rng, 1000 * static_cast<uint64_t>(s + 1),
+                                      5 + rng.bits(10 + static_cast<uint64_t>(s)) % 50, model.spec.vocab_size));
     expected.push_back(training_forward(model, sequences.back()));
     std::vector<int32_t> table;
-    for (int64_t b = 0; b < max_blocks; ++b) table.push_back(static_cast<int32_t>(cache.num_blocks - 1 - (b * num_sequences + s)));
+    for (int64_t b = 0; b < max_blocks; ++b)
+      table.push_back(static_cast<int32_t>(cache.num_blocks - 1 - (b * num_sequences + s)));
     tables.push_back(table);
   }
   const auto V = static_cast<size_t>(model.spec.vocab_size);
@@ -77,7 +78,8 @@ void expect_paged_equals_training(const Model& model, uint64_t seed) {
     std::vector<size_t> who;
     for (size_t s = 0; s < sequences.size(); ++s) {
       auto left = static_cast<int64_t>(sequences[s].size()) - done[s];
-      int64_t take = std::min<int64_t>(left, rng.bits(5000 + step * 8 + s) % 3 == 0 ? 1 : rng.bits(9000 + step * 8 + s) % 12);
+      int64_t take =
+          std::min<int64_t>(left, rng.bits(5000 + step * 8 + s) % 3 == 0 ? 1 : rng.bits(9000 + step * 8 + s) % 12);
       if (take == 0) continue;
       auto begin = sequences[s].begin() + done[s];
       host.add_sequence(std::vector<int32_t>(begin, begin + take), static_cast<int32_t>(done[s]));

@@ -40,8 +40,8 @@ void Generator::check(const Request& request, size_t index) const {
   const spec::ModelSpec& spec = transformer_.spec();
   SINTER_CHECK(!request.prompt.empty(), "request {}: the prompt has no tokens", index);
   for (int32_t token : request.prompt) {
-    SINTER_CHECK(token >= 0 && token < spec.vocab_size, "request {}: token {} is outside the model's vocabulary of {}", index,
-                 token, spec.vocab_size);
+    SINTER_CHECK(token >= 0 && token < spec.vocab_size, "request {}: token {} is outside the model's vocabulary of {}",
+                 index, token, spec.vocab_size);
   }
   SINTER_CHECK(request.max_new_tokens >= 0, "request {}: {} new tokens asked for", index, request.max_new_tokens);
   // A position table has an end; rotary positions go on, though not as trained.
@@ -57,10 +57,11 @@ void Generator::make_cache(const std::vector<Request>& requests) {
     longest = std::max(longest, longest_of(r));
     total += blocks_for(longest_of(r), options_.block_size) * options_.block_size;
   }
-  int64_t wanted = options_.cache_tokens > 0 ? options_.cache_tokens : std::min(total, std::max<int64_t>(2 * longest, 1 << 16));
+  int64_t wanted =
+      options_.cache_tokens > 0 ? options_.cache_tokens : std::min(total, std::max<int64_t>(2 * longest, 1 << 16));
   int64_t num_blocks = blocks_for(wanted, options_.block_size);
-  SINTER_CHECK(num_blocks * options_.block_size >= longest,
-               "the cache has room for {} tokens, but a request needs {}", num_blocks * options_.block_size, longest);
+  SINTER_CHECK(num_blocks * options_.block_size >= longest, "the cache has room for {} tokens, but a request needs {}",
+               num_blocks * options_.block_size, longest);
   if (cache_.num_blocks >= num_blocks) return;
   const spec::ModelSpec& spec = transformer_.spec();
   const models::StoreOptions& store = transformer_.store().options();
@@ -129,14 +130,16 @@ core::Tensor Generator::forward(std::vector<Sequence>& running, const std::vecto
     auto begin = s.tokens.begin() + s.num_cached;
     host.add_sequence(std::vector<int32_t>(begin, begin + shares[i]), static_cast<int32_t>(s.num_cached));
     for (int64_t p = s.num_cached; p < s.num_cached + shares[i]; ++p) {
-      slots.push_back(s.blocks[static_cast<size_t>(p / options_.block_size)] * static_cast<int32_t>(options_.block_size) +
+      slots.push_back(s.blocks[static_cast<size_t>(p / options_.block_size)] *
+                          static_cast<int32_t>(options_.block_size) +
                       static_cast<int32_t>(p % options_.block_size));
     }
     std::vector<int32_t> row = s.blocks;
     row.resize(max_blocks, 0);
     tables.insert(tables.end(), row.begin(), row.end());
     s.num_cached += shares[i];
-    if (s.num_cached == static_cast<int64_t>(s.tokens.size())) last_rows.push_back(static_cast<int32_t>(slots.size()) - 1);
+    if (s.num_cached == static_cast<int64_t>(s.tokens.size()))
+      last_rows.push_back(static_cast<int32_t>(slots.size()) - 1);
   }
   if (last_rows.empty() && host.num_tokens() == 0) return {};
   core::RaggedBatch batch = core::upload(device.allocator(), host);
@@ -155,7 +158,8 @@ core::Tensor Generator::forward(std::vector<Sequence>& running, const std::vecto
   core::Tensor rows = context.make({count, hidden.size(1)}, hidden.dtype());
   // Picking rows is an embedding lookup with the hidden states as the table.
   context.kernels.embedding_forward(
-      context.stream, {.tokens = core::make_tensor(device.allocator(), {count}, last_rows), .table = hidden, .y = rows});
+      context.stream,
+      {.tokens = core::make_tensor(device.allocator(), {count}, last_rows), .table = hidden, .y = rows});
   return transformer_.logits(context, rows);
 }
 

@@ -49,7 +49,8 @@ int32_t sample_token(std::span<const float> logits, const SamplingOptions& optio
          candidates[kept].weight >= options.min_p * candidates[0].weight) {
     mass += candidates[kept++].weight;
   }
-  const double draw = static_cast<double>(base::CounterRng{options.seed, 0x5a3b1e}.bits64(position) >> 11) * 0x1p-53 * mass;
+  const double draw =
+      static_cast<double>(base::CounterRng{options.seed, 0x5a3b1e}.bits64(position) >> 11) * 0x1p-53 * mass;
   double passed = 0;
   for (size_t i = 0; i < kept; ++i) {
     passed += candidates[i].weight;

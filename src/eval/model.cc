@@ -17,9 +17,11 @@ OpenModel open_model(const std::string& folder, const OpenOptions& options) {
   OpenModel model;
   model.spec = spec::load_hf_config(folder + "/config.json");
   io::TensorFolder tensors(folder);
-  model.store = std::make_unique<models::ParameterStore>(
-      model.spec, models::StoreOptions{.device = options.device, .compute = options.compute, .trains = options.trains,
-                                       .keeps_derived = !options.trains});
+  model.store =
+      std::make_unique<models::ParameterStore>(model.spec, models::StoreOptions{.device = options.device,
+                                                                                .compute = options.compute,
+                                                                                .trains = options.trains,
+                                                                                .keeps_derived = !options.trains});
   models::load_weights(*model.store, model.spec, tensors);
   model.transformer = std::make_unique<models::Transformer>(model.spec, *model.store);
   return model;

@@ -29,7 +29,8 @@ void add_window(core::HostBatch& batch, const std::vector<int32_t>& tokens, int3
 double batch_loss(const OpenModel& model, const core::HostBatch& host) {
   core::DeviceRuntime& device = core::runtime(model.store->options().device);
   core::RaggedBatch batch = core::upload(device.allocator(), host);
-  ops::Context context{kernels::kernels_for(model.store->options().device), device.stream(), device.allocator(), nullptr};
+  ops::Context context{kernels::kernels_for(model.store->options().device), device.stream(), device.allocator(),
+                       nullptr};
   models::LossPlaces places;
   places.losses = core::Tensor(device.allocator(), {batch.num_tokens}, core::DType::f32);
   model.transformer->loss(context, batch, {}, places);

@@ -29,8 +29,8 @@ struct Limits {
   bool is_16_bit;
 };
 
-// Gaps: rounding to bf16 moves those of the golden models by 2 % (root mean square; half of it is the weights'), fp16 by
-// an eighth of that. Ten steps in fp32 move them by up to 5e-5 against float64, since AdamW makes whole steps out of
+// Gaps: rounding to bf16 moves those of the golden models by 2 % (root mean square; half of it is the weights'), fp16
+// by an eighth of that. Ten steps in fp32 move them by up to 5e-5 against float64, since AdamW makes whole steps out of
 // gradients that are hardly more than rounding. The limits leave room for the worst of some hundred choices.
 Limits limits_for(const VerifyOptions& options) {
   if (options.compute == DType::bf16) return {5e-2, 1e-3, 5e-3, 2e-2, 0.1, true};
@@ -84,8 +84,8 @@ std::vector<std::vector<int32_t>> token_rows(const io::TensorEntry& entry, const
   const auto columns = static_cast<size_t>(entry.shape[1]);
   std::vector<std::vector<int32_t>> rows(static_cast<size_t>(entry.shape[0]));
   for (size_t i = 0; i < flat.size(); ++i) {
-    SINTER_CHECK(flat[i] >= 0 && flat[i] < vocab, "'{}': '{}' holds token {} outside the vocabulary of {}", path, entry.name,
-                 flat[i], vocab);
+    SINTER_CHECK(flat[i] >= 0 && flat[i] < vocab, "'{}': '{}' holds token {} outside the vocabulary of {}", path,
+                 entry.name, flat[i], vocab);
     rows[i / columns].push_back(static_cast<int32_t>(flat[i]));
   }
   return rows;
@@ -221,7 +221,8 @@ class Verifier {
     model_.store->begin_step();
     core::HostBatch host = host_batch();
     core::RaggedBatch batch = core::upload(device_.allocator(), host);
-    auto count = static_cast<double>(std::count_if(host.targets.begin(), host.targets.end(), [](int t) { return t >= 0; }));
+    auto count =
+        static_cast<double>(std::count_if(host.targets.begin(), host.targets.end(), [](int t) { return t >= 0; }));
     models::LossPlaces places;
     places.scale = core::make_tensor<float>(device_.allocator(), {1}, {static_cast<float>(1.0 / count)});
     places.losses = Tensor(device_.allocator(), {batch.num_tokens}, DType::f32);
@@ -269,8 +270,8 @@ class Verifier {
       routing.note = fmt::format(
           "{} of {} choices differ from fp32 and are taken from there (first: layer {}, token {}, expert {} instead of "
           "{}); by its own choices logits {:.2e}, loss {:.2e}, lowest cosine {:.4f} ({})",
-          differing.size(), num_choices, std::get<0>(place), std::get<1>(place), first.chosen, first.other, own[0].error,
-          own[1].error, 1 - worst.error, worst.name);
+          differing.size(), num_choices, std::get<0>(place), std::get<1>(place), first.chosen, first.other,
+          own[0].error, own[1].error, 1 - worst.error, worst.name);
     }
     checks.insert(checks.begin() + 2, routing);
     return checks;
@@ -322,8 +323,8 @@ class Verifier {
     for (const auto& loss : answers_["train_losses"]) {
       ++step;
       double found = loss_and_gradients(), expected = loss.get<double>();
-      checks.push_back({"step " + std::to_string(step), "relative", std::abs(found - expected) / std::abs(expected),
-                        limits_.step});
+      checks.push_back(
+          {"step " + std::to_string(step), "relative", std::abs(found - expected) / std::abs(expected), limits_.step});
       update_weights(guard, optimizer, found);
     }
     model_.transformer->on_router_logits = nullptr;
@@ -351,10 +352,11 @@ class Verifier {
       turned.clear();
     }
     for (const auto& [step, tie] : turned) {
-      checks_.push_back({"routing, step " + std::to_string(step), "gap", tie.gap, limits_.gap,
-                         fmt::format("layer {}, token {}: experts {} and {} tie within rounding; the losses are those of "
-                                     "taking expert {}, as the golden answers do",
-                                     tie.layer, tie.token, tie.chosen, tie.other, tie.other)});
+      checks_.push_back(
+          {"routing, step " + std::to_string(step), "gap", tie.gap, limits_.gap,
+           fmt::format("layer {}, token {}: experts {} and {} tie within rounding; the losses are those of "
+                       "taking expert {}, as the golden answers do",
+                       tie.layer, tie.token, tie.chosen, tie.other, tie.other)});
     }
     checks_.insert(checks_.end(), checks.begin(), checks.end());
   }

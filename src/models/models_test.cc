@@ -52,7 +52,8 @@ struct Model {
     places.losses = Tensor(device.allocator(), {48}, DType::f32);
     for (int64_t j = 0; j < spec.mtp_heads; ++j) {
       std::vector<int32_t> ahead(48, -1);
-      for (size_t t = 0; t + static_cast<size_t>(j) + 1 < 48; ++t) ahead[t] = host.targets[t + static_cast<size_t>(j) + 1];
+      for (size_t t = 0; t + static_cast<size_t>(j) + 1 < 48; ++t)
+        ahead[t] = host.targets[t + static_cast<size_t>(j) + 1];
       places.mtp_targets.push_back(core::make_tensor(device.allocator(), {48}, ahead));
       places.mtp_losses.emplace_back(device.allocator(), core::Shape{48}, DType::f32);
     }

@@ -19,8 +19,7 @@ int64_t aligned(int64_t n) { return (n + kAlignElements - 1) / kAlignElements * 
 
 // A product of 16-bit activations makes this gradient in one piece per micro-batch.
 bool has_short_gradient(const spec::Parameter& info) {
-  return info.decays &&
-         (info.role == spec::ParameterRole::matrix || info.role == spec::ParameterRole::expert_matrix);
+  return info.decays && (info.role == spec::ParameterRole::matrix || info.role == spec::ParameterRole::expert_matrix);
 }
 
 uint64_t name_hash(const std::string& name) {  // FNV-1a: stable across builds and machines
@@ -121,12 +120,15 @@ std::vector<float> ParameterStore::values_of(const Slot& slot) const {
   return core::to_host_floats(slot.parameter.master ? slot.parameter.master : slot.parameter.weight.data);
 }
 
-std::vector<float> ParameterStore::gradient_of(const Slot& slot) const { return core::to_host_floats(slot.parameter.grad); }
+std::vector<float> ParameterStore::gradient_of(const Slot& slot) const {
+  return core::to_host_floats(slot.parameter.grad);
+}
 
 void ParameterStore::initialize(uint64_t seed) {
   for (Slot& slot : slots_) {
     const spec::Parameter& info = slot.info;
-    std::vector<float> values(static_cast<size_t>(info.num_elements()), info.init == spec::InitKind::ones ? 1.0f : 0.0f);
+    std::vector<float> values(static_cast<size_t>(info.num_elements()),
+                              info.init == spec::InitKind::ones ? 1.0f : 0.0f);
     if (info.init == spec::InitKind::normal) {
       base::CounterRng rng{seed, name_hash(info.name)};
       base::parallel_for(info.num_elements(), 1 << 16, [&](int64_t begin, int64_t end) {
@@ -165,8 +167,7 @@ void ParameterStore::sum_gradient_squares(const kernels::KernelTable& kernels, c
   std::vector<const Slot*> order;
   for (const Slot& slot : slots_) {
     order.push_back(&slot);
-    if (squares_ && !slot.parameter.has_squares)
-      kernels.fill(stream, squares_.slice(&slot - slots_.data(), 1), 0.0f);
+    if (squares_ && !slot.parameter.has_squares) kernels.fill(stream, squares_.slice(&slot - slots_.data(), 1), 0.0f);
   }
   if (squares_) kernels.sum(stream, {.x = squares_, .total = total});
   std::sort(order.begin(), order.end(), [](const Slot* a, const Slot* b) { return a->offset < b->offset; });

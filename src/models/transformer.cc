@@ -76,7 +76,8 @@ Tensor Transformer::make_cos_sin(const Context& context, const RaggedBatch& batc
   return ops::rope_table(context, batch, inv_freq, spec_.head_dim, spec::rope_scale(spec_.rope));
 }
 
-Variable Transformer::drop(const Context& context, const Variable& x, float p, const DropoutKey& key, uint64_t use) const {
+Variable Transformer::drop(const Context& context, const Variable& x, float p, const DropoutKey& key,
+                           uint64_t use) const {
   if (!key.is_on || p == 0.0f) return x;
   return ops::dropout(context, x, p, {key.seed, use}, key.first_token * static_cast<uint64_t>(spec_.hidden));
 }
@@ -165,7 +166,9 @@ Transformer::Stream Transformer::run_block(const Context& context, const Block& 
       context, inputs,
       [this, &block, shared](const Context& inner, const std::vector<Variable>& in) -> std::vector<Variable> {
         // The balance loss was added by the first run; its gradient belongs to the second.
-        Shared again{shared.batch, shared.dropout, shared.cos_sin,
+        Shared again{shared.batch,
+                     shared.dropout,
+                     shared.cos_sin,
                      {inner.is_recording() ? Tensor() : shared.balance.loss, shared.balance.scale}};
         Stream result = block_body(inner, block, {in[0], in.size() > 1 ? in[1] : Variable{}}, again);
         std::vector<Variable> out{result.x};
@@ -187,8 +190,8 @@ Variable Transformer::final_norm(const Context& context, const Stream& stream, V
   return result.y;
 }
 
-Variable Transformer::forward(const Context& context, const RaggedBatch& batch, const DropoutKey& dropout, Variable* trunk,
-                              const ops::BalanceLoss& balance) const {
+Variable Transformer::forward(const Context& context, const RaggedBatch& batch, const DropoutKey& dropout,
+                              Variable* trunk, const ops::BalanceLoss& balance) const {
   mark_ready(context, -1);
   Shared shared{batch, dropout, make_cos_sin(context, batch), balance};
   Variable x = ops::embedding(context, batch, *embedding_, position_);  // (T, C)
@@ -212,7 +215,8 @@ void Transformer::loss(const Context& context, const RaggedBatch& batch, const D
   Variable hidden = forward(context, batch, dropout, mtp_blocks_.empty() ? nullptr : &trunk, places.balance);
   ops::linear_cross_entropy(context, hidden, head(), batch.targets, places.scale, places.losses);
   for (size_t j = 0; j < mtp_blocks_.size(); ++j) {
-    SINTER_CHECK(places.mtp_targets.size() > j && places.mtp_losses.size() > j, "[loss] no targets for extra head {}", j);
+    SINTER_CHECK(places.mtp_targets.size() > j && places.mtp_losses.size() > j, "[loss] no targets for extra head {}",
+                 j);
     Shared shared{batch, dropout, make_cos_sin(context, batch), {}};
     Stream stream = run_block(context, mtp_blocks_[j], {trunk, {}}, shared);
     Variable ahead = final_norm(context, stream, nullptr);

@@ -93,8 +93,8 @@ void load_weights(ParameterStore& store, const spec::ModelSpec& spec, const io::
       const std::vector<int64_t> expected = disk_shape(slot.info, part);
       SINTER_CHECK(entry.shape == expected, "'{}': tensor '{}' has shape {}; config.json makes it {}", folder.path(),
                    entry.name, io::shape_to_string(entry.shape), io::shape_to_string(expected));
-      SINTER_CHECK(base::is_floating(entry.dtype), "'{}': tensor '{}' is {}; expected f32, bf16, f16 or f64", folder.path(),
-                   entry.name, base::dtype_name(entry.dtype));
+      SINTER_CHECK(base::is_floating(entry.dtype), "'{}': tensor '{}' is {}; expected f32, bf16, f16 or f64",
+                   folder.path(), entry.name, base::dtype_name(entry.dtype));
       std::vector<float> disk(static_cast<size_t>(entry.num_elements()));
       base::convert_elements(entry.dtype, entry.bytes.data(), DType::f32, disk.data(), disk.size());
       visit_part(slot.info, part, [&](int64_t stored, int64_t on_disk) {
@@ -105,8 +105,8 @@ void load_weights(ParameterStore& store, const spec::ModelSpec& spec, const io::
   }
   for (const io::TensorEntry& entry : folder.entries()) {
     SINTER_CHECK(used.count(entry.name) || is_known_extra(entry.name, spec),
-                 "'{}': tensor '{}' has no place in this model; config.json does not describe these weights", folder.path(),
-                 entry.name);
+                 "'{}': tensor '{}' has no place in this model; config.json does not describe these weights",
+                 folder.path(), entry.name);
   }
 }
 

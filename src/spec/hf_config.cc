@@ -159,8 +159,8 @@ ModelSpec parse_gpt2(const Reader& r) {
   spec.hidden = r.integer("n_embd");
   spec.num_layers = r.integer("n_layer");
   spec.num_heads = spec.num_kv_heads = r.integer("n_head");
-  SINTER_CHECK(spec.num_heads > 0 && spec.hidden % spec.num_heads == 0, "'{}': n_embd {} is not a multiple of n_head {}",
-               r.origin(), spec.hidden, spec.num_heads);
+  SINTER_CHECK(spec.num_heads > 0 && spec.hidden % spec.num_heads == 0,
+               "'{}': n_embd {} is not a multiple of n_head {}", r.origin(), spec.hidden, spec.num_heads);
   spec.head_dim = spec.hidden / spec.num_heads;
   spec.ffn = r.integer("n_inner", 4 * spec.hidden);
   spec.max_positions = r.integer("n_positions", r.integer("n_ctx", 1024));
@@ -194,7 +194,8 @@ void parse_window(const Reader& r, ModelSpec& spec, bool is_qwen) {
     for (const json& type : types) {
       std::string name = type.is_string() ? type.get<std::string>() : type.dump();
       SINTER_CHECK(name == "full_attention" || name == "sliding_attention",
-                   "'{}': layer type '{}' is not supported; known: full_attention, sliding_attention", r.origin(), name);
+                   "'{}': layer type '{}' is not supported; known: full_attention, sliding_attention", r.origin(),
+                   name);
       SINTER_CHECK(name == "full_attention" || slides, "'{}': a sliding_attention layer but no sliding_window in use",
                    r.origin());
       spec.window.push_back(name == "full_attention" ? 0 : window);
@@ -239,7 +240,8 @@ ModelSpec parse_llama_like(const Reader& r, Family family) {
   spec.vocab_size = r.integer("vocab_size");
   spec.hidden = r.integer("hidden_size");
   spec.num_layers = r.integer("num_hidden_layers");
-  SINTER_CHECK(spec.num_layers >= 0 && spec.num_layers <= 100000, "'{}': num_hidden_layers is {}", r.origin(), spec.num_layers);
+  SINTER_CHECK(spec.num_layers >= 0 && spec.num_layers <= 100000, "'{}': num_hidden_layers is {}", r.origin(),
+               spec.num_layers);
   spec.num_heads = r.integer("num_attention_heads");
   const bool has_usual_kv_heads = defaults.kv_heads > 0 && !r.object().contains("num_key_value_heads");
   spec.num_kv_heads = r.integer("num_key_value_heads", has_usual_kv_heads ? defaults.kv_heads : spec.num_heads);
@@ -277,9 +279,12 @@ struct Architecture {
 };
 
 constexpr Architecture kArchitectures[] = {
-    {"GPT2LMHeadModel", "gpt2", Family::gpt2},          {"LlamaForCausalLM", "llama", Family::llama},
-    {"MistralForCausalLM", "mistral", Family::mistral}, {"Qwen2ForCausalLM", "qwen2", Family::qwen2},
-    {"Qwen3ForCausalLM", "qwen3", Family::qwen3},       {"MixtralForCausalLM", "mixtral", Family::mixtral},
+    {"GPT2LMHeadModel", "gpt2", Family::gpt2},
+    {"LlamaForCausalLM", "llama", Family::llama},
+    {"MistralForCausalLM", "mistral", Family::mistral},
+    {"Qwen2ForCausalLM", "qwen2", Family::qwen2},
+    {"Qwen3ForCausalLM", "qwen3", Family::qwen3},
+    {"MixtralForCausalLM", "mixtral", Family::mixtral},
     {"Qwen3MoeForCausalLM", "qwen3_moe", Family::qwen3_moe},
 };
 
@@ -317,10 +322,14 @@ namespace {
 
 const char* activation_name(Activation activation, bool is_gpt2) {
   switch (activation) {
-    case Activation::silu: return "silu";
-    case Activation::gelu: return "gelu";
-    case Activation::gelu_tanh: return is_gpt2 ? "gelu_new" : "gelu_pytorch_tanh";
-    case Activation::relu: return "relu";
+    case Activation::silu:
+      return "silu";
+    case Activation::gelu:
+      return "gelu";
+    case Activation::gelu_tanh:
+      return is_gpt2 ? "gelu_new" : "gelu_pytorch_tanh";
+    case Activation::relu:
+      return "relu";
   }
   return "silu";
 }
@@ -350,20 +359,33 @@ json rope_json(const RopeSpec& rope) {
 }
 
 json gpt2_json(const ModelSpec& s) {
-  json j{{"n_embd", s.hidden}, {"n_layer", s.num_layers}, {"n_head", s.num_heads}, {"n_inner", s.ffn},
-         {"n_positions", s.max_positions}, {"n_ctx", s.max_positions}, {"layer_norm_epsilon", s.norm_eps},
-         {"activation_function", activation_name(s.activation, true)}, {"embd_pdrop", s.dropout.embedding},
-         {"resid_pdrop", s.dropout.residual}, {"attn_pdrop", s.dropout.attention}};
+  json j{{"n_embd", s.hidden},
+         {"n_layer", s.num_layers},
+         {"n_head", s.num_heads},
+         {"n_inner", s.ffn},
+         {"n_positions", s.max_positions},
+         {"n_ctx", s.max_positions},
+         {"layer_norm_epsilon", s.norm_eps},
+         {"activation_function", activation_name(s.activation, true)},
+         {"embd_pdrop", s.dropout.embedding},
+         {"resid_pdrop", s.dropout.residual},
+         {"attn_pdrop", s.dropout.attention}};
   if (s.attention_scale == 1.0f) j["scale_attn_weights"] = false;
   if (s.scale_by_layer) j["scale_attn_by_inverse_layer_idx"] = true;
   return j;
 }
 
 json llama_like_json(const ModelSpec& s) {
-  json j{{"hidden_size", s.hidden}, {"num_hidden_layers", s.num_layers}, {"num_attention_heads", s.num_heads},
-         {"num_key_value_heads", s.num_kv_heads}, {"head_dim", s.head_dim}, {"intermediate_size", s.ffn},
-         {"max_position_embeddings", s.max_positions}, {"rms_norm_eps", s.norm_eps},
-         {"hidden_act", activation_name(s.activation, false)}, {"attention_dropout", s.dropout.attention}};
+  json j{{"hidden_size", s.hidden},
+         {"num_hidden_layers", s.num_layers},
+         {"num_attention_heads", s.num_heads},
+         {"num_key_value_heads", s.num_kv_heads},
+         {"head_dim", s.head_dim},
+         {"intermediate_size", s.ffn},
+         {"max_position_embeddings", s.max_positions},
+         {"rms_norm_eps", s.norm_eps},
+         {"hidden_act", activation_name(s.activation, false)},
+         {"attention_dropout", s.dropout.attention}};
   j["rope_parameters"] = rope_json(s.rope);
   j["rope_theta"] = s.rope.theta;  // readers older than transformers 5 look here, and at rope_scaling
   if (s.rope.kind != RopeKind::standard) j["rope_scaling"] = rope_json(s.rope);

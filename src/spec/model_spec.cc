@@ -13,13 +13,20 @@ float ModelSpec::scale_of(int64_t layer) const {
 
 const char* family_name(Family family) {
   switch (family) {
-    case Family::gpt2: return "gpt2";
-    case Family::llama: return "llama";
-    case Family::mistral: return "mistral";
-    case Family::qwen2: return "qwen2";
-    case Family::qwen3: return "qwen3";
-    case Family::mixtral: return "mixtral";
-    case Family::qwen3_moe: return "qwen3_moe";
+    case Family::gpt2:
+      return "gpt2";
+    case Family::llama:
+      return "llama";
+    case Family::mistral:
+      return "mistral";
+    case Family::qwen2:
+      return "qwen2";
+    case Family::qwen3:
+      return "qwen3";
+    case Family::mixtral:
+      return "mixtral";
+    case Family::qwen3_moe:
+      return "qwen3_moe";
   }
   return "?";
 }
@@ -64,7 +71,8 @@ void check_model_spec(const ModelSpec& s) {
   positive(s.max_positions, "max_position_embeddings");
   SINTER_CHECK(s.num_layers <= 100000, "model: {} layers; expected at most 100,000", s.num_layers);
   SINTER_CHECK(s.num_heads % s.num_kv_heads == 0,
-               "model: num_attention_heads {} is not a multiple of num_key_value_heads {}", s.num_heads, s.num_kv_heads);
+               "model: num_attention_heads {} is not a multiple of num_key_value_heads {}", s.num_heads,
+               s.num_kv_heads);
   if (s.rope.kind != RopeKind::none) check_rope(s);
   SINTER_CHECK(std::isfinite(s.norm_eps) && s.norm_eps >= 0, "model: the norms' eps is {}; expected 0 or more",
                s.norm_eps);

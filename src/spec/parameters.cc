@@ -1,7 +1,6 @@
 #include "spec/parameters.h"
 
 #include <algorithm>
-
 #include <cmath>
 
 #include "base/error.h"
@@ -10,7 +9,6 @@ namespace sinter::spec {
 namespace {
 
 using base::Shape;
-
 
 class TableBuilder {
  public:
@@ -67,8 +65,8 @@ class TableBuilder {
   }
 
   // A linear layer (rows, columns) made of row blocks with their own names on disk; `tp_axis` 0 cuts rows, 1 columns.
-  void add_linear(const std::string& name, int64_t columns, std::vector<ParameterPart> parts, bool has_bias, int tp_axis,
-                  int64_t layer, bool is_residual) {
+  void add_linear(const std::string& name, int64_t columns, std::vector<ParameterPart> parts, bool has_bias,
+                  int tp_axis, int64_t layer, bool is_residual) {
     int64_t rows = 0;
     for (ParameterPart& part : parts) {
       part.row_begin = rows;
@@ -120,8 +118,8 @@ class TableBuilder {
     std::vector<ParameterPart> up{{hf + (is_gpt2_ ? "c_fc" : "up_proj"), 0, spec_.ffn}};
     if (spec_.gated_mlp) up.insert(up.begin(), {hf + "gate_proj", 0, spec_.ffn});
     add_linear(name + "mlp.up", spec_.hidden, up, spec_.mlp_bias, 0, layer, false);
-    add_linear(name + "mlp.down", spec_.ffn, {{hf + (is_gpt2_ ? "c_proj" : "down_proj"), 0, spec_.hidden}}, spec_.mlp_bias,
-               1, layer, true);
+    add_linear(name + "mlp.down", spec_.ffn, {{hf + (is_gpt2_ ? "c_proj" : "down_proj"), 0, spec_.hidden}},
+               spec_.mlp_bias, 1, layer, true);
   }
 
   void add_experts(const std::string& name, const std::string& hf, int64_t layer) {
@@ -171,9 +169,9 @@ ParameterCounts count_parameters(const ModelSpec& spec) {
 }
 
 int64_t loss_chunk_rows(int64_t rows, int64_t vocab_size, int64_t element_bytes) {
-  // Each chunk reads and writes the head's gradient once. At this size that does not show any more (on an H200 a step of
-  // GPT-2 124M takes 1.4 % less time than with 256 MiB, of Llama 1B 0.4 % less than with 544), and it is still little
-  // beside activations.
+  // Each chunk reads and writes the head's gradient once. At this size that does not show any more (on an H200 a step
+  // of GPT-2 124M takes 1.4 % less time than with 256 MiB, of Llama 1B 0.4 % less than with 544), and it is still
+  // little beside activations.
   constexpr int64_t kChunkBytes = int64_t{1088} << 20, kStep = 128, kMost = 16384;
   auto up_to_step = [](int64_t n) { return (n + kStep - 1) / kStep * kStep; };
   const int64_t most = std::clamp(kChunkBytes / (vocab_size * element_bytes) / kStep * kStep, kStep, kMost);

@@ -37,7 +37,8 @@ void apply_llama3(const RopeSpec& rope, std::vector<float>& inv_freq) {
 void apply_yarn(const RopeSpec& rope, int64_t head_dim, std::vector<float>& inv_freq) {
   auto correction_dim = [&](double rotations) {
     return static_cast<double>(head_dim) *
-           std::log(static_cast<double>(rope.original_max_positions) / (rotations * kTwoPi)) / (2 * std::log(rope.theta));
+           std::log(static_cast<double>(rope.original_max_positions) / (rotations * kTwoPi)) /
+           (2 * std::log(rope.theta));
   };
   double low = correction_dim(rope.beta_fast), high = correction_dim(rope.beta_slow);
   if (rope.truncate) {

@@ -19,10 +19,14 @@ TEST(Rope, EveryScalingTurnsAsInTransformers) {
   for (const json& golden : cases) {
     SCOPED_TRACE(golden["name"].get<std::string>());
     const auto head_dim = golden["head_dim"].get<int64_t>();
-    const json config{{"model_type", "llama"},         {"vocab_size", 100},
-                      {"hidden_size", 4 * head_dim},   {"num_hidden_layers", 1},
-                      {"num_attention_heads", 4},      {"head_dim", head_dim},
-                      {"intermediate_size", 64},       {"max_position_embeddings", golden["max_position_embeddings"]},
+    const json config{{"model_type", "llama"},
+                      {"vocab_size", 100},
+                      {"hidden_size", 4 * head_dim},
+                      {"num_hidden_layers", 1},
+                      {"num_attention_heads", 4},
+                      {"head_dim", head_dim},
+                      {"intermediate_size", 64},
+                      {"max_position_embeddings", golden["max_position_embeddings"]},
                       {"rope_parameters", golden["rope_parameters"]}};
     const RopeSpec rope = parse_hf_config(config, "test").rope;
     const auto expected = golden["inv_freq"].get<std::vector<float>>();

@@ -1,11 +1,12 @@
 // How values are written: str(), repr() and json.dumps() of Python, and the UTF-8 helpers they share.
+#include <utf8proc.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 
 #include "base/error.h"
 #include "tokenizer/jinja_value.h"
-#include <utf8proc.h>
 
 namespace sinter::tokenizer::jinja {
 namespace {

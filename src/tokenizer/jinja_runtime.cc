@@ -233,7 +233,8 @@ Value Runtime::binary(std::string_view op, const Value& a, const Value& b) {
   if (op == "+" && a.is(Kind::text) && b.is(Kind::text)) {
     charge_text(a.text().size() + b.text().size());
     if (a.is_markup() == b.is_markup()) return marked_as(a, a.text() + b.text());
-    return Value::markup(a.is_markup() ? a.text() + base::escape_html(b.text()) : base::escape_html(a.text()) + b.text());
+    return Value::markup(a.is_markup() ? a.text() + base::escape_html(b.text())
+                                       : base::escape_html(a.text()) + b.text());
   }
   if (op == "+" && a.is(Kind::list) && b.is(Kind::list) && a.list()->is_tuple == b.list()->is_tuple) {
     charge(a.list()->items.size() + b.list()->items.size());

@@ -1,11 +1,12 @@
 // Filters on texts and numbers, and the text operations that methods share with them.
+#include <utf8proc.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 
 #include "base/html.h"
 #include "tokenizer/jinja_runtime.h"
-#include <utf8proc.h>
 
 namespace sinter::tokenizer::jinja {
 namespace {

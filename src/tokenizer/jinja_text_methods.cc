@@ -1,8 +1,9 @@
 // The methods of str that templates call, with Python's behaviour.
+#include <utf8proc.h>
+
 #include <algorithm>
 
 #include "tokenizer/jinja_runtime.h"
-#include <utf8proc.h>
 
 namespace sinter::tokenizer::jinja {
 namespace {
