@@ -113,6 +113,7 @@ TEST_F(TrainerTest, AResumedRunEqualsTheUnbrokenOneBitForBit) {
     const std::vector<nlohmann::json> lines = metrics(parts), expected = metrics(whole + "_constant");
     ASSERT_EQ(lines.size(), expected.size());
     for (size_t i = 0; i < lines.size(); ++i) {
+      EXPECT_EQ(lines[i]["tokens"], 384 * (i + 1));
       for (const char* key : {"step", "tokens", "loss", "grad_norm", "lr"})
         EXPECT_EQ(lines[i][key], expected[i][key]) << key;
     }
