@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <functional>
 
+#include "base/rng.h"
 #include "base/text.h"
 #include "kernels/fused.h"
 
@@ -21,8 +22,8 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 // Everything needed to call kernels on one device.
 class Bench {
  public:
-  Bench(core::Device device, const StepShape& shape)
-      : runtime_(core::runtime(device)), table_(kernels::kernels_for(device)), shape_(shape) {}
+  Bench(core::Device device, const StepShape& shape, std::string only = "")
+      : runtime_(core::runtime(device)), table_(kernels::kernels_for(device)), shape_(shape), only_(std::move(only)) {}
 
   core::Stream& stream() { return runtime_.stream(); }
   const kernels::KernelTable& table() { return table_; }
@@ -79,6 +80,7 @@ class Bench {
   }
   void add(const std::string& kernel, const std::string& shape, double per_step, double flops, double bytes,
            const std::function<void()>& call) {
+    if (kernel.find(only_) == std::string::npos) return;
     try {
       times.push_back({shape_.name, kernel, shape, time(call), flops, bytes, per_step});
     } catch (const std::exception& e) {
@@ -93,6 +95,7 @@ class Bench {
   core::DeviceRuntime& runtime_;
   const kernels::KernelTable& table_;
   const StepShape& shape_;
+  const std::string only_;
 };
 
 // What of a linear layer's activation is done inside its products. Gated ones are timed by add_gated, and the plain
@@ -187,33 +190,77 @@ void add_fp8(Bench& b, const StepShape& s) {
         [&] { b.table().fp8_swiglu_backward(b.stream(), args); });
 }
 
-void add_attention(Bench& b, const StepShape& s) {
+// Sequences laid end to end.
+struct Sequences {
+  std::vector<int32_t> offsets = {0};
+  double pairs = 0;  // of a token and one it sees, half a square each
+
+  void add(int64_t length) {
+    offsets.push_back(offsets.back() + static_cast<int32_t>(length));
+    pairs += 0.5 * static_cast<double>(length) * static_cast<double>(length);
+  }
+};
+
+// Documents of exponentially distributed length, cut where windows end as data.packing = "documents" does.
+Sequences make_documents(const StepShape& s, double mean) {
+  Sequences result;
+  base::CounterRng rng{11, 0};
+  int64_t left = 0;
+  uint64_t document = 0;
+  for (int64_t window = 0; window < s.sequences; ++window) {
+    for (int64_t room = s.length; room > 0;) {
+      if (left == 0) left = 1 + static_cast<int64_t>(-mean * std::log(1.0 - rng.uniform(document++)));
+      const int64_t length = std::min(left, room);
+      result.add(length);
+      left -= length, room -= length;
+    }
+  }
+  return result;
+}
+
+enum class AttentionWay { equal_lengths, documents, unknown };  // what the host knows of the batch
+
+// Forward and backward over some sequences, `layers` times a step.
+void add_attention_over(Bench& b, const StepShape& s, const Sequences& sequences, AttentionWay way,
+                        const std::string& what, double layers) {
   int64_t tokens = s.tokens(), dim = s.head_dim(), width = (s.heads + 2 * s.kv_heads) * dim;
+  const auto count = static_cast<int64_t>(sequences.offsets.size()) - 1;
   Tensor qkv = b.values({tokens, width}, DType::bf16), out = b.values({tokens, s.channels}, DType::bf16);
   Tensor lse = b.values({s.heads, tokens}, DType::f32), delta = b.values({s.heads, tokens}, DType::f32);
   Tensor dout = b.values({tokens, s.channels}, DType::bf16), dqkv = b.values({tokens, width}, DType::bf16);
+  auto offset = [&](int64_t i) { return sequences.offsets[static_cast<size_t>(i)]; };
   core::RaggedBatch batch;
-  batch.offsets = b.integers(s.sequences + 1, [&](int64_t i) { return static_cast<int32_t>(i * s.length); });
-  batch.contexts = b.integers(s.sequences, [&](int64_t) { return static_cast<int32_t>(s.length); });
-  batch.sequence_of = b.integers(tokens, [&](int64_t i) { return static_cast<int32_t>(i / s.length); });
-  batch.num_tokens = tokens, batch.num_sequences = s.sequences, batch.max_query = batch.max_context = s.length;
+  batch.offsets = b.integers(count + 1, offset);
+  batch.contexts = b.integers(count, [&](int64_t i) { return offset(i + 1) - offset(i); });
+  batch.num_tokens = tokens, batch.num_sequences = count, batch.max_query = batch.max_context = s.length;
+  batch.equal_lengths = way == AttentionWay::equal_lengths;
+  if (way == AttentionWay::documents) batch.filled_sequences = core::coarse_bound(count);
   kernels::AttentionShape shape;
   shape.num_heads = s.heads, shape.num_kv_heads = s.kv_heads, shape.head_dim = dim;
   shape.scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(s.length) * static_cast<double>(s.heads * dim);
-  std::string text = fmt::format("{} x {} H {}/{} D {}", s.sequences, s.length, s.heads, s.kv_heads, dim);
-  for (bool equal : {true, false}) {  // equal lengths may take a library's kernel; ragged ones never do
-    batch.equal_lengths = equal;
-    kernels::AttentionForwardArgs forward;
-    forward.shape = shape, forward.batch = &batch, forward.qkv = qkv, forward.out = out, forward.lse = lse;
-    double layers = equal ? static_cast<double>(s.layers) : 0.0;
-    b.add(equal ? "attention forward" : "attention forward (ragged)", text, layers, flops, 0,
-          [&] { b.table().attention_forward(b.stream(), forward); });
-    kernels::AttentionBackwardArgs backward;
-    backward.shape = shape, backward.batch = &batch, backward.qkv = qkv, backward.out = out, backward.lse = lse;
-    backward.dout = dout, backward.delta = delta, backward.dqkv = dqkv;
-    b.add(equal ? "attention backward" : "attention backward (ragged)", text, layers, 2.5 * flops, 0,
-          [&] { b.table().attention_backward(b.stream(), backward); });
+  double flops = 4.0 * sequences.pairs * static_cast<double>(s.heads * dim);
+  std::string text = fmt::format("{} in {} H {}/{} D {}", tokens, count, s.heads, s.kv_heads, dim);
+  kernels::AttentionForwardArgs forward;
+  forward.shape = shape, forward.batch = &batch, forward.qkv = qkv, forward.out = out, forward.lse = lse;
+  b.add("attention forward" + what, text, layers, flops, 0, [&] { b.table().attention_forward(b.stream(), forward); });
+  kernels::AttentionBackwardArgs backward;
+  backward.shape = shape, backward.batch = &batch, backward.qkv = qkv, backward.out = out, backward.lse = lse;
+  backward.dout = dout, backward.delta = delta, backward.dqkv = dqkv;
+  b.add("attention backward" + what, text, layers, 2.5 * flops, 0,
+        [&] { b.table().attention_backward(b.stream(), backward); });
+}
+
+// Equal lengths and documents may take a library's kernel; a batch of which the host knows nothing takes our own.
+void add_attention(Bench& b, const StepShape& s) {
+  Sequences equal;
+  for (int64_t i = 0; i < s.sequences; ++i) equal.add(s.length);
+  add_attention_over(b, s, equal, AttentionWay::equal_lengths, "", static_cast<double>(s.layers));
+  add_attention_over(b, s, equal, AttentionWay::unknown, ", our own", 0);
+  for (int mean : {1000, 300, 100, 50}) {
+    const Sequences documents = make_documents(s, mean);
+    const std::string what = fmt::format(" (~{})", mean);
+    add_attention_over(b, s, documents, AttentionWay::documents, what, 0);
+    add_attention_over(b, s, documents, AttentionWay::unknown, what + ", our own", 0);
   }
 }
 
@@ -384,8 +431,8 @@ DeviceCeilings measure_ceilings(core::Device device) {
   return c;
 }
 
-std::vector<KernelTime> measure_kernels(core::Device device, const StepShape& s) {
-  Bench b(device, s);
+std::vector<KernelTime> measure_kernels(core::Device device, const StepShape& s, const std::string& only) {
+  Bench b(device, s, only);
   int64_t tokens = s.tokens(), width = (s.heads + 2 * s.kv_heads) * s.head_dim();
   double layers = static_cast<double>(s.layers);
   add_linear(b, "qkv", tokens, width, s.channels, layers, !s.is_llama);

@@ -37,8 +37,9 @@ struct DeviceCeilings {
 };
 
 DeviceCeilings measure_ceilings(core::Device device);
-std::vector<KernelTime> measure_kernels(core::Device device, const StepShape& shape);
-// Prints the table of one configuration, and the step that its kernels alone would allow.
+// All of them, or those whose name contains `only`.
+std::vector<KernelTime> measure_kernels(core::Device device, const StepShape& shape, const std::string& only = "");
+// Prints the table of one configuration, and the step that its kernels alone would allow (if all were measured).
 void print_kernels(const std::vector<KernelTime>& times, const StepShape& shape, const DeviceCeilings& ceilings);
 
 }  // namespace sinter::bench

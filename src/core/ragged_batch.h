@@ -36,6 +36,9 @@ struct RaggedBatch {
   // The host knows that every sequence has exactly max_query tokens and that there is no padding: plain training
   // batches. Lets CUDA take cuDNN's attention.
   bool equal_lengths = false;
+  // Training batches: the sequences from here on are empty, in coarse steps (coarse_bound) so that few passes differ by
+  // it. 0: not known. Lets CUDA take cuDNN's attention for documents, whose time grows with the number of sequences.
+  int64_t filled_sequences = 0;
   const KvView* kv = nullptr;  // null in training
   std::vector<int32_t> host_contexts;  // `contexts` on the host: dynamic RoPE turns by a sequence's length
 };
@@ -46,6 +49,13 @@ inline bool has_equal_lengths(const std::vector<int32_t>& offsets, int64_t max_q
     if (offsets[s] != static_cast<int64_t>(s) * max_query) return false;
   }
   return !offsets.empty() && offsets.back() == num_tokens;
+}
+
+// The least of 16, 24, 32, 48, 64, 96, ... that is not below n.
+inline int64_t coarse_bound(int64_t n) {
+  int64_t power = 16;
+  while (power < n) power *= 2;
+  return power > 16 && power / 4 * 3 >= n ? power / 4 * 3 : power;
 }
 
 }  // namespace sinter::core

@@ -1,5 +1,6 @@
 #include "data/batch.h"
 
+#include <algorithm>
 #include <cassert>
 #include <utility>
 
@@ -88,6 +89,9 @@ const core::RaggedBatch& DeviceBatch::load(const MicroBatch& host) {
   copy(batch_.targets, host.targets);
   batch_.host_contexts = host.contexts;
   batch_.equal_lengths = core::has_equal_lengths(host.offsets, batch_.max_query, batch_.num_tokens);
+  size_t filled = host.contexts.size();
+  while (filled > 0 && host.offsets[filled - 1] == host.offsets[filled]) --filled;
+  batch_.filled_sequences = std::min(core::coarse_bound(static_cast<int64_t>(filled)), batch_.num_sequences);
   return batch_;
 }
 

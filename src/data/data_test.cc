@@ -182,6 +182,24 @@ TEST_F(Data, StreamPackingCrossesDocuments) {
   EXPECT_TRUE(device.load(batch).equal_lengths);
 }
 
+TEST_F(Data, ALoadedBatchTellsInCoarseStepsHowManySequencesAreNotEmpty) {
+  auto filled = [](int64_t count) {
+    MicroBatch batch;
+    for (int64_t i = 0; i < count; ++i) batch.add_sequence(std::vector<int32_t>{7, 8});
+    batch.pad_sequences(400);
+    batch.targets.resize(batch.tokens.size(), -1);
+    DeviceBatch device(core::runtime({}).allocator(), batch.num_tokens(), 400, 1000);
+    return device.load(batch).filled_sequences;
+  };
+  EXPECT_EQ(filled(3), 16);
+  EXPECT_EQ(filled(17), 24);
+  EXPECT_EQ(filled(24), 24);
+  EXPECT_EQ(filled(25), 32);
+  EXPECT_EQ(filled(300), 384);
+  EXPECT_EQ(filled(399), 400);
+  EXPECT_EQ(filled(400), 400);
+}
+
 TEST_F(Data, ShortValidationWindowIsPaddedWithoutTargets) {
   LoaderOptions options{.sources = {{make_shard("a.tok", {20})}},
                         .validation = {{make_shard("v.tok", {7})}},

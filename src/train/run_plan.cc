@@ -170,12 +170,23 @@ void check_memory(const RunPlan& plan) {
              is_cpu ? "in all" : "free", parts, suggest_less_memory(plan));
 }
 
-// What CUDA kernels keep between calls: mostly matrix products' 64 MiB, and the gradient of the queries in f32 while
-// attention gathers it, by eight parts at once where they must be added in a fixed order.
-size_t workspace_bytes(const RunPlan& plan) {
-  const auto queries = static_cast<size_t>(plan.shape.num_tokens * plan.model.q_width()) * 4;
-  return (size_t{80} << 20) + queries * (plan.recipe.train.deterministic ? 8 : 1);
+// While attention gathers the gradient of the queries it has it in f32: by eight parts at once where they must be added
+// in a fixed order. Among documents it lies in rows as wide as those of queries, keys and values, and every query head
+// has gradients of its key and value of its own where several share one; in a fixed order our own kernel needs none of
+// it.
+size_t attention_workspace_bytes(const RunPlan& plan) {
+  const spec::ModelSpec& m = plan.model;
+  const int64_t T = plan.shape.num_tokens, queries = m.q_width(), keys = (m.qkv_width() - queries) / 2;
+  const bool is_ordered = plan.recipe.train.deterministic;
+  if (plan.recipe.data.packing == spec::Packing::stream)
+    return static_cast<size_t>(4 * T * queries * (is_ordered ? 8 : 1));
+  if (is_ordered || plan.shape.compute == core::DType::f32) return 0;
+  const int64_t shared = keys < queries ? 2 * 4 * queries + 2 * 2 * keys : 0;
+  return static_cast<size_t>(T * (4 * (m.qkv_width() + m.num_heads) + shared));
 }
+
+// What CUDA kernels keep between calls: mostly matrix products' 64 MiB, and attention's.
+size_t workspace_bytes(const RunPlan& plan) { return (size_t{80} << 20) + attention_workspace_bytes(plan); }
 
 // The recipe's word on CUDA graphs, and what stands in their way.
 bool wants_graphs(const RunPlan& plan, int ranks) {

@@ -166,7 +166,7 @@ void StepRunner::run_micro_batch(const data::MicroBatch& host, size_t index, int
   load_batch(host);
   const auto i = static_cast<int64_t>(index);
   is_last_ = i + 1 == micro_batches;
-  if (!replay_pass({i == 0, batch_.get().equal_lengths})) {
+  if (!replay_pass({i == 0, batch_.get().equal_lengths, batch_.get().filled_sequences})) {
     // Numbered over all ranks and micro-batches, so that neither the ranks nor the accumulation change what is dropped.
     const uint64_t place = static_cast<uint64_t>(i * comm_.size() + comm_.rank());
     run_pass({has_dropout(transformer_.spec()), shape_.seed, static_cast<uint64_t>(step),

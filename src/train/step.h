@@ -104,6 +104,7 @@ class StepRunner {
   // Passes of one kind enqueue the same work: the shapes on the host and whether gradients are overwritten or added to.
   struct PassKind {
     bool is_first = false, equal_lengths = false;
+    int64_t filled_sequences = 0;
     auto operator<=>(const PassKind&) const = default;
   };
   void run_micro_batch(const data::MicroBatch& host, size_t index, int64_t micro_batches, int64_t step);

@@ -1,6 +1,8 @@
-// bench_cuda [config ...]: the kernel benchmark of src/bench/cuda_kernels.h as a program of its own.
+// bench_cuda [--only part-of-a-name] [config ...]: the kernel benchmark of src/bench/cuda_kernels.h as a program of its
+// own.
 #include <cstdio>
 #include <exception>
+#include <string>
 
 #include "bench/cuda_kernels.h"
 
@@ -11,6 +13,9 @@ int main(int argc, char** argv) {
     std::printf("no GPU: nothing was measured\n");
     return 0;
   }
+  std::string only;
+  int first = 1;
+  if (argc > 2 && std::string(argv[1]) == "--only") only = argv[2], first = 3;
   try {
     std::printf("%s\n", core::runtime(device).description().c_str());
     bench::DeviceCeilings ceilings = bench::measure_ceilings(device);
@@ -18,9 +23,9 @@ int main(int argc, char** argv) {
                 ceilings.matmul_flops * 1e-12, ceilings.matmul_f32_flops * 1e-12, ceilings.copy_bytes * 1e-12);
     std::fflush(stdout);
     for (const bench::StepShape& shape : bench::training_shapes()) {
-      bool wanted = argc == 1;
-      for (int i = 1; i < argc; ++i) wanted = wanted || shape.name == argv[i];
-      if (wanted) bench::print_kernels(bench::measure_kernels(device, shape), shape, ceilings);
+      bool wanted = argc == first;
+      for (int i = first; i < argc; ++i) wanted = wanted || shape.name == argv[i];
+      if (wanted) bench::print_kernels(bench::measure_kernels(device, shape, only), shape, ceilings);
     }
   } catch (const std::exception& e) {
     std::printf("failed: %s\n", e.what());

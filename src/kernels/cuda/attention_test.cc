@@ -1,7 +1,11 @@
-// Cases: attention over ragged batches, windows, grouped heads, paged keys, dropout; equal lengths take cuDNN.
+// Cases: attention over ragged batches, windows, grouped heads, paged keys, dropout; equal lengths and documents of
+// training batches take cuDNN.
 #include <algorithm>
 #include <cmath>
 
+#include "core/graph.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/test_harness.h"
 
 namespace sinter::kernels::cuda_test {
@@ -13,6 +17,7 @@ struct AttentionCase {
   float dropout = 0;
   int64_t padding = 0;
   bool equal_lengths = false;
+  bool is_training = false;  // the host has a bound on the number of sequences that are not empty
 };
 
 struct BatchHandles {
@@ -46,6 +51,7 @@ RaggedBatch make_batch(const AttentionCase& a, const BatchHandles& h, const Case
   b.max_query = h.max_query;
   b.max_context = h.max_context;
   b.equal_lengths = a.equal_lengths;
+  if (a.is_training) b.filled_sequences = b.num_sequences + 3;  // a bound: some more than there are
   return b;
 }
 
@@ -62,12 +68,19 @@ std::string text_of(const AttentionCase& a) {
   for (int32_t l : a.lengths) lengths += (lengths.empty() ? "" : "+") + std::to_string(l);
   return fmt::format("{} H {}/{} D {}{}{}{}", lengths, a.heads, a.kv_heads, a.dim,
                      a.window ? fmt::format(" w {}", a.window) : "", a.dropout > 0 ? " drop" : "",
-                     a.equal_lengths ? " equal" : "");
+                     a.equal_lengths ? " equal" : (a.is_training ? " documents" : ""));
+}
+
+// Documents of training batches must have taken cuDNN: a call to either direction, f32 and deterministic runs aside.
+void expect_cudnn(Case& c, DType t, const AttentionCase& a, int64_t before, int64_t calls) {
+  if (!a.is_training || before < 0) return;
+  bool takes = t != DType::f32 && cuda::options().cudnn && !cuda::options().deterministic;
+  c.expect_true(cuda::num_ragged_cudnn_calls() - before == (takes ? calls : 0), takes ? "by cuDNN" : "by our own");
 }
 
 // Forward and backward on packed rows. Backward starts from the reference's own out and lse.
 void test_packed(DType t, const AttentionCase& a) {
-  if (!wants("attention")) return;
+  if (!wants(a.equal_lengths ? "attention_equal" : a.is_training ? "attention_documents" : "attention")) return;
   AttentionShape shape = make_shape(a);
   int64_t width = (a.heads + 2 * a.kv_heads) * a.dim;
   double limit = t == DType::f32 ? 2e-5 : (t == DType::bf16 ? 8e-3 : 2e-3);
@@ -75,6 +88,7 @@ void test_packed(DType t, const AttentionCase& a) {
   BatchHandles batch = add_batch(c, a, a.lengths);
   int qkv = c.random({batch.tokens, width}, t), out = c.output({batch.tokens, a.heads * a.dim}, t);
   int lse = c.output({a.heads, batch.tokens}, DType::f32);
+  int64_t before = cuda::num_ragged_cudnn_calls();
   c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
     RaggedBatch b = make_batch(a, batch, at);
     AttentionForwardArgs args;
@@ -83,14 +97,16 @@ void test_packed(DType t, const AttentionCase& a) {
   });
   c.expect_close(out, "out", limit);
   c.expect_close(lse, "lse", t == DType::f32 ? 1e-5 : 1e-4);
+  expect_cudnn(c, t, a, before, 2);  // run() calls twice
 
   Case d("attention_backward", t, text_of(a));
   // cuDNN's default backward adds dQ by atomics; the deterministic switch has its own algorithm.
-  if (a.equal_lengths) d.skip_determinism();
+  if (a.equal_lengths || a.is_training) d.skip_determinism();
   BatchHandles again = add_batch(d, a, a.lengths);
   int qkv2 = d.random({again.tokens, width}, t), out2 = d.output({again.tokens, a.heads * a.dim}, t);
   int lse2 = d.output({a.heads, again.tokens}, DType::f32), dout = d.random({again.tokens, a.heads * a.dim}, t);
   int delta = d.output({a.heads, again.tokens}, DType::f32), dqkv = d.output({again.tokens, width}, t);
+  before = cuda::num_ragged_cudnn_calls();
   d.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
     RaggedBatch b = make_batch(a, again, at);
     AttentionForwardArgs forward;
@@ -102,6 +118,64 @@ void test_packed(DType t, const AttentionCase& a) {
     table.attention_backward(s, args);
   });
   d.expect_close(dqkv, "dqkv", t == DType::f32 ? 5e-5 : 2 * limit);
+  expect_cudnn(d, t, a, before, 2);  // one forward, one backward
+}
+
+// A pass over documents is captured with those of one batch and replayed with those of others.
+void test_captured(DType t) {
+  if (!wants("attention_captured")) return;
+  const std::vector<std::vector<int32_t>> batches = {{300, 1, 77, 129, 200}, {1, 706, 0, 0, 0}, {60, 347, 300, 0, 0}};
+  AttentionCase a{batches[0], 8, 2, 64, 0};
+  a.is_training = true;
+  const AttentionShape shape = make_shape(a);
+  const int64_t width = (a.heads + 2 * a.kv_heads) * a.dim;
+  Case c("attention_captured", t, text_of(a));
+  c.skip_determinism();
+  BatchHandles batch = add_batch(c, a, a.lengths);
+  batch.max_query = batch.tokens;
+  std::vector<int> offsets, outs, gradients;
+  for (const std::vector<int32_t>& lengths : batches) {
+    std::vector<int32_t> from = {0};
+    for (int32_t length : lengths) from.push_back(from.back() + length);
+    offsets.push_back(c.integers({static_cast<int64_t>(from.size())}, from));
+    outs.push_back(c.output({batch.tokens, a.heads * a.dim}, t));
+    gradients.push_back(c.output({batch.tokens, width}, t));
+  }
+  int qkv = c.random({batch.tokens, width}, t), dout = c.random({batch.tokens, a.heads * a.dim}, t);
+  int out = c.output({batch.tokens, a.heads * a.dim}, t), dqkv = c.output({batch.tokens, width}, t);
+  int lse = c.output({a.heads, batch.tokens}, DType::f32), delta = c.output({a.heads, batch.tokens}, DType::f32);
+  int64_t before = cuda::num_ragged_cudnn_calls(), replays = 0;
+  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+    RaggedBatch b = make_batch(a, batch, at);
+    AttentionForwardArgs forward;
+    forward.shape = shape, forward.batch = &b, forward.qkv = at(qkv), forward.out = at(out), forward.lse = at(lse);
+    AttentionBackwardArgs args;
+    args.shape = shape, args.batch = &b, args.qkv = at(qkv), args.out = at(out), args.lse = at(lse);
+    args.dout = at(dout), args.delta = at(delta), args.dqkv = at(dqkv);
+    core::DeviceRuntime& device = core::runtime(s.device);
+    auto copy = [&](const Tensor& from, const Tensor& to) {
+      device.copy_within(to.raw(), from.raw(), from.bytes(), s);
+    };
+    core::RepeatedWork pass;
+    for (size_t i = 0; i < batches.size(); ++i) {
+      copy(at(offsets[i]), b.offsets);
+      pass.run(s, [&] {
+        table.attention_forward(s, forward);
+        table.attention_backward(s, args);
+      });
+      copy(at(out), at(outs[i]));
+      copy(at(dqkv), at(gradients[i]));
+    }
+    device.synchronize(s);
+    replays = pass.num_replays();
+  });
+  const double limit = t == DType::bf16 ? 8e-3 : 2e-3;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    c.expect_close(outs[i], fmt::format("out {}", i).c_str(), limit);
+    c.expect_close(gradients[i], fmt::format("dqkv {}", i).c_str(), 2 * limit);
+  }
+  c.expect_true(replays == 2, "2 replays");
+  expect_cudnn(c, t, a, before, 4);  // called as they are, then captured
 }
 
 // Queries against a paged cache.
@@ -148,9 +222,21 @@ void test_attention() {
                                       {{256, 256, 256}, 8, 2, 64, 0, 0, 0, true},
                                       {{320}, 4, 1, 128, 0, 0, 0, true},
                                       {{200, 200}, 3, 3, 64, 0, 0, 0, true}};
-  if (test_options().small) cases.resize(4);
+  // Odd lengths, one of a single token, an empty one, tokens of padding behind the last, bounds that are too high.
+  auto documents = [](std::vector<int32_t> lengths, int64_t heads, int64_t kv_heads, int64_t dim, int64_t padding = 0) {
+    return AttentionCase{std::move(lengths), heads, kv_heads, dim, 0, 0, padding, false, true};
+  };
+  std::vector<AttentionCase> training = {documents({300, 1, 77, 129, 200}, 4, 4, 64),
+                                         documents({511, 0, 65, 1, 2, 263, 0}, 8, 2, 64, 9),
+                                         documents({1, 640, 127, 128}, 8, 2, 128),
+                                         documents({257, 300}, 4, 1, 96, 1),
+                                         documents({700}, 3, 3, 128, 130),
+                                         documents({5, 401, 333}, 14, 2, 64)};
+  if (test_options().small) cases.resize(4), training.resize(2);
   for (DType t : kFormats) {
     for (const AttentionCase& a : cases) test_packed(t, a);
+    for (const AttentionCase& a : training) test_packed(t, a);
+    if (t != DType::f32) test_captured(t);
     test_paged(t, {{1, 1, 3}, 4, 2, 16, 0}, {10, 33, 3}, 16);
     test_paged(t, {{1, 20, 1}, 8, 2, 64, 0, 0, 2}, {100, 90, 1}, 16);
     test_paged(t, {{1, 5}, 4, 4, 128, 40}, {200, 70}, 32);

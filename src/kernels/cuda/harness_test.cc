@@ -168,6 +168,10 @@ void Case::expect_equal(int handle, const char* what) {
          num_different ? fmt::format("elements differ, the first at {}", first) : "exact");
 }
 
+void Case::expect_true(bool holds, const char* what) {
+  if (has_run_) report(what, 0, 0, holds, holds ? "" : "does not hold");
+}
+
 }  // namespace sinter::kernels::cuda_test
 
 int main(int argc, char** argv) {

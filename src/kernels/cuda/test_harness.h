@@ -38,6 +38,7 @@ class Case {
   // ||gpu - reference|| / ||reference|| must not exceed the limit; NaN never passes.
   void expect_close(int handle, const char* what, double limit);
   void expect_equal(int handle, const char* what);  // bit for bit
+  void expect_true(bool holds, const char* what);
   void skip_determinism() { checks_determinism_ = false; }
 
  private:
