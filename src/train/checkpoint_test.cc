@@ -121,11 +121,15 @@ TEST_F(Checkpoint, WhatAKilledRunLeftIsClearedAndNeverTakenForWhole) {
 // An exporter that begins, and ends when it is told to: a checkpoint that is being written for as long as a test likes.
 struct SlowExport {
   std::promise<void> begun, may_end;
-  CheckpointWriter::Exporter exporter() {
-    return [this](const std::string&, const std::vector<core::Tensor>&) {
+  // Begins the checkpoint of step 1 in the background, and returns when it is under way.
+  void start(CheckpointWriter& writer, const StateTensor& master) {
+    writer.reserve({master}, {}, true);
+    auto wait = [this](const std::string&, const std::vector<core::Tensor>&) {
       begun.set_value();
       may_end.get_future().wait();
     };
+    writer.start({.step = 1, .noise_scale = {0, 0, 0}}, {master}, wait, false);
+    begun.get_future().wait();
   }
 };
 
@@ -133,10 +137,8 @@ TEST_F(Checkpoint, HoldsTheValuesOfItsMomentWhileTheyChange) {
   const CheckpointFolder folder(dir_, 2, *self_);
   const StateTensor master = tensor("master", "a", 1);
   CheckpointWriter writer(folder, *self_);
-  writer.reserve({master}, {}, true);
   SlowExport slow;
-  writer.start({.step = 1, .noise_scale = {0, 0, 0}}, {master}, slow.exporter(), false);
-  slow.begun.get_future().wait();
+  slow.start(writer, master);
   EXPECT_TRUE(writer.is_working());
   EXPECT_FALSE(folder.find_latest()) << "not complete yet";
   master.values.data<float>()[0] = 100;
@@ -151,10 +153,8 @@ TEST_F(Checkpoint, ASecondOneWaitsForTheFirst) {
   const CheckpointFolder folder(dir_, 2, *self_);
   const StateTensor master = tensor("master", "a", 1);
   CheckpointWriter writer(folder, *self_);
-  writer.reserve({master}, {}, true);
   SlowExport slow;
-  writer.start({.step = 1, .noise_scale = {0, 0, 0}}, {master}, slow.exporter(), false);
-  slow.begun.get_future().wait();
+  slow.start(writer, master);
   master.values.data<float>()[0] = 2;
   slow.may_end.set_value();
   writer.start({.step = 2, .noise_scale = {0, 0, 0}}, {master}, {}, false);

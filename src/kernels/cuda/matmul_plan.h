@@ -1,0 +1,52 @@
+// cuBLASLt's products: what describes one, the algorithms it has, and which of them is taken. Choices are measured once
+// for each kind of product, and a checkpoint keeps them (kernels/choices.h).
+#pragma once
+#include <cublasLt.h>
+
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "kernels/cuda/cuda_kernels.h"
+
+namespace sinter::kernels::cuda {
+
+// Everything the choice of an algorithm depends on.
+struct ProductKey {
+  int64_t m, n, k, batch;
+  base::DType in_a, in_b, out;
+  bool transpose_a, transpose_b, accumulate, has_bias, has_sums, has_gelu, has_gelu_gradient, is_fast;
+  int align_a, align_b, align_c;
+  auto operator<=>(const ProductKey&) const = default;
+};
+
+// Descriptions of one product and its algorithms. They live in the table of plans to the end of the program.
+struct Plan {
+  cublasLtMatmulDesc_t operation = nullptr;
+  cublasLtMatrixLayout_t first = nullptr, second = nullptr, out = nullptr;
+  std::vector<cublasLtMatmulHeuristicResult_t> candidates;  // empty: the library does not fuse this
+  size_t chosen = 0;
+  bool is_measured = false;
+  bool runs_apart = false;  // the extras by kernels of their own are faster, or the only way
+};
+
+struct Pointers {
+  const void *first, *second, *bias, *aux, *first_scale, *second_scale;
+  const void* c;
+  void* d;
+  float alpha, beta;
+};
+
+// Held from plan_for() to the end of run(): a plan's description carries pointers of the call, so calls take turns.
+std::recursive_mutex& plans_mutex();
+// The plan of a product, made when it is new. Plans are never removed, so references stay valid.
+Plan& plan_for(const ProductKey& key, const Pointers& pointers);
+
+// Times the candidates on the caller's own data and keeps the fastest; then, for a product with extras, the same done
+// apart. A product that accumulates writes its trials elsewhere. This is the one place where the backend waits for the
+// stream: once per shape, before any capture.
+void measure(Stream& stream, Plan& plan, Pointers pointers, size_t out_bytes, const std::function<void(void*)>& apart);
+
+cublasStatus_t run(Stream& stream, Plan& plan, size_t candidate, const Pointers& pointers);
+
+}  // namespace sinter::kernels::cuda
