@@ -35,7 +35,8 @@ void run_perplexity(const Flags& flags) {
   eval::OpenModel model =
       eval::open_model(flags.model, {core::parse_device(flags.device), eval::parse_precision(flags.precision), false});
   std::string text = base::read_file(flags.file == "-" ? "/dev/stdin" : flags.file);
-  std::vector<int32_t> tokens = tokenizer.encode_parallel(text);
+  // A separator of documents in the text is that token, as transformers and lm-evaluation-harness read it.
+  std::vector<int32_t> tokens = tokenizer.encode_parallel(text, {.parse_special = true});
   const int32_t prefix = find_prefix(tokenizer, model.spec);
   if (prefix < 0) {
     base::log_info("'{}' has neither BOS nor EOS: the first token of the text is not predicted", flags.model);

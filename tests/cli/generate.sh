@@ -21,6 +21,10 @@ assert lines[0]["prompt"] + lines[0]["text"] == sys.argv[2], "alone and among ot
 assert lines[1]["tokens"] == 3 and lines[1]["finish_reason"] == "length", lines[1]
 PY
 
+# A separator of documents is one token of the text, not its letters.
+tokens_of() { printf '%s' "$1" > "$scratch/one.txt"; "$sinter" eval perplexity "$scratch/model" "$scratch/one.txt" --json | grep '"tokens"' | tr -dc 0-9; }
+[ "$(tokens_of 'A dog.<|endoftext|>')" = $(($(tokens_of 'A dog.') + 1)) ] || { echo "the separator was read as text"; exit 1; }
+
 head -c 3000 "$scratch/text.txt" > "$scratch/short.txt"
 "$sinter" eval perplexity "$scratch/model" "$scratch/short.txt" --json > "$scratch/ppl.json"
 python3 - "$scratch" <<'PY'
