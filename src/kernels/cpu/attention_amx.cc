@@ -33,7 +33,8 @@ void leave() { _tile_release(); }
 
 constexpr int64_t kTileUnits = 16;
 
-// Sums of 32 x 32: tiles 0 to 3; a in tile 4 (see matmul_amx.cc), b in tiles 6 and 7.
+// Sums of 32 x 32: tiles 0 to 3; a in tiles 4 and 5, b in tiles 6 and 7, each given back after its last use (see
+// matmul_amx.cc).
 void multiply_32x32(int64_t units, const uint32_t* a, int64_t a_stride, const uint32_t* b, int64_t b_stride, float* c,
                     int64_t c_stride, bool accumulate) {
   size_t a_bytes = static_cast<size_t>(a_stride) * 4, b_bytes = static_cast<size_t>(b_stride) * 4;
@@ -52,14 +53,18 @@ void multiply_32x32(int64_t units, const uint32_t* a, int64_t a_stride, const ui
   }
   for (int64_t k = 0; k < units; k += kTileUnits) {
     const uint32_t* b_row = b + k * b_stride;
+    _tile_loadd(4, a + k, a_bytes);
     _tile_loadd(6, b_row, b_bytes);
     _tile_loadd(7, b_row + 16, b_bytes);
-    _tile_loadd(4, a + k, a_bytes);
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(4, a + 16 * a_stride + k, a_bytes);
-    _tile_dpbf16ps(2, 4, 6);
-    _tile_dpbf16ps(3, 4, 7);
+    _tile_zero(4);
+    _tile_loadd(5, a + 16 * a_stride + k, a_bytes);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_zero(6);
+    _tile_dpbf16ps(3, 5, 7);
+    _tile_zero(7);
+    _tile_zero(5);
   }
   _tile_stored(0, c, c_bytes);
   _tile_stored(1, c + 16, c_bytes);

@@ -38,17 +38,16 @@ void release_tiles() {
 // Tiles of a hold lines as rows (kByLine), tiles of b hold units as rows.
 template <bool kByLine, bool kContiguous>
 void pack_tiles(const PackSource& source, const PackRange& range, uint32_t* panels) {
-  for (int64_t line = 0; line < range.num_lines; line += kWidth) {
-    uint32_t* tile = panels + line / kWidth * range.panel_stride;
-    for (int64_t k = 0; k < range.num_k; k += 2 * kSide) {
-      for (int w = 0; w < kWidth; w += kSide, tile += kTileUnits) {
-        int64_t lines = range.num_lines - line - w;
-        __m512i x[16];
-        read_block<PairsFromBf16, kContiguous, kByLine>(source, range.first_line + line + w, lines < 0 ? 0 : lines,
-                                                        range.first_k + k, range.num_k - k, x);
+  BlockWalk<kContiguous, kWidth, 2 * kSide> at{range.num_lines, range.num_k};
+  for (; !at.is_done(); at.next()) {
+    uint32_t* tile = panels + at.line / kWidth * range.panel_stride + at.k * kSide;
+    for (int w = 0; w < kWidth; w += kSide, tile += kTileUnits) {
+      int64_t lines = range.num_lines - at.line - w;
+      __m512i x[16];
+      read_block<PairsFromBf16, kContiguous, kByLine>(source, range.first_line + at.line + w, lines < 0 ? 0 : lines,
+                                                      range.first_k + at.k, range.num_k - at.k, x);
 #pragma GCC unroll 16
-        for (int i = 0; i < kSide; ++i) _mm512_storeu_si512(tile + i * kSide, x[i]);
-      }
+      for (int i = 0; i < kSide; ++i) _mm512_storeu_si512(tile + i * kSide, x[i]);
     }
   }
 }
@@ -88,11 +87,12 @@ struct RowTiles {
   }
 };
 
-// tmm0, tmm1: the upper 16 rows' sums; tmm2, tmm3: the lower. tmm4: a. tmm6, tmm7: b, which comes from the second-level
-// cache and is not to push a's slice out of the first.
+// tmm0, tmm1: the upper 16 rows' sums; tmm2, tmm3: the lower. tmm4, tmm5: a. tmm6, tmm7: b. The side that comes from the
+// second-level cache is not to push the other's slice out of the first.
 //
-// Both tiles of a go through one register: where a core has few tiles left to rename into (docs/performance.md), loads
-// run beside products only as far as registers are free.
+// A register set to zero after its last use takes no tile of the core: where it has few to rename into
+// (docs/performance.md), loads run beside products only as far as tiles are free.
+template <bool kKeepsB>
 void multiply_two(const TileProduct& x, float* tile, int64_t stride_bytes, Ahead& ahead) {
   char* upper = reinterpret_cast<char*>(tile);
   char* lower = upper + kSide * stride_bytes;
@@ -111,14 +111,28 @@ void multiply_two(const TileProduct& x, float* tile, int64_t stride_bytes, Ahead
   const uint32_t* b = x.b;
   for (int64_t u = 0; u < x.units; u += kSide) {
     ask_ahead(ahead);
-    _tile_stream_loadd(6, b, kRowBytes);
-    _tile_stream_loadd(7, b + kTileUnits, kRowBytes);
-    _tile_loadd(4, a.upper, a.stride);
+    if constexpr (kKeepsB) {
+      _tile_stream_loadd(4, a.upper, a.stride);
+      _tile_loadd(6, b, kRowBytes);
+      _tile_loadd(7, b + kTileUnits, kRowBytes);
+    } else {
+      _tile_loadd(4, a.upper, a.stride);
+      _tile_stream_loadd(6, b, kRowBytes);
+      _tile_stream_loadd(7, b + kTileUnits, kRowBytes);
+    }
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(4, a.lower, a.stride);
-    _tile_dpbf16ps(2, 4, 6);
-    _tile_dpbf16ps(3, 4, 7);
+    _tile_zero(4);
+    if constexpr (kKeepsB) {
+      _tile_stream_loadd(5, a.lower, a.stride);
+    } else {
+      _tile_loadd(5, a.lower, a.stride);
+    }
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_zero(6);
+    _tile_dpbf16ps(3, 5, 7);
+    _tile_zero(7);
+    _tile_zero(5);
     a.next();
     b += 2 * kTileUnits;
   }
@@ -162,7 +176,7 @@ void copy_rows(const float* from, int64_t from_stride, float* to, int64_t to_str
 }
 
 void multiply_tiles(const TileProduct& x, Ahead& ahead) {
-  auto multiply = x.num_rows > kSide ? multiply_two : multiply_one;
+  auto multiply = x.num_rows <= kSide ? multiply_one : x.keeps_b ? multiply_two<true> : multiply_two<false>;
   // The compiler does not know that tile instructions read memory: what was written before must be there.
   asm volatile("" ::: "memory");
   if (x.num_rows % kSide == 0) return multiply(x, x.tile, x.tile_stride * 4, ahead);

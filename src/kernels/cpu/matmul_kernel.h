@@ -1,4 +1,4 @@
-// The seam between the blocked matrix product (matmul.cc) and its microkernels, one file per instruction set.
+// The seam between the blocked matrix product (matmul_product.cc) and its microkernels, one file per instruction set.
 //
 // A microkernel multiplies packed panels. Panels are made of 4-byte units: a float, or two bf16 that follow each other
 // in K. A panel of a holds `rows` rows of op(a), a panel of b holds `columns` columns of op(b), both with K running
@@ -55,6 +55,7 @@ struct TileProduct {
   float* tile;
   int64_t tile_stride;
   bool continues;
+  bool keeps_b;  // it is b that meets other panels next and should stay in the first-level cache, else a
 };
 
 // Memory that will be read next, `rows` rows of `lines` cache lines: a kernel may ask for it while it multiplies,

@@ -45,6 +45,21 @@ inline void read_block(const PackSource& source, int64_t line, int64_t num_lines
   if constexpr (kContiguous != kByLine) Block::transpose(x);
 }
 
+// Goes through all blocks of a range in the order in which the source lies in memory.
+template <bool kContiguous, int kLineStep, int kKStep>
+struct BlockWalk {
+  int64_t num_lines, num_k;
+  int64_t line = 0, k = 0;
+  bool is_done() const { return line >= num_lines || k >= num_k; }
+  void next() {
+    int64_t &inner = kContiguous ? k : line, &outer = kContiguous ? line : k;
+    inner += kContiguous ? kKStep : kLineStep;
+    if (inner < (kContiguous ? num_k : num_lines)) return;
+    inner = 0;
+    outer += kContiguous ? kLineStep : kKStep;
+  }
+};
+
 // Panels of kWidth lines, [unit][line]: a multiple of the block's lines, or half of them, when one block fills two
 // panels.
 template <int kWidth, class Reader, bool kContiguous>
@@ -54,26 +69,26 @@ void pack_units(const PackSource& source, const PackRange& range, uint32_t* pane
   constexpr bool kIsHalf = kWidth < kLanes;
   constexpr int kStep = kIsHalf ? kLanes : kWidth;
   static_assert(kIsHalf ? 2 * kWidth == kLanes : kWidth % kLanes == 0);
-  int64_t units = (range.num_k + kPerUnit - 1) / kPerUnit;
-  for (int64_t line = 0; line < range.num_lines; line += kStep) {
-    uint32_t* panel = panels + line / kWidth * range.panel_stride;
-    for (int64_t u = 0; u < units; u += kLanes) {
-      int count = units - u < kLanes ? static_cast<int>(units - u) : kLanes;
-      for (int w = 0; w < kStep; w += kLanes) {
-        int64_t lines = range.num_lines - line - w;
-        typename Block::Vector x[kLanes];
-        read_block<Reader, kContiguous, false>(source, range.first_line + line + w, lines, range.first_k + u * kPerUnit,
-                                               range.num_k - u * kPerUnit, x);
-        if constexpr (kIsHalf) {
-          uint32_t* to = panel + u * kWidth;
-          for (int i = 0; i < count; ++i) Block::store_low(to + i * kWidth, x[i]);
-          if (lines <= kWidth) continue;
-          to += range.panel_stride;
-          for (int i = 0; i < count; ++i) Block::store_high(to + i * kWidth, x[i]);
-        } else {
-          uint32_t* to = panel + u * kWidth + w;
-          for (int i = 0; i < count; ++i) Block::store(to + i * kWidth, x[i]);
-        }
+  const int64_t units = (range.num_k + kPerUnit - 1) / kPerUnit;
+  BlockWalk<kContiguous, kStep, kLanes * kPerUnit> at{range.num_lines, range.num_k};
+  for (; !at.is_done(); at.next()) {
+    const int64_t u = at.k / kPerUnit;
+    uint32_t* panel = panels + at.line / kWidth * range.panel_stride;
+    const int count = units - u < kLanes ? static_cast<int>(units - u) : kLanes;
+    for (int w = 0; w < kStep; w += kLanes) {
+      int64_t lines = range.num_lines - at.line - w;
+      typename Block::Vector x[kLanes];
+      read_block<Reader, kContiguous, false>(source, range.first_line + at.line + w, lines, range.first_k + at.k,
+                                             range.num_k - at.k, x);
+      if constexpr (kIsHalf) {
+        uint32_t* to = panel + u * kWidth;
+        for (int i = 0; i < count; ++i) Block::store_low(to + i * kWidth, x[i]);
+        if (lines <= kWidth) continue;
+        to += range.panel_stride;
+        for (int i = 0; i < count; ++i) Block::store_high(to + i * kWidth, x[i]);
+      } else {
+        uint32_t* to = panel + u * kWidth + w;
+        for (int i = 0; i < count; ++i) Block::store(to + i * kWidth, x[i]);
       }
     }
   }

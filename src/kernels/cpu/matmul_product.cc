@@ -1,22 +1,17 @@
-// Loops, from the outside: blocks of rows and columns (bounds the scratch), blocks of K, then tasks of a few panels of
-// b by many rows. A task packs its panels of b into its core's L2 cache and walks the rows of a, packed once for
-// everyone, past them.
+// Loops, from the outside: blocks of rows and columns (bounds the scratch), blocks of K, tasks (matmul_blocking.h), and in
+// a task strips of c: one panel of the side that passes by, with all panels that the task keeps.
 #include "kernels/cpu/matmul_product.h"
-
-#include <unistd.h>
 
 #include <algorithm>
 #include <numeric>
 
 #include "base/threads.h"
 #include "kernels/cpu/aligned_buffer.h"
+#include "kernels/cpu/matmul_blocking.h"
 
 namespace sinter::kernels::cpu {
 namespace {
 
-constexpr int64_t kMaxBlockUnits = 1024;               // of K
-constexpr int64_t kMaxPackedUnits = int64_t{2} << 20;  // of a, shared by all threads: 8 MiB
-constexpr int64_t kMaxPartialSums = int64_t{4} << 20;  // 16 MiB
 constexpr int64_t kMaxTileElements = 32 * 64;
 constexpr int64_t kLineBytes = 64;
 constexpr int64_t kUnitBytes = 4;
@@ -24,119 +19,10 @@ constexpr int64_t kUnitBytes = 4;
 constexpr int64_t kStreamedBytes = int64_t{64} << 20;
 constexpr int64_t kStreamedGradientBytes = int64_t{1} << 20;
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
-
-int64_t l2_bytes() {
-  static const int64_t bytes = [] {
-    int64_t found = ::sysconf(_SC_LEVEL2_CACHE_SIZE);
-    return found <= 0 ? int64_t{1} << 20 : std::clamp<int64_t>(found, int64_t{256} << 10, int64_t{4} << 20);
-  }();
-  return bytes;
-}
-
-// How a product is cut. Speed only: no result depends on it.
-struct Blocking {
-  int64_t units;          // of K in a block
-  int64_t rows, columns;  // in a block of c, multiples of a panel
-  int64_t task_rows;      // of one task, a multiple of a panel
-  int64_t task_panels;    // of b, of one task
-};
-
-// Whether the kernel reads rows of a where they stand: whole lines of whole tiles.
-bool reads_in_place(const MatmulKernel& kernel, const Product& p) {
-  return kernel.rows_in_place > 0 && p.a.k_is_contiguous && p.m % kernel.rows_in_place == 0 &&
-         p.k % (kernel.unit_multiple * kernel.k_per_unit) == 0 &&
-         p.a.stride * kUnitBytes / kernel.k_per_unit % kLineBytes == 0 &&
-         reinterpret_cast<uintptr_t>(p.a.data) % kLineBytes == 0;
-}
-
-// Units of K in a block.
-int64_t choose_units(const MatmulKernel& kernel, const Product& p, int64_t total_units, bool sums_in_c) {
-  int64_t most = kMaxBlockUnits;
-  if (p.m <= kernel.rows && p.packed_b.data && !p.packed_b.is_narrow) {
-    // One panel of rows against a weight packed ahead reads everything once: only the rows need stay in a cache.
-    most = std::max(most, l2_bytes() / 2 / (kernel.rows * 4));
-  } else if (!sums_in_c) {
-    // Sums that cannot wait in c go through memory of their own between blocks: longer blocks, as far as a panel fits.
-    most = std::clamp(l2_bytes() / 2 / (kernel.columns * 4), most, 2 * most);
-  }
-  int64_t num_blocks = std::max<int64_t>(1, divide_up(total_units, most));
-  return std::max<int64_t>(kernel.unit_multiple, round_up(divide_up(total_units, num_blocks), kernel.unit_multiple));
-}
-
-// Panels of b in a task, `most` or somewhat fewer, that let all threads end at once.
-int64_t even_panels(int64_t panels, int64_t most, int64_t row_tasks) {
-  const int64_t threads = base::num_threads();
-  auto longest = [&](int64_t of_task) { return divide_up(row_tasks * divide_up(panels, of_task), threads) * of_task; };
-  int64_t best = most;
-  for (int64_t fewer = most - 1; fewer >= divide_up(most, 2); --fewer) {
-    if (longest(fewer) < longest(best)) best = fewer;
-  }
-  return best;
-}
-
-// Tasks of a kernel so fast that packing b shows beside many rows: as few as keep all threads busy.
-void choose_few_tasks(const MatmulKernel& kernel, int64_t rows, int64_t panels, int64_t fitting, Blocking* cut) {
-  const int64_t threads = base::num_threads(), many = 1024 / kernel.rows;
-  const int64_t wanted = threads == 1 ? 1 : (rows < many ? 4 : 2) * threads;
-  int64_t column_tasks = divide_up(panels, fitting), row_tasks = 1;
-  while (row_tasks * column_tasks < wanted && rows / row_tasks >= 2 * many) row_tasks *= 2;
-  if (row_tasks * column_tasks < wanted) column_tasks = std::min(panels, divide_up(wanted, row_tasks));
-  if (row_tasks == 1) column_tasks = std::min(panels, round_up(column_tasks, threads));
-  cut->task_rows = divide_up(rows, row_tasks) * kernel.rows;
-  cut->task_panels = divide_up(panels, column_tasks);
-}
-
-Blocking choose_blocking(const MatmulKernel& kernel, const Product& p, int64_t total_units, bool sums_in_c) {
-  Blocking cut;
-  cut.units = choose_units(kernel, p, total_units, sums_in_c);
-  bool needs_partials = total_units > cut.units && !sums_in_c;
-  int64_t row_panels = divide_up(p.m, kernel.rows), column_panels = divide_up(p.n, kernel.columns);
-  int64_t max_row_panels =
-      reads_in_place(kernel, p) ? row_panels : std::max<int64_t>(1, kMaxPackedUnits / (cut.units * kernel.rows));
-  int64_t max_column_panels = column_panels;
-  if (needs_partials) {
-    max_row_panels = std::min(max_row_panels, divide_up(1024, kernel.rows));
-    int64_t rows = std::min(row_panels, max_row_panels) * kernel.rows;
-    max_column_panels = std::max<int64_t>(1, kMaxPartialSums / (rows * kernel.columns));
-  }
-  // Blocks of equal size rather than full ones and a remainder.
-  cut.rows = divide_up(row_panels, divide_up(row_panels, max_row_panels)) * kernel.rows;
-  cut.columns = divide_up(column_panels, divide_up(column_panels, max_column_panels)) * kernel.columns;
-
-  int64_t rows = cut.rows / kernel.rows, panels = cut.columns / kernel.columns;
-  int64_t fitting = std::max<int64_t>(1, l2_bytes() / 2 / (cut.units * kernel.columns * 4));
-  if (kernel.slice_units > 0 && rows > 1) {
-    choose_few_tasks(kernel, rows, panels, fitting, &cut);
-    return cut;
-  }
-  cut.task_panels = std::min(panels, fitting);
-  int64_t task_row_panels = rows;
-  int64_t min_row_panels = std::max<int64_t>(1, 256 / kernel.rows);  // fewer, and packing b again starts to show
-  int64_t wanted = base::num_threads() == 1 ? 1 : 4 * base::num_threads();
-  auto num_tasks = [&] { return divide_up(rows, task_row_panels) * divide_up(panels, cut.task_panels); };
-  while (num_tasks() < wanted) {
-    if (task_row_panels >= 2 * min_row_panels) {
-      task_row_panels = divide_up(task_row_panels, 2);
-    } else if (cut.task_panels > 1) {
-      cut.task_panels = divide_up(cut.task_panels, 2);
-    } else if (task_row_panels > std::max<int64_t>(1, 64 / kernel.rows)) {
-      task_row_panels = divide_up(task_row_panels, 2);
-    } else {
-      break;
-    }
-  }
-  int64_t row_tasks = divide_up(rows, task_row_panels);
-  cut.task_rows = divide_up(rows, row_tasks) * kernel.rows;
-  cut.task_panels = even_panels(panels, cut.task_panels, row_tasks);
-  return cut;
-}
-
-thread_local AlignedBuffer t_packed_a;  // of the thread that called run_product
+thread_local AlignedBuffer t_packed;    // for everyone; of the thread that called run_product
 thread_local AlignedBuffer t_partials;  // likewise
 thread_local AlignedBuffer t_squares;   // likewise
-thread_local AlignedBuffer t_packed_b;  // of the thread that runs a task
+thread_local AlignedBuffer t_kept;      // of the thread that runs a task
 thread_local AlignedBuffer t_sums;      // likewise
 
 class ProductRun {
@@ -148,13 +34,15 @@ class ProductRun {
         sums_in_c_(product.c_dtype == base::DType::f32 && !product.accumulate),
         is_plain_(sums_in_c_ && product.alpha == 1.0f && !product.bias),
         reads_in_place_(reads_in_place(kernel, product)),
-        cut_(choose_blocking(kernel, product, total_units_, sums_in_c_)),
+        cut_(choose_blocking(kernel, product, sums_in_c_)),
         streams_(is_plain_ && kernel.can_stream && total_units_ <= cut_.units && product.n % 16 == 0 &&
                  reinterpret_cast<uintptr_t>(product.c) % 64 == 0 &&
                  product.m * product.n * 4 >= (product.is_gradient ? kStreamedGradientBytes : kStreamedBytes)) {}
 
   void run() {
-    if (!reads_in_place_) packed_a_ = t_packed_a.reserve_array<uint32_t>(cut_.rows * cut_.units);
+    if (cut_.keeps_rows || !reads_in_place_) {
+      packed_ = t_packed.reserve_array<uint32_t>((cut_.keeps_rows ? cut_.columns : cut_.rows) * cut_.units);
+    }
     if (total_units_ > cut_.units && !sums_in_c_) {
       partials_ = t_partials.reserve_array<float>(cut_.rows * cut_.columns);
     }
@@ -184,7 +72,7 @@ class ProductRun {
   int64_t num_k() const { return std::min(block_units() * kernel_.k_per_unit, p_.k - first_k()); }
 
   void run_block() {
-    if (!reads_in_place_) pack_rows();
+    if (packed_) pack_for_everyone();
     int64_t row_tasks = divide_up(block_rows(), cut_.task_rows);
     int64_t column_tasks = divide_up(divide_up(block_columns(), kernel_.columns), cut_.task_panels);
     base::parallel_for(row_tasks * column_tasks, 1, [&](int64_t begin, int64_t end) {
@@ -194,28 +82,70 @@ class ProductRun {
     });
   }
 
-  void pack_rows() {
-    int64_t rows = block_rows();
-    constexpr int64_t kGrain = 64;  // a multiple of every panel
+  // The side that passes by, panels cut_.units of K apart.
+  void pack_for_everyone() {
+    const bool is_b = cut_.keeps_rows;
+    const int64_t lines = is_b ? block_columns() : block_rows();
+    constexpr int64_t kGrain = 192;  // a multiple of every panel
     auto pack = [&](int64_t begin, int64_t end) {
-      PackRange range{first_row_ + begin, end - begin, first_k(), num_k(), cut_.units * kernel_.rows};
-      kernel_.pack_a(p_.a, range, packed_a_ + begin * cut_.units);
+      if (is_b) {
+        pack_columns(begin, end - begin, cut_.units, packed_ + begin * cut_.units);
+      } else {
+        pack_rows(begin, end - begin, cut_.units, packed_ + begin * cut_.units);
+      }
     };
-    if (rows * block_units() < 16384) return pack(0, rows);
-    base::parallel_for(divide_up(rows, kGrain), 1,
-                       [&](int64_t begin, int64_t end) { pack(begin * kGrain, std::min(rows, end * kGrain)); });
+    if (lines * block_units() < 16384) return pack(0, lines);
+    base::parallel_for(divide_up(lines, kGrain), 1,
+                       [&](int64_t begin, int64_t end) { pack(begin * kGrain, std::min(lines, end * kGrain)); });
+  }
+  // Lines of this block into panels `units` of K apart.
+  void pack_rows(int64_t row, int64_t count, int64_t units, uint32_t* panels) const {
+    kernel_.pack_a(p_.a, {first_row_ + row, count, first_k(), num_k(), units * kernel_.rows}, panels);
+  }
+  void pack_columns(int64_t column, int64_t count, int64_t units, uint32_t* panels) const {
+    kernel_.pack_b(p_.b, {first_column_ + column, count, first_k(), num_k(), units * kernel_.columns}, panels);
+  }
+
+  // Panels of both sides, from the first row and the first panel of a task on.
+  struct Operands {
+    const uint32_t *a, *b;
+    int64_t a_panel_stride, b_panel_stride;  // in units
+    int64_t a_row_bytes;                     // between rows in place; 0: packed
+  };
+
+  Operands keep_rows(int64_t row, int64_t num_rows, int64_t panel) const {
+    const int64_t units = block_units();
+    uint32_t* kept = t_kept.reserve_array<uint32_t>(round_up(num_rows, kernel_.rows) * units);
+    pack_rows(row, num_rows, units, kept);
+    const int64_t b_stride = cut_.units * kernel_.columns;
+    return {kept, packed_ + panel * b_stride, units * kernel_.rows, b_stride, 0};
+  }
+
+  Operands keep_columns(int64_t row, int64_t panel, int64_t num_panels) const {
+    Operands x{};
+    x.b = panels_of_b(panel, num_panels, &x.b_panel_stride);
+    if (!reads_in_place_) {
+      x.a = packed_ + row * cut_.units;
+      x.a_panel_stride = cut_.units * kernel_.rows;
+      return x;
+    }
+    x.a_row_bytes = p_.a.stride * static_cast<int64_t>(base::dtype_bytes(p_.a.dtype));
+    x.a_panel_stride = kernel_.rows * x.a_row_bytes / kUnitBytes;
+    const char* rows = static_cast<const char*>(p_.a.data) + (first_row_ + row) * x.a_row_bytes;
+    x.a = reinterpret_cast<const uint32_t*>(rows) + first_unit_;
+    return x;
   }
 
   // Panels [first, first + count) of this block's columns: where the first is, and how far apart they are.
-  const uint32_t* panels_of_b(int64_t first_panel, int64_t count, int64_t* stride) {
-    int64_t column = first_column_ + first_panel * kernel_.columns;
-    int64_t global_panel = column / kernel_.columns;
+  const uint32_t* panels_of_b(int64_t first_panel, int64_t count, int64_t* stride) const {
+    int64_t column = first_panel * kernel_.columns;
+    int64_t global_panel = (first_column_ + column) / kernel_.columns;
     if (p_.packed_b.data && !p_.packed_b.is_narrow) {
       *stride = total_units_ * kernel_.columns;
       return static_cast<const uint32_t*>(p_.packed_b.data) + global_panel * *stride + first_unit_ * kernel_.columns;
     }
     *stride = block_units() * kernel_.columns;
-    uint32_t* packed = t_packed_b.reserve_array<uint32_t>(count * *stride);
+    uint32_t* packed = t_kept.reserve_array<uint32_t>(count * *stride);
     if (p_.packed_b.is_narrow) {
       for (int64_t i = 0; i < count; ++i) {
         const uint16_t* narrow =
@@ -224,8 +154,7 @@ class ProductRun {
         kernel_.pack_b(source, {0, kernel_.columns, first_k(), num_k(), *stride}, packed + i * *stride);
       }
     } else {
-      int64_t columns = std::min(count * kernel_.columns, p_.n - column);
-      kernel_.pack_b(p_.b, {column, columns, first_k(), num_k(), *stride}, packed);
+      pack_columns(column, std::min(count * kernel_.columns, block_columns() - column), block_units(), packed);
     }
     return packed;
   }
@@ -233,58 +162,65 @@ class ProductRun {
   void run_task(int64_t task_row, int64_t task_panel) {
     int64_t rows = std::min(cut_.task_rows, block_rows() - task_row);
     int64_t panels = std::min(cut_.task_panels, divide_up(block_columns(), kernel_.columns) - task_panel);
-    int64_t b_stride = 0;
-    const uint32_t* b = panels_of_b(task_panel, panels, &b_stride);
-    // Every other task begins in the middle, so that two threads do not walk the same rows of a side by side.
-    const int64_t row_panels = divide_up(rows, kernel_.rows);
-    const int64_t start = task_panel / cut_.task_panels % 2 == 0 ? 0 : row_panels / 2;
-    for (int64_t i = 0; i < row_panels; ++i) {
-      const int64_t r = (start + i) % row_panels * kernel_.rows, next = (start + i + 1) % row_panels * kernel_.rows;
-      const int num_rows = static_cast<int>(std::min<int64_t>(kernel_.rows, rows - r));
-      Ahead ahead = rows_ahead(task_row + next, num_rows, panels);
-      run_row(task_row + r, num_rows, task_panel, panels, b, b_stride, ahead);
+    const Operands x =
+        cut_.keeps_rows ? keep_rows(task_row, rows, task_panel) : keep_columns(task_row, task_panel, panels);
+    // Every other task begins in the middle, so that two threads do not walk the same lines side by side.
+    const int64_t row_panels = divide_up(rows, kernel_.rows), strips = cut_.keeps_rows ? panels : row_panels;
+    const int64_t task = cut_.keeps_rows ? task_row / cut_.task_rows : task_panel / cut_.task_panels;
+    const int64_t start = task % 2 == 0 ? 0 : strips / 2;
+    for (int64_t i = 0; i < strips; ++i) {
+      const int64_t at = (start + i) % strips, next = (start + i + 1) % strips;
+      Ahead ahead = panel_ahead(x, next, cut_.keeps_rows ? row_panels : panels);
+      if (cut_.keeps_rows) {
+        run_strip({task_row, rows, task_panel + at, 1, x.a, x.b + at * x.b_panel_stride}, x, ahead);
+      } else {
+        const int64_t r = at * kernel_.rows;
+        run_strip({task_row + r, std::min<int64_t>(kernel_.rows, rows - r), task_panel, panels,
+                   x.a + at * x.a_panel_stride, x.b},
+                  x, ahead);
+      }
     }
   }
 
-  // Rows of a from this one of the block on: packed, or (`stride` then is the bytes between them) in place.
-  const uint32_t* rows_of_a(int64_t row, int64_t* stride) const {
-    *stride = 0;
-    if (!reads_in_place_) return packed_a_ + row * cut_.units;
-    *stride = p_.a.stride * static_cast<int64_t>(base::dtype_bytes(p_.a.dtype));
-    const char* rows = static_cast<const char*>(p_.a.data) + (first_row_ + row) * *stride;
-    return reinterpret_cast<const uint32_t*>(rows) + first_unit_;
-  }
-
-  // The rows that come next, to be asked for while others meet `panels` panels of b.
-  Ahead rows_ahead(int64_t row, int64_t num_rows, int64_t panels) const {
+  // The passing panel that comes next, to be asked for while another meets `kept` panels.
+  Ahead panel_ahead(const Operands& x, int64_t panel, int64_t kept) const {
     if (kernel_.slice_units == 0) return {};  // asks for itself
-    int64_t stride = 0;
-    const char* at = reinterpret_cast<const char*>(rows_of_a(row, &stride));
-    const int64_t lines = block_units() * kUnitBytes / kLineBytes,
-                  steps = panels * block_units() / kernel_.unit_multiple;
-    const int64_t per_step = divide_up(num_rows * lines, std::max<int64_t>(1, steps));
-    return reads_in_place_ ? Ahead{at, num_rows, lines, stride, per_step} : Ahead{at, 1, num_rows * lines, 0, per_step};
+    const uint32_t* at = cut_.keeps_rows ? x.b + panel * x.b_panel_stride : x.a + panel * x.a_panel_stride;
+    const int64_t width = cut_.keeps_rows ? kernel_.columns : kernel_.rows;
+    const int64_t lines = block_units() * kUnitBytes / kLineBytes, steps = kept * block_units() / kernel_.unit_multiple;
+    const int64_t per_step = divide_up(width * lines, std::max<int64_t>(1, steps));
+    const char* first = reinterpret_cast<const char*>(at);
+    return x.a_row_bytes ? Ahead{first, width, lines, x.a_row_bytes, per_step}
+                         : Ahead{first, 1, width * lines, 0, per_step};
   }
 
-  // A panel of rows by the task's panels of b. A kernel that slices K has one slice of its rows meet every panel of b
-  // before the next: the slice stays in the first-level cache, the panels and all their sums in the second.
-  void run_row(int64_t row, int num_rows, int64_t first_panel, int64_t panels, const uint32_t* b, int64_t b_stride,
-               Ahead& ahead) {
-    const int64_t units = block_units(), slice = panels == 1 ? units : slice_units(units);
-    const int64_t tile_size = kernel_.rows * kernel_.columns;
+  // A piece of c: `num_rows` rows by `num_panels` panels of columns, either of which is one panel, and its operands.
+  struct Strip {
+    int64_t row, num_rows, panel, num_panels;
+    const uint32_t *a, *b;
+  };
+
+  // A kernel that slices K has one slice of the passing panel meet every kept panel before the next: the slice stays in
+  // the first-level cache, the kept panels and all their sums in the second.
+  void run_strip(const Strip& strip, const Operands& x, Ahead& ahead) {
+    const int64_t units = block_units(), row_panels = divide_up(strip.num_rows, kernel_.rows);
+    const int64_t num_tiles = row_panels * strip.num_panels, tile_size = kernel_.rows * kernel_.columns;
+    const int64_t slice = num_tiles == 1 ? units : slice_units(units);
     const bool is_sliced = slice < units;
     alignas(64) float one_tile[kMaxTileElements];
-    float* sums = is_sliced ? t_sums.reserve_array<float>(panels * tile_size) : one_tile;
-    int64_t a_stride = 0, u = 0;
-    const uint32_t* a = rows_of_a(row, &a_stride);
+    float* sums = is_sliced ? t_sums.reserve_array<float>(num_tiles * tile_size) : one_tile;
+    int64_t u = 0;
     do {
-      const uint32_t* a_slice = a + (reads_in_place_ ? u : u * kernel_.rows);
-      for (int64_t j = 0; j < panels; ++j) {
-        float* buffer = is_sliced ? sums + j * tile_size : sums;
-        const Tile tile = tile_at(row, num_rows, (first_panel + j) * kernel_.columns, buffer, is_sliced);
+      for (int64_t t = 0; t < num_tiles; ++t) {
+        const int64_t i = t / strip.num_panels, j = t % strip.num_panels, r = i * kernel_.rows;
+        const int num_rows = static_cast<int>(std::min<int64_t>(kernel_.rows, strip.num_rows - r));
+        float* buffer = is_sliced ? sums + t * tile_size : sums;
+        const Tile tile = tile_at(strip.row + r, num_rows, (strip.panel + j) * kernel_.columns, buffer, is_sliced);
         if (u == 0) begin_tile(tile);
-        kernel_.multiply({num_rows, std::min(slice, units - u), a_slice, a_stride,
-                          b + j * b_stride + u * kernel_.columns, tile.sums, tile.stride, u > 0 || !is_first()},
+        const uint32_t* a = strip.a + i * x.a_panel_stride + (x.a_row_bytes ? u : u * kernel_.rows);
+        const uint32_t* b = strip.b + j * x.b_panel_stride + u * kernel_.columns;
+        kernel_.multiply({num_rows, std::min(slice, units - u), a, x.a_row_bytes, b, tile.sums, tile.stride,
+                          u > 0 || !is_first(), cut_.keeps_rows},
                          ahead);
         if (u + slice >= units) end_tile(tile);
       }
@@ -370,7 +306,7 @@ class ProductRun {
   const bool reads_in_place_;  // a is not packed
   const Blocking cut_;
   const bool streams_;  // c is written past the caches
-  uint32_t* packed_a_ = nullptr;
+  uint32_t* packed_ = nullptr;                                 // the side that passes by, of this block; null: in place
   float* partials_ = nullptr;                                  // (cut_.rows, cut_.columns)
   float* squares_ = nullptr;                                   // (panels of rows, panels of columns) of c
   int64_t first_row_ = 0, first_column_ = 0, first_unit_ = 0;  // of the block now worked on

@@ -167,6 +167,37 @@ TEST_P(Matmul, BlocksOfRowsAndColumnsMatchTheReference) {
   }
 }
 
+// A task keeps the larger side when K is long: rows of a here, rows of b when the sides are swapped.
+TEST_P(Matmul, SwappedSidesGiveTheSameBitsAndMatchTheReference) {
+  const int64_t sizes[][3] = {{65, 64, 1024}, {333, 41, 2500}, {700, 97, 1055}};
+  for (auto [m, n, k] : sizes) {
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      for (int mode = 0; mode < 4; ++mode) {
+        const bool accumulate = mode & 1, transpose = mode & 2;
+        MatmulArgs args = make_args({m, n, k, transpose, !transpose, dtype, DType::f32});
+        args.accumulate = accumulate;
+        args.alpha = accumulate ? 0.5f : 1.0f;
+        MatmulArgs swapped = args;
+        std::swap(swapped.a, swapped.b.data);
+        swapped.transpose_a = !args.transpose_b;
+        swapped.transpose_b = !args.transpose_a;
+        const std::vector<float> before = core::to_host_floats(args.c);
+        std::vector<float> turned(before.size());
+        for (int64_t i = 0; i < m * n; ++i) turned[i % n * m + i / n] = before[i];
+        base::set_num_threads(1 + mode % 3);
+        swapped.c = core::make_tensor(allocator(), {n, m}, turned);
+        run(swapped);
+        EXPECT_LE(excess_error(args, k), 1.0)
+            << "m " << m << " n " << n << " k " << k << " mode " << mode << " " << base::dtype_name(dtype);
+        const std::vector<float> c = core::to_host_floats(args.c), other = core::to_host_floats(swapped.c);
+        int64_t num_different = 0;
+        for (int64_t i = 0; i < m * n; ++i) num_different += c[i] != other[i % n * m + i / n];
+        EXPECT_EQ(num_different, 0) << "m " << m << " n " << n << " k " << k << " mode " << mode;
+      }
+    }
+  }
+}
+
 TEST_P(Matmul, NothingToSumGivesBiasOrKeepsC) {
   MatmulArgs args = make_args({3, 5, 0});
   args.bias = random_tensor({5}, DType::f32, 4);
