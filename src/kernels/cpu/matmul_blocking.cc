@@ -30,16 +30,16 @@ bool keeps_rows(const MatmulKernel& kernel, const Product& p) {
   return p.m > p.n && p.k >= kLongK && !p.packed_b.data && !reads_in_place(kernel, p);
 }
 
-// Units of K in a block.
-int64_t choose_units(const MatmulKernel& kernel, const Product& p, bool sums_in_c) {
+// Units of K in a block. The longer it is, the fewer panels a core keeps and the more often the other side passes by; the
+// shorter, the more often sums wait in memory. In the middle K may as well be one block, and no sum waits.
+int64_t choose_units(const MatmulKernel& kernel, const Product& p) {
   const int64_t total_units = panel_units(kernel, p.k);
   int64_t most = kMaxBlockUnits;
   if (p.m <= kernel.rows && p.packed_b.data && !p.packed_b.is_narrow) {
     // One panel of rows against a weight packed ahead reads everything once: only the rows need stay in a cache.
     most = std::max(most, l2_bytes() / 2 / (kernel.rows * kUnitBytes));
-  } else if (!sums_in_c) {
-    // Sums that cannot wait in c go through memory of their own between blocks: longer blocks, as far as a panel fits.
-    most = std::clamp(l2_bytes() / 2 / (kernel.columns * kUnitBytes), most, 2 * most);
+  } else if (total_units <= 2 * most && total_units * kernel.columns * kUnitBytes <= l2_bytes() / 2) {
+    most = 2 * most;
   }
   int64_t num_blocks = std::max<int64_t>(1, divide_up(total_units, most));
   return std::max<int64_t>(kernel.unit_multiple, round_up(divide_up(total_units, num_blocks), kernel.unit_multiple));
@@ -106,7 +106,7 @@ bool reads_in_place(const MatmulKernel& kernel, const Product& p) {
 
 Blocking choose_blocking(const MatmulKernel& kernel, const Product& p, bool sums_in_c) {
   Blocking cut;
-  cut.units = choose_units(kernel, p, sums_in_c);
+  cut.units = choose_units(kernel, p);
   cut.keeps_rows = keeps_rows(kernel, p);
   const int64_t passing_width = cut.keeps_rows ? kernel.columns : kernel.rows,
                 kept_width = cut.keeps_rows ? kernel.rows : kernel.columns;
