@@ -21,9 +21,12 @@ Recompute parse_recompute(const std::string& text) {
 
 const char* recompute_name(Recompute mode) {
   switch (mode) {
-    case Recompute::none: return "none";
-    case Recompute::selective: return "selective";
-    case Recompute::full: return "full";
+    case Recompute::none:
+      return "none";
+    case Recompute::selective:
+      return "selective";
+    case Recompute::full:
+      return "full";
   }
   return "?";
 }

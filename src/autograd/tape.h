@@ -27,8 +27,9 @@ struct Parameter;
 // Where the gradient of a value gathers; empty until the first consumer's backward has run.
 struct GradSlot {
   Tensor grad;
-  // The value ends with the addition of this bias, so the bias's gradient is the sum of `grad` over the rows. A consumer
-  // whose kernel can sum while it writes grad does so and says it here; otherwise the value's own backward does.
+  // The value ends with the addition of this bias, so the bias's gradient is the sum of `grad` over the rows. A
+  // consumer whose kernel can sum while it writes grad does so and says it here; otherwise the value's own backward
+  // does.
   Parameter* bias = nullptr;
   bool has_bias_gradient = false;
 };

@@ -82,7 +82,8 @@ TEST(ParallelFor, VisitsEveryIndexOnceForAnyThreadCount) {
 }
 
 TEST(ParallelFor, RethrowsAPiecesExceptionAndStaysUsable) {
-  EXPECT_THROW(parallel_for(100, 1, [](int64_t begin, int64_t) { SINTER_CHECK(begin != 50, "piece {}", begin); }), Error);
+  EXPECT_THROW(parallel_for(100, 1, [](int64_t begin, int64_t) { SINTER_CHECK(begin != 50, "piece {}", begin); }),
+               Error);
   std::atomic<int64_t> sum{0};
   parallel_for(10, 1, [&](int64_t begin, int64_t) {
     parallel_for(10, 1, [&](int64_t inner, int64_t) { sum += begin * inner; });

@@ -5,11 +5,11 @@
 namespace sinter::base {
 
 struct CpuFeatures {
-  bool avx2 = false;        // with FMA and F16C
-  bool avx512 = false;      // F, BW, DQ, VL
+  bool avx2 = false;    // with FMA and F16C
+  bool avx512 = false;  // F, BW, DQ, VL
   bool avx512_bf16 = false;
   bool avx512_vnni = false;
-  bool amx_bf16 = false;    // tiles usable: CPUID shows them, the kernel granted them
+  bool amx_bf16 = false;  // tiles usable: CPUID shows them, the kernel granted them
   bool amx_int8 = false;
 };
 

@@ -147,15 +147,20 @@ void convert_loop(const void* source, void* destination, size_t count) {
 template <class From>
 void convert_from(const void* source, DType to, void* destination, size_t count) {
   switch (to) {
-    case DType::f32: return convert_loop<From, float>(source, destination, count);
-    case DType::bf16: return convert_loop<From, bf16>(source, destination, count);
-    case DType::f16: return convert_loop<From, f16>(source, destination, count);
-    case DType::f64: return convert_loop<From, double>(source, destination, count);
+    case DType::f32:
+      return convert_loop<From, float>(source, destination, count);
+    case DType::bf16:
+      return convert_loop<From, bf16>(source, destination, count);
+    case DType::f16:
+      return convert_loop<From, f16>(source, destination, count);
+    case DType::f64:
+      return convert_loop<From, double>(source, destination, count);
     case DType::f8e4m3:
       return convert_loop<From, f8e4m3>(source, destination, count);
     case DType::f8e5m2:
       return convert_loop<From, f8e5m2>(source, destination, count);
-    default: fail("cannot convert to number format {}", dtype_name(to));
+    default:
+      fail("cannot convert to number format {}", dtype_name(to));
   }
 }
 
@@ -167,15 +172,20 @@ void convert_elements(DType from, const void* source, DType to, void* destinatio
     return;
   }
   switch (from) {
-    case DType::f32: return convert_from<float>(source, to, destination, count);
-    case DType::bf16: return convert_from<bf16>(source, to, destination, count);
-    case DType::f16: return convert_from<f16>(source, to, destination, count);
-    case DType::f64: return convert_from<double>(source, to, destination, count);
+    case DType::f32:
+      return convert_from<float>(source, to, destination, count);
+    case DType::bf16:
+      return convert_from<bf16>(source, to, destination, count);
+    case DType::f16:
+      return convert_from<f16>(source, to, destination, count);
+    case DType::f64:
+      return convert_from<double>(source, to, destination, count);
     case DType::f8e4m3:
       return convert_from<f8e4m3>(source, to, destination, count);
     case DType::f8e5m2:
       return convert_from<f8e5m2>(source, to, destination, count);
-    default: fail("cannot convert from number format {}", dtype_name(from));
+    default:
+      fail("cannot convert from number format {}", dtype_name(from));
   }
 }
 

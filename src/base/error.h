@@ -34,7 +34,8 @@ template <class... Args>
 }  // namespace sinter::base
 
 // Throws base::Error with the formatted message unless the condition holds.
-#define SINTER_CHECK(condition, ...)                          \
-  do {                                                        \
-    if (!(condition)) [[unlikely]] ::sinter::base::fail(__VA_ARGS__); \
+#define SINTER_CHECK(condition, ...)     \
+  do {                                   \
+    if (!(condition)) [[unlikely]]       \
+      ::sinter::base::fail(__VA_ARGS__); \
   } while (0)

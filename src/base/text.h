@@ -12,10 +12,10 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
 // "; did you mean 'x'?" or "" — to end an error message with.
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);
 
-std::string format_count(double count);      // 124.4M, 1.50B
-std::string format_bytes(double bytes);      // 1.50 GiB (powers of 1024)
-std::string format_duration(double seconds); // 12.3 ms, 4m 05s, 3d 04h
-std::string format_grouped(int64_t number);  // 124,439,808
+std::string format_count(double count);       // 124.4M, 1.50B
+std::string format_bytes(double bytes);       // 1.50 GiB (powers of 1024)
+std::string format_duration(double seconds);  // 12.3 ms, 4m 05s, 3d 04h
+std::string format_grouped(int64_t number);   // 124,439,808
 
 // Rows of cells printed with columns lined up: numbers to the right, words to the left, header underlined.
 class Table {

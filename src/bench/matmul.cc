@@ -73,8 +73,8 @@ struct ProductTimes {
   double ratio = 0;             // theirs to ours, the median over turns
 };
 
-// Ours and the peer's in short turns, so that whatever slows the machine for a while slows both, and each turn of ours is
-// held against the peer's right after it. The best of a turn counts.
+// Ours and the peer's in short turns, so that whatever slows the machine for a while slows both, and each turn of ours
+// is held against the peer's right after it. The best of a turn counts.
 ProductTimes time_both(const MatmulArgs& args, double seconds) {
   constexpr double kTurn = 0.005;
   constexpr std::chrono::milliseconds kPause(15);  // for as long OpenMP's threads spin after a call, on our CPUs

@@ -56,9 +56,10 @@ PlannedArena::PlannedArena(Allocator& backing, MemoryPlan plan)
       block_(backing, {static_cast<int64_t>(std::max<size_t>(plan_.total_bytes, 256))}, DType::u8) {}
 
 void* PlannedArena::allocate(size_t bytes) {
-  SINTER_CHECK(next_ < plan_.sizes.size() && plan_.sizes[next_] == bytes,
-               "[arena] allocation {} of the step is {} bytes, but the memory plan has {}: the step differs from its plan",
-               next_, bytes, next_ < plan_.sizes.size() ? std::to_string(plan_.sizes[next_]) : "no such allocation");
+  SINTER_CHECK(
+      next_ < plan_.sizes.size() && plan_.sizes[next_] == bytes,
+      "[arena] allocation {} of the step is {} bytes, but the memory plan has {}: the step differs from its plan",
+      next_, bytes, next_ < plan_.sizes.size() ? std::to_string(plan_.sizes[next_]) : "no such allocation");
   count_allocate(bytes);
   return block_.data<char>() + plan_.offsets[next_++];
 }

@@ -17,7 +17,7 @@ namespace sinter::core {
 struct AllocationTrace {
   struct Entry {
     size_t bytes = 0;
-    int64_t born = 0;  // event numbers: each allocate and each release advances the clock by one
+    int64_t born = 0;   // event numbers: each allocate and each release advances the clock by one
     int64_t dies = -1;  // -1: alive at the end of the step
   };
   std::vector<Entry> entries;

@@ -74,9 +74,7 @@ class CpuRuntime : public DeviceRuntime {
   }
   void synchronize(Stream&) override {}
   std::unique_ptr<Event> make_event() override { return std::make_unique<PassedEvent>(); }
-  std::shared_ptr<std::byte[]> allocate_staging(size_t bytes) override {
-    return std::make_shared<std::byte[]>(bytes);
-  }
+  std::shared_ptr<std::byte[]> allocate_staging(size_t bytes) override { return std::make_shared<std::byte[]>(bytes); }
   bool supports(base::DType) override { return true; }
   size_t total_memory_bytes() override {
     struct sysinfo info {};
@@ -125,9 +123,7 @@ class ShapesRuntime : public DeviceRuntime {
   void set_zero(void*, size_t, Stream&) override {}
   void synchronize(Stream&) override {}
   std::unique_ptr<Event> make_event() override { return std::make_unique<PassedEvent>(); }
-  std::shared_ptr<std::byte[]> allocate_staging(size_t bytes) override {
-    return std::make_shared<std::byte[]>(bytes);
-  }
+  std::shared_ptr<std::byte[]> allocate_staging(size_t bytes) override { return std::make_shared<std::byte[]>(bytes); }
   bool supports(base::DType) override { return true; }
   size_t total_memory_bytes() override { return SIZE_MAX; }
   size_t free_memory_bytes() override { return SIZE_MAX; }
@@ -147,9 +143,12 @@ void Allocator::count_allocate(size_t bytes) {
 
 std::string Device::to_string() const {
   switch (kind) {
-    case DeviceKind::cpu: return "cpu";
-    case DeviceKind::cuda: return "cuda:" + std::to_string(index);
-    case DeviceKind::shapes: return "shapes";
+    case DeviceKind::cpu:
+      return "cpu";
+    case DeviceKind::cuda:
+      return "cuda:" + std::to_string(index);
+    case DeviceKind::shapes:
+      return "shapes";
   }
   return "?";
 }

@@ -68,8 +68,8 @@ class DeviceRuntime {
   virtual ~DeviceRuntime() = default;
   virtual Allocator& allocator() = 0;  // thread-safe
   virtual Stream& stream() = 0;        // the main stream
-  // Copies between host and this device, or within it, ordered on the stream. What copy_to_device reads may be reused on
-  // return; what copy_to_host writes is there once synchronize() returned, or an event recorded after it has passed.
+  // Copies between host and this device, or within it, ordered on the stream. What copy_to_device reads may be reused
+  // on return; what copy_to_host writes is there once synchronize() returned, or an event recorded after it has passed.
   virtual void copy_to_device(void* destination, const void* host, size_t bytes, Stream& stream) = 0;
   virtual void copy_to_host(void* host, const void* source, size_t bytes, Stream& stream) = 0;
   virtual void copy_within(void* destination, const void* source, size_t bytes, Stream& stream) = 0;
@@ -82,7 +82,7 @@ class DeviceRuntime {
   virtual bool supports(base::DType dtype) = 0;
   virtual size_t total_memory_bytes() = 0;
   virtual size_t free_memory_bytes() = 0;
-  virtual std::string description() = 0;  // "NVIDIA H200, 139.8 GiB, sm_90"
+  virtual std::string description() = 0;             // "NVIDIA H200, 139.8 GiB, sm_90"
   virtual bool has_fp8_products() { return false; }  // matrix products of fp8 factors, in hardware
 };
 

@@ -8,7 +8,7 @@ namespace sinter::core {
 
 // Keys and values of all layers in fixed-size blocks; a sequence owns a list of blocks.
 struct KvCache {
-  int64_t block_size = 0;      // tokens in a block
+  int64_t block_size = 0;  // tokens in a block
   int64_t num_blocks = 0;
   std::vector<Tensor> keys;    // per layer (num_blocks, block_size, K, D)
   std::vector<Tensor> values;  // per layer (num_blocks, block_size, K, D)
@@ -18,17 +18,17 @@ struct KvCache {
 struct KvView {
   const KvCache* cache = nullptr;
   Tensor block_tables;  // (S, max_blocks) i32: the blocks of each sequence in order; unused entries are any valid block
-  Tensor slots;         // (T) i32: block * block_size + place where each token's key and value are written; -1 = padding
+  Tensor slots;  // (T) i32: block * block_size + place where each token's key and value are written; -1 = padding
 };
 
 // Host counts are upper bounds that depend on the bucket only, so that captured graphs and plans can be reused.
 struct RaggedBatch {
-  Tensor tokens;     // (T) i32
-  Tensor positions;  // (T) i32: place of each token in its sequence, cached tokens counted
+  Tensor tokens;       // (T) i32
+  Tensor positions;    // (T) i32: place of each token in its sequence, cached tokens counted
   Tensor sequence_of;  // (T) i32: which sequence a token belongs to; padding tokens hold -1
-  Tensor offsets;    // (S + 1) i32: sequence s is tokens [offsets[s], offsets[s + 1])
-  Tensor contexts;   // (S) i32: keys a sequence's last token sees: cached tokens plus its tokens here
-  Tensor targets;    // (T) i32 or empty: the token to predict; -1 = not supervised
+  Tensor offsets;      // (S + 1) i32: sequence s is tokens [offsets[s], offsets[s + 1])
+  Tensor contexts;     // (S) i32: keys a sequence's last token sees: cached tokens plus its tokens here
+  Tensor targets;      // (T) i32 or empty: the token to predict; -1 = not supervised
   int64_t num_tokens = 0;
   int64_t num_sequences = 0;
   int64_t max_query = 0;    // longest sequence in this batch
@@ -39,7 +39,7 @@ struct RaggedBatch {
   // Training batches: the sequences from here on are empty, in coarse steps (coarse_bound) so that few passes differ by
   // it. 0: not known. Lets CUDA take cuDNN's attention for documents, whose time grows with the number of sequences.
   int64_t filled_sequences = 0;
-  const KvView* kv = nullptr;  // null in training
+  const KvView* kv = nullptr;          // null in training
   std::vector<int32_t> host_contexts;  // `contexts` on the host: dynamic RoPE turns by a sequence's length
 };
 

@@ -17,7 +17,8 @@ using base::Shape;
 // Memory that returns to its allocator when the last tensor over it is gone.
 class Storage {
  public:
-  Storage(Allocator& allocator, size_t bytes) : allocator_(&allocator), bytes_(bytes), data_(allocator.allocate(bytes)) {}
+  Storage(Allocator& allocator, size_t bytes)
+      : allocator_(&allocator), bytes_(bytes), data_(allocator.allocate(bytes)) {}
   ~Storage() { allocator_->release(data_, bytes_); }
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -34,7 +35,8 @@ class Tensor {
  public:
   Tensor() = default;  // empty: "not given" in kernel arguments
   Tensor(Allocator& allocator, Shape shape, DType dtype)
-      : storage_(std::make_shared<Storage>(allocator, static_cast<size_t>(shape.num_elements()) * base::dtype_bytes(dtype))),
+      : storage_(
+            std::make_shared<Storage>(allocator, static_cast<size_t>(shape.num_elements()) * base::dtype_bytes(dtype))),
         data_(storage_->data()),
         shape_(shape),
         dtype_(dtype),
@@ -79,7 +81,8 @@ class Tensor {
     Tensor t = *this;
     int64_t row_elements = shape_[0] == 0 ? 0 : shape_.num_elements() / shape_[0];
     t.shape_.set(0, count);
-    if (data_) t.data_ = static_cast<char*>(data_) + static_cast<size_t>(begin * row_elements) * base::dtype_bytes(dtype_);
+    if (data_)
+      t.data_ = static_cast<char*>(data_) + static_cast<size_t>(begin * row_elements) * base::dtype_bytes(dtype_);
     return t;
   }
 

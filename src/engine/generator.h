@@ -30,10 +30,10 @@ struct Result {
 };
 
 struct GeneratorOptions {
-  int64_t block_size = 16;        // tokens per cache block
-  int64_t cache_tokens = 0;       // room in the cache; 0 = enough for the longest request, twice
-  int64_t step_tokens = 512;      // tokens of one step, prefill and decode together
-  int64_t max_sequences = 64;     // running at once
+  int64_t block_size = 16;     // tokens per cache block
+  int64_t cache_tokens = 0;    // room in the cache; 0 = enough for the longest request, twice
+  int64_t step_tokens = 512;   // tokens of one step, prefill and decode together
+  int64_t max_sequences = 64;  // running at once
 };
 
 // What a run did, for rates.
@@ -47,8 +47,8 @@ class Generator {
   Generator(const models::Transformer& transformer, const GeneratorOptions& options);
   // Called with (request, token) as each token is chosen; return false to end that request there.
   using OnToken = std::function<bool(size_t request, int32_t token)>;
-  // Runs all requests to their end. Throws base::Error for an empty prompt, a token outside the vocabulary, or a request
-  // longer than the model's context.
+  // Runs all requests to their end. Throws base::Error for an empty prompt, a token outside the vocabulary, or a
+  // request longer than the model's context.
   std::vector<Result> run(const std::vector<Request>& requests, const OnToken& on_token = {});
   const GeneratorStats& stats() const { return stats_; }
 

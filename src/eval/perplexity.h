@@ -1,6 +1,6 @@
-// How well a model predicts a text, by the rolling rule of lm-evaluation-harness: every token is predicted once, windows
-// do not overlap but for one token of context, and the first token follows BOS (or EOS where there is no BOS). Where
-// there is neither, the first token is context only, as in Hugging Face's loss of a text.
+// How well a model predicts a text, by the rolling rule of lm-evaluation-harness: every token is predicted once,
+// windows do not overlap but for one token of context, and the first token follows BOS (or EOS where there is no BOS).
+// Where there is neither, the first token is context only, as in Hugging Face's loss of a text.
 #pragma once
 #include <functional>
 #include <string>

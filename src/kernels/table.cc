@@ -31,8 +31,8 @@ KernelTable make_shapes_table() {
                      t.attention_forward, t.attention_backward, t.activation_forward, t.activation_backward, t.dropout,
                      t.cross_entropy, t.router_forward, t.router_backward, t.balance_loss, t.expert_sort,
                      t.expert_gather, t.expert_combine, t.expert_combine_backward, t.adamw, t.sgd, t.muon_momentum,
-                     t.normalize, t.sum, t.sum_squares, t.fp8_quantize, t.fp8_swiglu_forward,
-                     t.fp8_swiglu_backward, t.fp8_rescale, t.step_control);
+                     t.normalize, t.sum, t.sum_squares, t.fp8_quantize, t.fp8_swiglu_forward, t.fp8_swiglu_backward,
+                     t.fp8_rescale, t.step_control);
   return t;
 }
 
@@ -81,12 +81,14 @@ bool is_tracing(core::Device device) { return device.kind == core::DeviceKind::c
 
 const KernelTable& kernels_for(core::Device device) {
   switch (device.kind) {
-    case core::DeviceKind::shapes: return *shapes_table();
+    case core::DeviceKind::shapes:
+      return *shapes_table();
     case core::DeviceKind::cpu: {
       static const KernelTable* table = wants_reference() ? reference_table() : cpu_table();
       return *table;
     }
-    case core::DeviceKind::cuda: break;
+    case core::DeviceKind::cuda:
+      break;
   }
   SINTER_CHECK(cuda_table(), "there are no CUDA kernels in this sinter; build with `make cuda`");
   return *cuda_table();

@@ -201,7 +201,8 @@ struct AttentionShape {
   // On the probabilities: kept where key.uniform(i) >= dropout, i = first_dropped() + key position.
   float dropout = 0.0f;
   RandomKey key;
-  int64_t first_token = 0;  // number of the batch's first row among all of the step: masks do not depend on micro-batches
+  int64_t first_token =
+      0;  // number of the batch's first row among all of the step: masks do not depend on micro-batches
   static constexpr int kContextBits = 24;
   uint64_t first_dropped(int64_t head, int64_t row) const {
     return static_cast<uint64_t>((first_token + row) * num_heads + head) << kContextBits;

@@ -29,8 +29,8 @@ using core::Tensor;
 struct StoreOptions {
   core::Device device;
   DType compute = DType::f32;
-  bool trains = false;          // gradients, and masters of every tensor
-  bool keeps_derived = false;   // lets kernels keep repacked weights (inference)
+  bool trains = false;           // gradients, and masters of every tensor
+  bool keeps_derived = false;    // lets kernels keep repacked weights (inference)
   DType gradients = DType::f32;  // of the matrices of the blocks: f32, or the compute format
 };
 

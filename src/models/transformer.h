@@ -40,13 +40,14 @@ class Transformer {
   Transformer(const spec::ModelSpec& spec, ParameterStore& store);
 
   // The residual stream after the last block, normalised: (T, C). `trunk` (may be null) receives it before the norm.
-  Variable forward(const Context& context, const RaggedBatch& batch, const DropoutKey& dropout, Variable* trunk = nullptr,
-                   const ops::BalanceLoss& balance = {}) const;
+  Variable forward(const Context& context, const RaggedBatch& batch, const DropoutKey& dropout,
+                   Variable* trunk = nullptr, const ops::BalanceLoss& balance = {}) const;
   // Logits of rows of the hidden states: (R, C) -> (R, V).
   Tensor logits(const Context& context, const Tensor& hidden) const;
   // Forward and the loss of every supervised token; with a tape also the head's gradients. Then tape->backward(), until
   // which the batch must live.
-  void loss(const Context& context, const RaggedBatch& batch, const DropoutKey& dropout, const LossPlaces& places) const;
+  void loss(const Context& context, const RaggedBatch& batch, const DropoutKey& dropout,
+            const LossPlaces& places) const;
 
   const spec::ModelSpec& spec() const { return spec_; }
   ParameterStore& store() const { return store_; }

@@ -17,7 +17,8 @@ Variable activation(const Context& context, const Variable& x, spec::Activation 
   context.tape->record([context, x, slot = result.slot, kind, gated] {
     Tensor dy = take_gradient({{}, slot, nullptr}, "activation");
     Tensor dx = context.make(x.value.shape(), x.value.dtype());
-    context.kernels.activation_backward(context.stream, {.kind = kind, .gated = gated, .dy = dy, .x = x.value, .dx = dx});
+    context.kernels.activation_backward(context.stream,
+                                        {.kind = kind, .gated = gated, .dy = dy, .x = x.value, .dx = dx});
     accumulate(context, x, std::move(dx));
   });
   return result;

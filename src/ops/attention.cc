@@ -7,8 +7,11 @@ namespace sinter::ops {
 Tensor rope_table(const Context& context, const core::RaggedBatch& batch, const Tensor& inv_freq, int64_t head_dim,
                   float scale) {
   Tensor cos_sin = context.make({batch.num_tokens, head_dim}, DType::f32);
-  context.kernels.rope_table(context.stream, {.positions = batch.positions, .sequence_of = batch.sequence_of,
-                                              .inv_freq = inv_freq, .scale = scale, .cos_sin = cos_sin});
+  context.kernels.rope_table(context.stream, {.positions = batch.positions,
+                                              .sequence_of = batch.sequence_of,
+                                              .inv_freq = inv_freq,
+                                              .scale = scale,
+                                              .cos_sin = cos_sin});
   return cos_sin;
 }
 
@@ -44,8 +47,12 @@ Variable attention(const Context& context, const Variable& qkv, const core::Ragg
     args.layer_keys = batch.kv->cache->keys[static_cast<size_t>(cache_layer)];
     args.layer_values = batch.kv->cache->values[static_cast<size_t>(cache_layer)];
     args.block_tables = batch.kv->block_tables;
-    context.kernels.kv_write(context.stream, {.num_heads = H, .num_kv_heads = shape.num_kv_heads, .head_dim = D,
-                                              .qkv = qkv.value, .slots = batch.kv->slots, .keys = args.layer_keys,
+    context.kernels.kv_write(context.stream, {.num_heads = H,
+                                              .num_kv_heads = shape.num_kv_heads,
+                                              .head_dim = D,
+                                              .qkv = qkv.value,
+                                              .slots = batch.kv->slots,
+                                              .keys = args.layer_keys,
                                               .values = args.layer_values});
   }
   args.out = context.make({T, H * D}, qkv.value.dtype());
@@ -56,9 +63,14 @@ Variable attention(const Context& context, const Variable& qkv, const core::Ragg
   context.tape->record([context, qkv, &batch, shape, out = args.out, lse = args.lse, slot = result.slot, H, T] {
     Tensor dout = take_gradient({{}, slot, nullptr}, "attention");
     Tensor dqkv = context.make(qkv.value.shape(), qkv.value.dtype());
-    context.kernels.attention_backward(context.stream, {.shape = shape, .batch = &batch, .qkv = qkv.value, .out = out,
-                                                        .lse = lse, .dout = dout,
-                                                        .delta = context.make({H, T}, DType::f32), .dqkv = dqkv});
+    context.kernels.attention_backward(context.stream, {.shape = shape,
+                                                        .batch = &batch,
+                                                        .qkv = qkv.value,
+                                                        .out = out,
+                                                        .lse = lse,
+                                                        .dout = dout,
+                                                        .delta = context.make({H, T}, DType::f32),
+                                                        .dqkv = dqkv});
     accumulate(context, qkv, std::move(dqkv));
   });
   return result;

@@ -19,8 +19,8 @@ class Fp8Layers;  // ops/fp8.h
 struct Context {
   const kernels::KernelTable& kernels;
   core::Stream& stream;
-  core::Allocator& memory;  // activations and gradients of activations
-  Tape* tape = nullptr;     // null: inference, nothing is kept
+  core::Allocator& memory;         // activations and gradients of activations
+  Tape* tape = nullptr;            // null: inference, nothing is kept
   const Fp8Layers* fp8 = nullptr;  // which linear layers run in fp8; null: none
 
   Tensor make(Shape shape, DType dtype) const { return Tensor(memory, shape, dtype); }

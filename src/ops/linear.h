@@ -1,4 +1,5 @@
-// y = x W^T + b (+ residual), with its gradients. W is (N, K), or a stack of experts (E, N, K) with rows of x sorted by expert.
+// y = x W^T + b (+ residual), with its gradients. W is (N, K), or a stack of experts (E, N, K) with rows of x sorted by
+// expert.
 #pragma once
 #include "ops/context.h"
 

@@ -27,8 +27,9 @@ Variable router_logits(const Context& context, const Variable& x, const Tensor& 
   };
   const Tensor weight = router.master ? router.master : to_f32(context, router.weight.data);  // (E, C)
   Tensor y = context.make({x.value.rows(), weight.size(0)}, DType::f32);
-  context.kernels.matmul(context.stream, {.a = unrounded ? unrounded : to_f32(context, x.value),
-                                          .b = {.data = weight}, .c = y, .transpose_b = true});
+  context.kernels.matmul(
+      context.stream,
+      {.a = unrounded ? unrounded : to_f32(context, x.value), .b = {.data = weight}, .c = y, .transpose_b = true});
   Variable result = context.make_variable(std::move(y));
   if (!context.is_recording()) return result;
   Variable place{{}, x.slot, nullptr};
@@ -38,8 +39,12 @@ Variable router_logits(const Context& context, const Variable& x, const Tensor& 
     Tensor dx = context.make(x_wide.shape(), DType::f32);
     context.kernels.matmul(context.stream, {.a = dy, .b = {.data = router.master}, .c = dx});
     if (router.grad) {
-      context.kernels.matmul(context.stream, {.a = dy, .b = {.data = x_wide}, .c = router.grad, .transpose_a = true,
-                                              .accumulate = router.has_gradient, .c_squares = router.grad_squares});
+      context.kernels.matmul(context.stream, {.a = dy,
+                                              .b = {.data = x_wide},
+                                              .c = router.grad,
+                                              .transpose_a = true,
+                                              .accumulate = router.has_gradient,
+                                              .c_squares = router.grad_squares});
       router.has_gradient = true;
       router.has_squares = static_cast<bool>(router.grad_squares);
     }
@@ -61,21 +66,30 @@ Routing route(const Context& context, const Variable& logits, const spec::MoeSpe
             .group_offsets = context.make({E + 1}, DType::i32),
             .row_of_slot = context.make({T * k}, DType::i32),
             .slot_of_row = context.make({T * k}, DType::i32)};
-  context.kernels.router_forward(context.stream, {.experts_per_token = k, .norm_topk_prob = moe.norm_topk_prob,
-                                                  .logits = logits.value, .probs = r.probs, .experts = r.experts,
+  context.kernels.router_forward(context.stream, {.experts_per_token = k,
+                                                  .norm_topk_prob = moe.norm_topk_prob,
+                                                  .logits = logits.value,
+                                                  .probs = r.probs,
+                                                  .experts = r.experts,
                                                   .weights = r.weights.value});
-  context.kernels.expert_sort(context.stream, {.experts = r.experts, .group_offsets = r.group_offsets,
-                                               .row_of_slot = r.row_of_slot, .slot_of_row = r.slot_of_row});
+  context.kernels.expert_sort(context.stream, {.experts = r.experts,
+                                               .group_offsets = r.group_offsets,
+                                               .row_of_slot = r.row_of_slot,
+                                               .slot_of_row = r.slot_of_row});
   if (balance.loss) {
-    context.kernels.balance_loss(context.stream, {.probs = r.probs, .group_offsets = r.group_offsets, .loss = balance.loss});
+    context.kernels.balance_loss(context.stream,
+                                 {.probs = r.probs, .group_offsets = r.group_offsets, .loss = balance.loss});
   }
   if (!context.is_recording()) return r;
   context.tape->record([context, logits, r, norm_topk_prob = moe.norm_topk_prob, scale = balance.scale] {
     Tensor dlogits = context.make(logits.value.shape(), logits.value.dtype());
     context.kernels.router_backward(context.stream, {.norm_topk_prob = norm_topk_prob,
-                                                     .dweights = take_gradient(r.weights, "router"), .probs = r.probs,
-                                                     .experts = r.experts, .weights = r.weights.value,
-                                                     .group_offsets = r.group_offsets, .balance_scale = scale,
+                                                     .dweights = take_gradient(r.weights, "router"),
+                                                     .probs = r.probs,
+                                                     .experts = r.experts,
+                                                     .weights = r.weights.value,
+                                                     .group_offsets = r.group_offsets,
+                                                     .balance_scale = scale,
                                                      .dlogits = dlogits});
     accumulate(context, logits, std::move(dlogits));
   });
@@ -110,8 +124,11 @@ Variable combine(const Context& context, const Variable& rows, const Routing& r)
     Tensor dy = take_gradient({{}, slot, nullptr}, "expert_combine");
     Tensor drows = context.make(rows.value.shape(), rows.value.dtype());
     Tensor dweights = context.make(r.weights.value.shape(), DType::f32);
-    context.kernels.expert_combine_backward(context.stream, {.dy = dy, .x = rows.value, .row_of_slot = r.row_of_slot,
-                                                             .weights = r.weights.value, .dx = drows,
+    context.kernels.expert_combine_backward(context.stream, {.dy = dy,
+                                                             .x = rows.value,
+                                                             .row_of_slot = r.row_of_slot,
+                                                             .weights = r.weights.value,
+                                                             .dx = drows,
                                                              .dweights = dweights});
     accumulate(context, rows, std::move(drows));
     accumulate(context, r.weights, std::move(dweights));
@@ -124,13 +141,13 @@ Variable combine(const Context& context, const Variable& rows, const Routing& r)
 Variable moe(const Context& context, const Variable& x, const Tensor& unrounded, const MoeWeights& weights,
              const spec::ModelSpec& spec, const BalanceLoss& balance,
              const std::function<void(const Tensor& logits)>& on_logits) {
-  Variable logits = router_logits(context, x, unrounded, weights.router);             // (T, E) f32
+  Variable logits = router_logits(context, x, unrounded, weights.router);  // (T, E) f32
   if (on_logits) on_logits(logits.value);
   Routing routing = route(context, logits, spec.moe, balance);
-  Variable rows = gather(context, x, routing);                                        // (T k, C)
-  Variable up = expert_linear(context, rows, weights.up, routing.group_offsets);      // (T k, 2F)
-  Variable act = activation(context, up, spec.activation, spec.gated_mlp);            // (T k, F)
-  Variable down = expert_linear(context, act, weights.down, routing.group_offsets);   // (T k, C)
+  Variable rows = gather(context, x, routing);                                       // (T k, C)
+  Variable up = expert_linear(context, rows, weights.up, routing.group_offsets);     // (T k, 2F)
+  Variable act = activation(context, up, spec.activation, spec.gated_mlp);           // (T k, F)
+  Variable down = expert_linear(context, act, weights.down, routing.group_offsets);  // (T k, C)
   return combine(context, down, routing);
 }
 

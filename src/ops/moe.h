@@ -18,8 +18,9 @@ struct BalanceLoss {
   Tensor loss, scale;
 };
 
-// x (T, C) -> (T, C). The router reads `unrounded`, x before its rounding to a 16-bit format, (T, C) f32; empty: x itself.
-// `on_logits` (may be empty) sees the router's logits (T, E) f32 before experts are chosen by them, and may change them.
+// x (T, C) -> (T, C). The router reads `unrounded`, x before its rounding to a 16-bit format, (T, C) f32; empty: x
+// itself. `on_logits` (may be empty) sees the router's logits (T, E) f32 before experts are chosen by them, and may
+// change them.
 Variable moe(const Context& context, const Variable& x, const Tensor& unrounded, const MoeWeights& weights,
              const spec::ModelSpec& spec, const BalanceLoss& balance,
              const std::function<void(const Tensor& logits)>& on_logits = {});

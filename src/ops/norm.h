@@ -13,8 +13,8 @@ struct NormResult {
 NormResult norm(const Context& context, const Variable& x, const Variable& residual, Parameter& weight, Parameter* bias,
                 spec::NormKind kind, float eps);
 
-// The normalised rows unrounded: y (R, C) in f32 from x and residual in a 16-bit format. No backward: for decisions that
-// should not hang on rounding (which experts a token goes to).
+// The normalised rows unrounded: y (R, C) in f32 from x and residual in a 16-bit format. No backward: for decisions
+// that should not hang on rounding (which experts a token goes to).
 Tensor norm_in_f32(const Context& context, const Tensor& x, const Tensor& residual, const Parameter& weight,
                    const Parameter* bias, spec::NormKind kind, float eps);
 

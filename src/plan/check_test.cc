@@ -124,8 +124,8 @@ TEST(PlanCheck, TheChosenLayoutIsWithinFivePercentOfTheFastestOnAverage) {
     regrets[regret.source] = regret;
   }
   EXPECT_GT(regrets.at("all sweeps").groups, 140);
-  for (const char* source :
-       {"all sweeps", "vTrain", "nanotron sweep", "nanotron sweep, 1 to 64 devices", "nanotron sweep, 65 to 256 devices"}) {
+  for (const char* source : {"all sweeps", "vTrain", "nanotron sweep", "nanotron sweep, 1 to 64 devices",
+                             "nanotron sweep, 65 to 256 devices"}) {
     EXPECT_LE(regrets.at(source).mean, 0.05) << source;
   }
   for (const char* file : {"nanotron.csv", "points.json"}) {

@@ -58,10 +58,10 @@ struct ModelSpec {
   bool learned_positions = false;  // GPT-2's position table
   bool tied_head = false;
   bool qkv_bias = false, out_bias = false, mlp_bias = false;
-  bool qk_norm = false;            // RMSNorm over each head of Q and K
-  float attention_scale = 0.0f;    // 0 = 1/sqrt(D)
-  bool scale_by_layer = false;     // GPT-2: divide the scale by (layer + 1)
-  std::vector<int64_t> window;     // per layer: keys a query sees, itself included; 0 = all. Empty = all layers 0
+  bool qk_norm = false;          // RMSNorm over each head of Q and K
+  float attention_scale = 0.0f;  // 0 = 1/sqrt(D)
+  bool scale_by_layer = false;   // GPT-2: divide the scale by (layer + 1)
+  std::vector<int64_t> window;   // per layer: keys a query sees, itself included; 0 = all. Empty = all layers 0
 
   RopeSpec rope;
   MoeSpec moe;

@@ -31,11 +31,11 @@ struct Parameter {
   ParameterRole role = ParameterRole::matrix;
   InitKind init = InitKind::normal;
   float init_std = 0.02f;
-  bool decays = true;      // weight decay applies (tensors of two and more axes)
+  bool decays = true;  // weight decay applies (tensors of two and more axes)
   bool trainable = true;
-  int64_t layer = -1;      // -1 before the first block, num_layers after the last; MTP blocks follow: num_layers + 1 + j
-  int tp_axis = -1;        // axis cut by tensor parallelism: rows, columns, or -1 = replicated
-  int expert_axis = -1;    // axis cut by expert parallelism
+  int64_t layer = -1;    // -1 before the first block, num_layers after the last; MTP blocks follow: num_layers + 1 + j
+  int tp_axis = -1;      // axis cut by tensor parallelism: rows, columns, or -1 = replicated
+  int expert_axis = -1;  // axis cut by expert parallelism
 
   int64_t num_elements() const { return shape.num_elements(); }
 };

@@ -136,7 +136,7 @@ enum class ExportFormat {
 
 struct CheckpointRecipe {
   std::string dir = "run";
-  int64_t every = 0;     // steps; 0 = at the end only
+  int64_t every = 0;       // steps; 0 = at the end only
   bool initial = false;    // one of step 0 too
   bool background = true;  // written while training goes on, from a copy in host memory; false: training waits
   ExportFormat exports = ExportFormat::precision;

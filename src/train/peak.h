@@ -5,7 +5,8 @@
 
 namespace sinter::train {
 
-// Best rate of a few square products in this format, in FLOP/s; takes a few tenths of a second the first time. Not thread-safe.
+// Best rate of a few square products in this format, in FLOP/s; takes a few tenths of a second the first time. Not
+// thread-safe.
 double measure_matmul_flops(core::Device device, core::DType dtype);
 
 }  // namespace sinter::train

@@ -14,7 +14,8 @@ AlignedBuffer::~AlignedBuffer() { std::free(data_); }
 void* AlignedBuffer::reserve(size_t bytes) {
   if (bytes <= bytes_) return data_;
   constexpr size_t kHugePage = size_t{2} << 20;
-  // From a small part of a huge page on: panels that fill a cache run 15 % slower where their 4 KiB pages happen to collide.
+  // From a small part of a huge page on: panels that fill a cache run 15 % slower where their 4 KiB pages happen to
+  // collide.
   constexpr size_t kSmallest = size_t{128} << 10;
   size_t alignment = bytes >= kSmallest ? kHugePage : 64;
   bytes = (bytes + alignment - 1) / alignment * alignment;

@@ -1,9 +1,8 @@
 // RoPE, activations, dropout, cross entropy, embedding and memory kernels against the reference.
-#include "kernels/random.h"
-
 #include <bit>
 #include <span>
 
+#include "kernels/random.h"
 #include "kernels/test_grid.h"
 
 namespace sinter::kernels {

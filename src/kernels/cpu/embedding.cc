@@ -43,8 +43,8 @@ HWY_INLINE double row_squares(const float* row, size_t channels) {
   return sum_lanes(sum);
 }
 
-// order: places sorted by (row, place); runs: where each row's places begin in it, plus the end. changes (runs) or null:
-// of each row's sum of squares.
+// order: places sorted by (row, place); runs: where each row's places begin in it, plus the end. changes (runs) or
+// null: of each row's sum of squares.
 template <class T>
 void embedding_gradient_rows(const Tensor& dy, const Tensor& indices, const std::vector<int32_t>& order,
                              const std::vector<int32_t>& runs, const Tensor& dtable, double* changes) {

@@ -128,7 +128,8 @@ void multiply_groups(const MatmulKernel& kernel, const MatmulArgs& args) {
 
 void matmul(Stream& stream, const MatmulArgs& args) {
   if (args.batch > 1) {
-    SINTER_CHECK(!args.c_squares, "[matmul] squares of c asked for with a batch of {}; expected one product", args.batch);
+    SINTER_CHECK(!args.c_squares, "[matmul] squares of c asked for with a batch of {}; expected one product",
+                 args.batch);
     for (int64_t i = 0; i < args.batch; ++i) matmul(stream, matmul_of_batch(args, i));
     return;
   }

@@ -87,8 +87,8 @@ struct RowTiles {
   }
 };
 
-// tmm0, tmm1: the upper 16 rows' sums; tmm2, tmm3: the lower. tmm4, tmm5: a. tmm6, tmm7: b. The side that comes from the
-// second-level cache is not to push the other's slice out of the first.
+// tmm0, tmm1: the upper 16 rows' sums; tmm2, tmm3: the lower. tmm4, tmm5: a. tmm6, tmm7: b. The side that comes from
+// the second-level cache is not to push the other's slice out of the first.
 //
 // A register set to zero after its last use takes no tile of the core: where it has few to rename into
 // (docs/performance.md), loads run beside products only as far as tiles are free.

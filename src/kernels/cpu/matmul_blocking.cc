@@ -30,8 +30,8 @@ bool keeps_rows(const MatmulKernel& kernel, const Product& p) {
   return p.m > p.n && p.k >= kLongK && !p.packed_b.data && !reads_in_place(kernel, p);
 }
 
-// Units of K in a block. The longer it is, the fewer panels a core keeps and the more often the other side passes by; the
-// shorter, the more often sums wait in memory. In the middle K may as well be one block, and no sum waits.
+// Units of K in a block. The longer it is, the fewer panels a core keeps and the more often the other side passes by;
+// the shorter, the more often sums wait in memory. In the middle K may as well be one block, and no sum waits.
 int64_t choose_units(const MatmulKernel& kernel, const Product& p) {
   const int64_t total_units = panel_units(kernel, p.k);
   int64_t most = kMaxBlockUnits;

@@ -1,5 +1,5 @@
-// Loops, from the outside: blocks of rows and columns (bounds the scratch), blocks of K, tasks (matmul_blocking.h), and in
-// a task strips of c: one panel of the side that passes by, with all panels that the task keeps.
+// Loops, from the outside: blocks of rows and columns (bounds the scratch), blocks of K, tasks (matmul_blocking.h), and
+// in a task strips of c: one panel of the side that passes by, with all panels that the task keeps.
 #include "kernels/cpu/matmul_product.h"
 
 #include <algorithm>
@@ -305,7 +305,7 @@ class ProductRun {
   const bool is_plain_;        // and need nothing more at the end
   const bool reads_in_place_;  // a is not packed
   const Blocking cut_;
-  const bool streams_;  // c is written past the caches
+  const bool streams_;                                         // c is written past the caches
   uint32_t* packed_ = nullptr;                                 // the side that passes by, of this block; null: in place
   float* partials_ = nullptr;                                  // (cut_.rows, cut_.columns)
   float* squares_ = nullptr;                                   // (panels of rows, panels of columns) of c

@@ -100,7 +100,7 @@ class Matmul : public testing::TestWithParam<MatmulIsa> {
 
 TEST_P(Matmul, EveryTransposeAndFormatMatchesTheReference) {
   const int64_t sizes[][3] = {
-      {1, 1, 1},    {1, 50, 33},  {3, 17, 5},      {8, 48, 64},  {33, 65, 31}, {37, 97, 70},
+      {1, 1, 1},    {1, 50, 33},  {3, 17, 5},      {8, 48, 64},    {33, 65, 31}, {37, 97, 70},
       {64, 1, 129}, {1, 129, 64}, {130, 100, 257}, {70, 300, 150},  // panels of b a few at a time beside all rows
       {48, 70, 832}};                                               // rows in place, more of K than one slice
   for (auto [dtype, c_dtype] : kFormats) {

@@ -17,8 +17,8 @@ HWY_BEFORE_NAMESPACE();
 namespace sinter::kernels::cpu {
 namespace HWY_NAMESPACE {
 
-constexpr size_t kChunk = 1024;        // elements in a buffer
-constexpr size_t kAhead = 512;         // elements between what is worked on and what is fetched
+constexpr size_t kChunk = 1024;  // elements in a buffer
+constexpr size_t kAhead = 512;   // elements between what is worked on and what is fetched
 
 // Elements handed to a thread at a time: long stretches, since every stream starts slowly, but enough of them for all.
 int64_t piece_of(int64_t count) {
@@ -158,9 +158,8 @@ void muon_momentum_any(const MuonMomentumArgs& args, float grad_factor) {
         store_n(b, momentum.floats + i, n);
         store_n(hn::MulAdd(mu, b, g), direction.buffer + i, n);
       });
-      with_format(args.direction.dtype(), "optimizer", [&]<class T>(T) {
-        round_floats(direction.buffer, count, args.direction.data<T>() + first);
-      });
+      with_format(args.direction.dtype(), "optimizer",
+                  [&]<class T>(T) { round_floats(direction.buffer, count, args.direction.data<T>() + first); });
       if (rounds) {
         round_stochastic(momentum.floats, random_bits(rng, static_cast<uint64_t>(first), count, words), 16, count);
       }

@@ -73,7 +73,8 @@ __device__ __forceinline__ bool sees(const AttentionParams& p, int position, int
 // 1 / (1 - p) where a probability is kept, else 0.
 __device__ __forceinline__ float dropout_factor(const AttentionParams& p, const AttentionSequence& s, int m, int key) {
   int64_t row = s.first + m / p.group, head = s.kv_head * p.group + m % p.group;
-  uint64_t index = (static_cast<uint64_t>((p.first_token + row) * p.num_heads + head) << AttentionShape::kContextBits) + key;
+  uint64_t index =
+      (static_cast<uint64_t>((p.first_token + row) * p.num_heads + head) << AttentionShape::kContextBits) + key;
   return random_uniform(p.key, index) >= p.dropout ? p.keep_factor : 0.0f;
 }
 

@@ -141,8 +141,8 @@ struct Product {
   }
 
   // epilogue(a (m, k) b), n columns. `source` and `result` have rows of `width` elements, or are null.
-  static void run(Stream& stream, const MatmulArgs& args, const CallbackArguments& callbacks, int n,
-                  const void* source, void* result, int width) {
+  static void run(Stream& stream, const MatmulArgs& args, const CallbackArguments& callbacks, int n, const void* source,
+                  void* result, int width) {
     const int m = static_cast<int>(args.c.rows()), k = static_cast<int>(args.a.num_elements() / m);
     typename Gemm::Arguments arguments{};
     arguments.mode = cutlass::gemm::GemmUniversalMode::kGemm;

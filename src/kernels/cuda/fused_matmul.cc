@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "core/cuda/check.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/profile.h"
@@ -110,18 +111,22 @@ bool is_fused_faster(Stream& stream, const FusedKey& key, const std::function<vo
     if (auto found = choices().find(key); found != choices().end()) return found->second;
   }
   if (!options().tune || is_capturing(stream)) return true;
+  constexpr double kTurnMs = 15.0;  // about as long as the clock takes to follow the power drawn
+  constexpr int kTurns = 4;         // each, so that what else the machine does weighs on both
   auto time = [&](const std::function<void()>& call) {
-    return time_calls(stream, 10.0, [&] {
+    return time_calls(stream, kTurnMs, [&] {
       call();
       return true;
     });
   };
   parts();  // their product chooses its own algorithm first
-  double fused_ms = 1e30, parts_ms = 1e30;
-  for (int round = 0; round < 2; ++round) {  // in turns, so that what else the machine does weighs on both
-    fused_ms = std::min(fused_ms, time(fused));
-    parts_ms = std::min(parts_ms, time(parts));
+  double fused_ms = 0, parts_ms = 0;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    fused_ms += time(fused) / kTurns;
+    parts_ms += time(parts) / kTurns;
   }
+  base::log_debug("[matmul] ({}), kind {}: fused {:.3f} ms, in parts {:.3f}",
+                  fmt::join(key.begin() + 1, key.begin() + 4, ", "), key[4], fused_ms, parts_ms);
   std::lock_guard lock(choices_mutex);
   return choices()[key] = fused_ms < parts_ms;
 }

@@ -94,8 +94,8 @@ struct GroupedProduct {
   using Source = std::conditional_t<std::is_same_v<Out, float>, float, void>;  // f32 results may be added to
   using EpilogueKind = cutlass::epilogue::PtrArrayTmaWarpSpecializedPingpong;
   using CollectiveEpilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
-      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Square::Tile, GroupCluster, Square::Part, float, float, Source,
-      RowMajor*, kAlignOut, Out, RowMajor*, kAlignOut, EpilogueKind,
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Square::Tile, GroupCluster, Square::Part, float, float,
+      Source, RowMajor*, kAlignOut, Out, RowMajor*, kAlignOut, EpilogueKind,
       cutlass::epilogue::fusion::LinearCombination<Out, float, Source, float>>::CollectiveOp;
   using CollectiveMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Bf16, LayoutA*, 8, Bf16, LayoutB*, 8, float, Square::Tile,

@@ -381,8 +381,8 @@ int64_t launch_backward(Stream& stream, BackwardParams p, bool vector) {
   auto launch = [&](auto kernel) {
     unsigned threads = block_for(vectors);
     size_t shared_bytes = sizeof(uint4) * kStages * 3 * threads;
-    SINTER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(shared_bytes)));
+    SINTER_CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
     with_partials(resident_blocks(stream, kernel, threads, p.rows, 8, shared_bytes));
     kernel<<<static_cast<unsigned>(groups), threads, shared_bytes, native(stream)>>>(p);
   };

@@ -45,8 +45,7 @@ using Gate = fusion::Sm90SrcFetch<Bf16>;
 using UpStored =
     fusion::Sm90EVT<Parts::Store, fusion::Sm90EVT<fusion::Sm90Compute<UpGradient, float, float, kNearest>, Dh, Gate>>;
 using GateResult = fusion::Sm90EVT<fusion::Sm90Compute<GateGradient, Bf16, float, kNearest>, Dh, Gate, Parts::Load>;
-using GatedBackward =
-    Product<Banded, RowMajor, Bf16, Bf16, fusion::Sm90SplitTreeVisitor<Dh, GateResult, UpStored>>;
+using GatedBackward = Product<Banded, RowMajor, Bf16, Bf16, fusion::Sm90SplitTreeVisitor<Dh, GateResult, UpStored>>;
 
 }  // namespace
 }  // namespace sm90
