@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/rng.h"
 #include "base/text.h"
 #include "base/threads.h"
@@ -138,6 +139,13 @@ TEST(File, AtomicWriteReplacesAndReadsBack) {
   EXPECT_EQ(MappedFile(path).text(), "two");
   std::filesystem::remove(path);
   EXPECT_THROW(read_file(path), Error);
+}
+
+TEST(Log, LevelsAreNamedInLowerCaseAndNothingElseIs) {
+  EXPECT_EQ(log_level_named("debug"), LogLevel::debug);
+  EXPECT_EQ(log_level_named("error"), LogLevel::error);
+  EXPECT_FALSE(log_level_named("Debug"));
+  EXPECT_FALSE(log_level_named(""));
 }
 
 TEST(Json, ErrorsNameTheOrigin) {

@@ -8,20 +8,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 
 namespace sinter::base {
 namespace {
-
-spdlog::logger& logger() {
-  static std::shared_ptr<spdlog::logger> instance = [] {
-    auto made = std::make_shared<spdlog::logger>("sinter", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
-    made->set_pattern("%H:%M:%S %^%l%$ %v");
-    made->flush_on(spdlog::level::info);
-    return made;
-  }();
-  return *instance;
-}
 
 spdlog::level::level_enum to_spdlog(LogLevel level) {
   switch (level) {
@@ -34,6 +25,22 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
     default:
       return spdlog::level::err;
   }
+}
+
+spdlog::logger& logger() {
+  static std::shared_ptr<spdlog::logger> instance = [] {
+    auto made = std::make_shared<spdlog::logger>("sinter", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+    made->set_pattern("%H:%M:%S %^%l%$ %v");
+    made->flush_on(spdlog::level::info);
+    const char* asked = std::getenv("SINTER_LOG");
+    if (asked && *asked) {
+      const auto level = log_level_named(asked);
+      if (level) made->set_level(to_spdlog(*level));
+      if (!level) made->warn("SINTER_LOG is '{}'; expected debug, info, warning or error", asked);
+    }
+    return made;
+  }();
+  return *instance;
 }
 
 // Whether the terminal's last line is a progress line that has not ended.
@@ -53,6 +60,14 @@ double now_seconds() {
 }
 
 }  // namespace
+
+std::optional<LogLevel> log_level_named(std::string_view name) {
+  if (name == "debug") return LogLevel::debug;
+  if (name == "info") return LogLevel::info;
+  if (name == "warning") return LogLevel::warning;
+  if (name == "error") return LogLevel::error;
+  return std::nullopt;
+}
 
 void set_log_level(LogLevel level) { logger().set_level(to_spdlog(level)); }
 

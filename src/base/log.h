@@ -1,13 +1,17 @@
-// The log: lines on standard error with time and level. Results a user asked for go to standard output instead.
+// The log: lines on standard error with time and level. Results a user asked for go to standard output instead. The
+// environment's SINTER_LOG names the least important level that is written; info when it is not set.
 #pragma once
 #include <fmt/core.h>
 
+#include <optional>
 #include <string_view>
 
 namespace sinter::base {
 
 enum class LogLevel { debug, info, warning, error };
 
+// By its name in lower case; nothing for any other word.
+std::optional<LogLevel> log_level_named(std::string_view name);
 void set_log_level(LogLevel level);
 // On ranks other than 0 only warnings and errors are written, each with the rank.
 void set_log_rank(int rank);
