@@ -16,7 +16,7 @@ namespace {
 struct Flags {
   std::string model, file, device = "cpu", precision = "fp32", tokenizer;
   eval::PerplexityOptions options;
-  bool as_json = false;
+  bool reads_documents = false, as_json = false;
 };
 
 // What a text follows: BOS, else EOS, of the tokenizer, else of the model; a GPT-2 folder that names none still has the
@@ -30,6 +30,14 @@ int32_t find_prefix(const tokenizer::Tokenizer& tokenizer, const spec::ModelSpec
   return -1;
 }
 
+// The token that ends a document, or an error.
+int32_t find_separator(const tokenizer::Tokenizer& tokenizer, const std::string& model) {
+  const int64_t text = tokenizer.token_id("<|endoftext|>");
+  const int64_t id = text >= 0 ? text : tokenizer.special_ids().eos;
+  SINTER_CHECK(id >= 0, "the tokenizer of '{}' has neither <|endoftext|> nor EOS: leave out --documents", model);
+  return static_cast<int32_t>(id);
+}
+
 void run_perplexity(const Flags& flags) {
   auto tokenizer = tokenizer::Tokenizer::load(flags.tokenizer.empty() ? flags.model : flags.tokenizer);
   eval::OpenModel model =
@@ -41,9 +49,11 @@ void run_perplexity(const Flags& flags) {
   if (prefix < 0) {
     base::log_info("'{}' has neither BOS nor EOS: the first token of the text is not predicted", flags.model);
   }
+  eval::PerplexityOptions options = flags.options;
+  if (flags.reads_documents) options.separator = find_separator(tokenizer, flags.model);
   base::ProgressLine line;
   auto start = std::chrono::steady_clock::now();
-  eval::PerplexityResult r = eval::perplexity(model, tokens, prefix, flags.options, [&](int64_t done, int64_t total) {
+  eval::PerplexityResult r = eval::perplexity(model, tokens, prefix, options, [&](int64_t done, int64_t total) {
     double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     line.update(fmt::format("perplexity {}/{} tokens, {:.0f} tok/s, ETA {}", done, total, double(done) / seconds,
                             base::format_duration(seconds * double(total - done) / double(done))));
@@ -51,7 +61,8 @@ void run_perplexity(const Flags& flags) {
   line.finish();
   eval::count_text(text, r);
   if (flags.as_json) {
-    nlohmann::json j{{"tokens", r.num_tokens},
+    nlohmann::json j{{"documents", r.num_documents},
+                     {"tokens", r.num_tokens},
                      {"words", r.num_words},
                      {"bytes", r.num_bytes},
                      {"loss", r.negative_log_likelihood / double(r.num_tokens)},
@@ -87,6 +98,9 @@ void add_eval(CLI::App& app) {
       ->check(CLI::PositiveNumber);
   perplexity->add_option("--stride", flags->options.stride, "tokens predicted per window (default: all of it)")
       ->check(CLI::PositiveNumber);
+  perplexity->add_flag("--documents", flags->reads_documents,
+                       "the text is documents that end with <|endoftext|> (or EOS): predict each by itself, as a "
+                       "model trained with data.packing = \"documents\" has seen them");
   perplexity->add_option("--tokenizer", flags->tokenizer, "tokenizer file or folder (default: the model's)");
   perplexity->add_option("--device", flags->device, "cpu, cuda or cuda:N")->capture_default_str();
   perplexity->add_option("--precision", flags->precision, "fp32, bf16 or fp16")->capture_default_str();

@@ -12,14 +12,29 @@ namespace {
 
 double per_unit(double nll, int64_t count) { return count > 0 ? std::exp(nll / static_cast<double>(count)) : NAN; }
 
-// Adds the window that predicts tokens [begin, end) with as much context before as fits; context is not supervised. No
-// prefix token (-1): begin is 1 or more.
-void add_window(core::HostBatch& batch, const std::vector<int32_t>& tokens, int32_t prefix, int64_t begin, int64_t end,
-                int64_t context) {
-  int64_t first = std::max<int64_t>(end - 1 - context, prefix < 0 ? 0 : -1);  // -1 is the prefix token
+struct Document {
+  int64_t begin, end;  // tokens, its separator included
+};
+
+std::vector<Document> find_documents(const std::vector<int32_t>& tokens, int32_t separator) {
+  std::vector<Document> documents;
+  const auto total = static_cast<int64_t>(tokens.size());
+  for (int64_t begin = 0; begin < total; begin = documents.back().end) {
+    auto found = separator < 0 ? tokens.end() : std::find(tokens.begin() + begin, tokens.end(), separator);
+    documents.push_back({begin, found == tokens.end() ? total : found - tokens.begin() + 1});
+  }
+  return documents;
+}
+
+// Adds the window that predicts tokens [begin, end) with as much context before as fits and as the document has;
+// context is not supervised. No prefix token (-1): begin is not the document's first.
+void add_window(core::HostBatch& batch, const std::vector<int32_t>& tokens, int32_t prefix, const Document& document,
+                int64_t begin, int64_t end, int64_t context) {
+  const int64_t before = document.begin - 1;  // where the prefix token stands
+  int64_t first = std::max<int64_t>(end - 1 - context, prefix < 0 ? document.begin : before);
   first = std::min(first, begin - 1);
   std::vector<int32_t> window;
-  for (int64_t i = first; i < end - 1; ++i) window.push_back(i < 0 ? prefix : tokens[static_cast<size_t>(i)]);
+  for (int64_t i = first; i < end - 1; ++i) window.push_back(i == before ? prefix : tokens[static_cast<size_t>(i)]);
   batch.add_sequence(window);
   for (int64_t i = first; i < end - 1; ++i) {
     batch.targets.push_back(i + 1 >= begin ? tokens[static_cast<size_t>(i + 1)] : -1);
@@ -66,18 +81,26 @@ PerplexityResult perplexity(const OpenModel& model, const std::vector<int32_t>& 
   const auto total = static_cast<int64_t>(tokens.size());
   auto start = std::chrono::steady_clock::now();
   PerplexityResult result;
-  const int64_t first = prefix_token >= 0 ? 0 : 1;  // predicted
-  result.num_tokens = total - first;
-  for (int64_t begin = first; begin < total;) {
-    core::HostBatch batch;
-    while (begin < total && batch.num_tokens() + context <= std::max(options.batch_tokens, context)) {
-      const int64_t end = std::min(total, begin + (begin == first ? context : stride));
-      add_window(batch, tokens, prefix_token, begin, end, context);
-      begin = end;
-    }
+  const std::vector<Document> documents = find_documents(tokens, options.separator);
+  result.num_documents = static_cast<int64_t>(documents.size());
+  core::HostBatch batch;
+  auto run_batch = [&](int64_t done) {
+    if (batch.num_tokens() == 0) return;
     result.negative_log_likelihood += batch_loss(model, batch);
-    if (progress) progress(begin, total);
+    batch = {};
+    if (progress) progress(done, total);
+  };
+  for (const Document& document : documents) {
+    const int64_t first = document.begin + (prefix_token >= 0 ? 0 : 1);  // predicted
+    result.num_tokens += document.end - first;
+    for (int64_t begin = first, end = 0; begin < document.end; begin = end) {
+      end = std::min(document.end, begin + (begin == first ? context : stride));
+      if (batch.num_tokens() + context > std::max(options.batch_tokens, context)) run_batch(begin);
+      add_window(batch, tokens, prefix_token, document, begin, end, context);
+    }
   }
+  run_batch(total);
+  SINTER_CHECK(result.num_tokens > 0, "no token of the text follows another, and there is no BOS or EOS token");
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }

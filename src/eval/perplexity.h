@@ -11,12 +11,14 @@
 namespace sinter::eval {
 
 struct PerplexityOptions {
-  int64_t context = 0;  // longest window; 0 = the model's trained length
-  int64_t stride = 0;   // tokens predicted per window; 0 = all of it. Smaller: more context, more work
+  int64_t context = 0;     // longest window; 0 = the model's trained length
+  int64_t stride = 0;      // tokens predicted per window; 0 = all of it. Smaller: more context, more work
+  int32_t separator = -1;  // a token that ends documents: what follows it is predicted as a text of its own; -1: none
   int64_t batch_tokens = 4096;
 };
 
 struct PerplexityResult {
+  int64_t num_documents = 0;
   int64_t num_tokens = 0, num_words = 0, num_bytes = 0;
   double negative_log_likelihood = 0;  // sum over tokens, in nats
   double seconds = 0;
@@ -26,7 +28,8 @@ struct PerplexityResult {
   double bits_per_byte() const;
 };
 
-// `prefix_token` is put before the text; -1: nothing, and the first token is not predicted (nor counted).
+// `prefix_token` is put before the text (each document of it); -1: nothing, and the first token is not predicted (nor
+// counted).
 // `progress` (may be empty) gets (tokens done, tokens in all).
 PerplexityResult perplexity(const OpenModel& model, const std::vector<int32_t>& tokens, int32_t prefix_token,
                             const PerplexityOptions& options,

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -75,6 +76,36 @@ TEST(Perplexity, AStridePredictsEachTokenOnceWithTheContextThatFits) {
   EXPECT_NEAR(found.negative_log_likelihood, expected, 1e-3);
   const std::vector<int32_t> rest(tokens.begin() + 1, tokens.end());
   EXPECT_NEAR(perplexity(golden.model, rest, tokens[0], options).negative_log_likelihood, expected, 1e-3);
+}
+
+TEST(Perplexity, DocumentsArePredictedByThemselves) {
+  Golden golden;
+  const int32_t separator = 5, prefix = 7;
+  std::vector<std::vector<int32_t>> parts = golden.rows();
+  for (std::vector<int32_t>& part : parts) {
+    std::replace(part.begin(), part.end(), separator, separator + 1);
+    part.push_back(separator);
+  }
+  parts.push_back({3, 4});  // the last need not end
+  std::vector<int32_t> whole;
+  for (const auto& part : parts) whole.insert(whole.end(), part.begin(), part.end());
+  for (int32_t before : {prefix, -1}) {
+    for (int64_t context : {48, 10}) {
+      double expected = 0;
+      int64_t count = 0;
+      for (const auto& part : parts) {
+        const PerplexityResult r = perplexity(golden.model, part, before, {.context = context});
+        EXPECT_EQ(r.num_documents, 1);
+        expected += r.negative_log_likelihood;
+        count += r.num_tokens;
+      }
+      const PerplexityResult r =
+          perplexity(golden.model, whole, before, {.context = context, .separator = separator, .batch_tokens = 64});
+      EXPECT_EQ(r.num_documents, 3);
+      EXPECT_EQ(r.num_tokens, count);
+      EXPECT_NEAR(r.negative_log_likelihood, expected, 1e-3);
+    }
+  }
 }
 
 TEST(Perplexity, WhatCannotBePredictedIsRefused) {
