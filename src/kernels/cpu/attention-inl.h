@@ -218,7 +218,7 @@ HWY_INLINE Floats exp2_nonpositive(Floats x) {
     p = hn::MulAdd(p, f, set(0.693147188035f));
   }
   p = hn::MulAdd(p, f, set(1.0f));
-  return hn::IfThenZeroElse(hn::Lt(x, set(-126.0f)), hn::Mul(p, power_of_two(hn::ConvertTo(kInts, n))));
+  return hn::IfThenZeroElse(hn::Lt(x, set(-126.0f)), times_power_of_two(p, n));
 }
 
 // factors[j] = 1 / (1 - p) where key first_key + j is kept for this head and row, else 0; `words` is scratch.
