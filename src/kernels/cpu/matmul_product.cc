@@ -86,7 +86,7 @@ class ProductRun {
   void pack_for_everyone() {
     const bool is_b = cut_.keeps_rows;
     const int64_t lines = is_b ? block_columns() : block_rows();
-    constexpr int64_t kGrain = 192;  // a multiple of every panel
+    const int64_t grain = is_b ? 192 : 64;  // multiples of every panel
     auto pack = [&](int64_t begin, int64_t end) {
       if (is_b) {
         pack_columns(begin, end - begin, cut_.units, packed_ + begin * cut_.units);
@@ -95,8 +95,8 @@ class ProductRun {
       }
     };
     if (lines * block_units() < 16384) return pack(0, lines);
-    base::parallel_for(divide_up(lines, kGrain), 1,
-                       [&](int64_t begin, int64_t end) { pack(begin * kGrain, std::min(lines, end * kGrain)); });
+    base::parallel_for(divide_up(lines, grain), 1,
+                       [&](int64_t begin, int64_t end) { pack(begin * grain, std::min(lines, end * grain)); });
   }
   // Lines of this block into panels `units` of K apart.
   void pack_rows(int64_t row, int64_t count, int64_t units, uint32_t* panels) const {
