@@ -76,7 +76,7 @@ struct ProductTimes {
 // Ours and the peer's in short turns, so that whatever slows the machine for a while slows both, and each turn of ours
 // is held against the peer's right after it. The best of a turn counts.
 ProductTimes time_both(const MatmulArgs& args, double seconds) {
-  constexpr double kTurn = 0.005;
+  constexpr double kTurn = 0.02;  // several calls of most products: the first after the pause wakes our threads
   constexpr std::chrono::milliseconds kPause(15);  // for as long OpenMP's threads spin after a call, on our CPUs
   core::Stream& stream = core::runtime({}).stream();
   std::unique_ptr<PeerProduct> peer = make_peer_product(args);
