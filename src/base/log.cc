@@ -34,9 +34,11 @@ spdlog::logger& logger() {
     made->flush_on(spdlog::level::info);
     const char* asked = std::getenv("SINTER_LOG");
     if (asked && *asked) {
-      const auto level = log_level_named(asked);
-      if (level) made->set_level(to_spdlog(*level));
-      if (!level) made->warn("SINTER_LOG is '{}'; expected debug, info, warning or error", asked);
+      if (const auto level = log_level_named(asked)) {
+        made->set_level(to_spdlog(*level));
+      } else {
+        made->warn("SINTER_LOG is '{}'; expected debug, info, warning or error", asked);
+      }
     }
     return made;
   }();

@@ -45,6 +45,7 @@ void run_perplexity(const Flags& flags) {
   std::string text = base::read_file(flags.file == "-" ? "/dev/stdin" : flags.file);
   // A separator of documents in the text is that token, as transformers and lm-evaluation-harness read it.
   std::vector<int32_t> tokens = tokenizer.encode_parallel(text, {.parse_special = true});
+  SINTER_CHECK(!tokens.empty(), "'{}' has no text; expected some to predict", flags.file);
   const int32_t prefix = find_prefix(tokenizer, model.spec);
   if (prefix < 0) {
     base::log_info("'{}' has neither BOS nor EOS: the first token of the text is not predicted", flags.model);
@@ -59,6 +60,9 @@ void run_perplexity(const Flags& flags) {
                             base::format_duration(seconds * double(total - done) / double(done))));
   });
   line.finish();
+  if (flags.reads_documents && r.num_documents == 1) {
+    base::log_warning("'{}' has no token that ends a document before its end: --documents reads it as one", flags.file);
+  }
   eval::count_text(text, r);
   if (flags.as_json) {
     nlohmann::json j{{"documents", r.num_documents},

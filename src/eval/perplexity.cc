@@ -95,12 +95,15 @@ PerplexityResult perplexity(const OpenModel& model, const std::vector<int32_t>& 
     result.num_tokens += document.end - first;
     for (int64_t begin = first, end = 0; begin < document.end; begin = end) {
       end = std::min(document.end, begin + (begin == first ? context : stride));
-      if (batch.num_tokens() + context > std::max(options.batch_tokens, context)) run_batch(begin);
+      const int64_t length = std::min(context, end - document.begin);  // at most, of the window
+      if (batch.num_tokens() + length > std::max(options.batch_tokens, context)) run_batch(begin);
       add_window(batch, tokens, prefix_token, document, begin, end, context);
     }
   }
   run_batch(total);
-  SINTER_CHECK(result.num_tokens > 0, "no token of the text follows another, and there is no BOS or EOS token");
+  SINTER_CHECK(result.num_tokens > 0,
+               "no token follows another in any of {} documents, and there is no BOS or EOS token they could follow",
+               result.num_documents);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }

@@ -12,8 +12,6 @@ namespace {
 constexpr int64_t kMaxBlockUnits = 1024;               // of K
 constexpr int64_t kMaxPackedUnits = int64_t{2} << 20;  // of one side, packed for all threads: 8 MiB
 constexpr int64_t kMaxPartialSums = int64_t{4} << 20;  // 16 MiB
-constexpr int64_t kLineBytes = 64;
-constexpr int64_t kUnitBytes = 4;
 
 int64_t l2_bytes() {
   static const int64_t bytes = [] {

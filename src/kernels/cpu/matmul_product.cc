@@ -13,8 +13,6 @@ namespace sinter::kernels::cpu {
 namespace {
 
 constexpr int64_t kMaxTileElements = 32 * 64;
-constexpr int64_t kLineBytes = 64;
-constexpr int64_t kUnitBytes = 4;
 // A c of this size is gone from the caches before it is read; a gradient, which waits for all others, sooner.
 constexpr int64_t kStreamedBytes = int64_t{64} << 20;
 constexpr int64_t kStreamedGradientBytes = int64_t{1} << 20;
