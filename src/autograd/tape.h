@@ -8,19 +8,13 @@
 
 #include "core/tensor.h"
 #include "core/weight_view.h"
+#include "spec/parallel_spec.h"
 
 namespace sinter::autograd {
 
 using core::Tensor;
 
-// What is kept between forward and backward.
-enum class Recompute {
-  none,       // everything a backward needs
-  selective,  // outputs of norms and activations are made again from their inputs
-  full        // only the input of each block; the block's forward runs again
-};
-Recompute parse_recompute(const std::string& text);  // throws base::UsageError
-const char* recompute_name(Recompute mode);
+using spec::Recompute;  // what is kept between forward and backward
 
 struct Parameter;
 

@@ -140,7 +140,7 @@ TEST(Fp8Transformer, RecomputeModesGiveTheSameBits) {
     const double loss = none.run_step();
     for (Recompute mode : {Recompute::selective, Recompute::full}) {
       Model other(name, true, {}, mode);
-      EXPECT_EQ(other.run_step(), loss) << name << " " << autograd::recompute_name(mode);
+      EXPECT_EQ(other.run_step(), loss) << name << " " << spec::recompute_name(mode);
       EXPECT_EQ(core::to_host_floats(other.store.grad()), core::to_host_floats(none.store.grad())) << name;
     }
   }

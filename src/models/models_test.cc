@@ -89,7 +89,7 @@ TEST(Transformer, RecomputeModesGiveTheSameBits) {
     std::vector<float> expected = core::to_host_floats(model.store->grad());
     for (Recompute mode : {Recompute::selective, Recompute::full}) {
       EXPECT_EQ(model.loss(mode), none) << name;
-      EXPECT_EQ(core::to_host_floats(model.store->grad()), expected) << name << " " << autograd::recompute_name(mode);
+      EXPECT_EQ(core::to_host_floats(model.store->grad()), expected) << name << " " << spec::recompute_name(mode);
     }
   }
 }

@@ -10,7 +10,8 @@
 namespace sinter::spec {
 
 enum class PipelineKind { gpipe, one_f_one_b, interleaved };
-// What the backward pass computes again: nothing; the attention core (scores, softmax, their product); whole blocks.
+// What the backward pass computes again: nothing; what is cheap (our tape: outputs of norms and activations from their
+// inputs; other programs: the attention core); whole blocks from their input.
 enum class Recompute { none, selective, full };
 
 // State kept in host memory and moved when it is used.

@@ -13,11 +13,6 @@
 namespace sinter::train {
 namespace {
 
-autograd::Recompute to_tape(spec::Recompute mode) {
-  if (mode == spec::Recompute::full) return autograd::Recompute::full;
-  return mode == spec::Recompute::selective ? autograd::Recompute::selective : autograd::Recompute::none;
-}
-
 struct Compared {
   double formula, shapes_peak, shapes_arena;
 };
@@ -27,7 +22,7 @@ Compared compare(const spec::ModelSpec& model, int64_t sequences, int64_t length
   StepShape shape{.num_tokens = sequences * length,
                   .num_sequences = sequences,
                   .window = length,
-                  .recompute = to_tape(recompute),
+                  .recompute = recompute,
                   .compute = compute};
   StepPlan plan = plan_step(model, shape);
   plan::OwnRun run{
@@ -125,7 +120,7 @@ TEST(OwnMemory, AStepThatRunsReachesWhatTheFormulasSay) {
                         .num_sequences = sequences,
                         .window = length,
                         .max_micro_batches = micro_batches,
-                        .recompute = to_tape(recompute),
+                        .recompute = recompute,
                         .compute = compute,
                         .seed = 3};
         std::unique_ptr<comm::Communicator> comm = comm::make_self();

@@ -21,17 +21,6 @@ using base::format_bytes;
 using base::format_count;
 using base::format_grouped;
 
-autograd::Recompute to_tape(spec::Recompute mode) {
-  switch (mode) {
-    case spec::Recompute::selective:
-      return autograd::Recompute::selective;
-    case spec::Recompute::full:
-      return autograd::Recompute::full;
-    default:
-      return autograd::Recompute::none;
-  }
-}
-
 bool has_tokenizer(const std::string& folder) {
   return fs::exists(folder + "/tokenizer.json") || fs::exists(folder + "/tokenizer.model");
 }
@@ -138,8 +127,8 @@ std::string suggest_less_memory(const RunPlan& plan) {
     if (mode <= plan.shape.recompute) continue;
     StepShape shape = plan.shape;
     shape.recompute = mode;
-    add(fmt::format("train.recompute = \"{}\"", mode == autograd::Recompute::full ? "full" : "selective"),
-        plan.memory.arena_bytes(), plan_step(plan.model, shape).arena_bytes());
+    add(fmt::format("train.recompute = \"{}\"", spec::recompute_name(mode)), plan.memory.arena_bytes(),
+        plan_step(plan.model, shape).arena_bytes());
   }
   for (int64_t part = 2; part <= plan.recipe.train.micro_batch; part *= 4) {
     StepShape shape = plan.shape;
@@ -283,7 +272,7 @@ RunPlan make_run_plan(const spec::Recipe& recipe, comm::Communicator& comm) {
                 .num_sequences = plan.loader->max_sequences(),
                 .window = T,
                 .max_micro_batches = most,
-                .recompute = to_tape(recipe.train.recompute),
+                .recompute = recipe.train.recompute,
                 .compute = is_fp8 ? core::DType::bf16 : recipe.train.precision,
                 .fp8 = is_fp8,
                 .gradients = recipe.train.gradients,
