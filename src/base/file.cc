@@ -7,9 +7,9 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <utility>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 
 namespace sinter::base {
@@ -54,25 +54,9 @@ void sync_folder(const std::string& folder) {
 }
 
 void write_file_atomic(const std::string& path, std::string_view content) {
-  std::string temporary = path + ".tmp." + std::to_string(::getpid());
-  {
-    Descriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
-    SINTER_CHECK(file.fd >= 0, "cannot create '{}': {}", temporary, std::strerror(errno));
-    for (size_t done = 0; done < content.size();) {
-      ssize_t n = ::write(file.fd, content.data() + done, content.size() - done);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) {
-        int reason = errno;
-        ::unlink(temporary.c_str());
-        fail("cannot write '{}': {}", temporary, std::strerror(reason));
-      }
-      done += static_cast<size_t>(n);
-    }
-    SINTER_CHECK(::fsync(file.fd) == 0, "cannot sync '{}': {}", temporary, std::strerror(errno));
-  }
-  SINTER_CHECK(::rename(temporary.c_str(), path.c_str()) == 0, "cannot rename '{}' to '{}': {}", temporary, path,
-               std::strerror(errno));
-  sync_folder(std::filesystem::path(path).parent_path().string());
+  AtomicFile file(path);
+  file.append(std::as_bytes(std::span(content)));
+  file.commit();
 }
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {

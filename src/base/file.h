@@ -10,8 +10,7 @@ namespace sinter::base {
 // The whole file as bytes. Throws Error when it cannot be read.
 std::string read_file(const std::string& path);
 
-// Writes to a temporary name beside `path`, syncs it, renames it over `path` and syncs the folder: after a crash at any
-// moment the old or the new content is there whole.
+// After a crash at any moment the old or the new content is there whole (base/atomic_file.h).
 void write_file_atomic(const std::string& path, std::string_view content);
 
 // Makes the rename or creation of entries in `folder` durable.

@@ -1,12 +1,7 @@
 #include "data/token_shard.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -125,33 +120,12 @@ void TokenShard::verify() const {
   for (size_t block = 0; block < block_hashes_.size(); ++block) check_block(static_cast<int64_t>(block));
 }
 
-TokenShardWriter::TokenShardWriter(std::string path, int64_t vocab_size, uint64_t tokenizer_hash)
-    : path_(std::move(path)),
-      temporary_(path_ + ".tmp." + std::to_string(::getpid())),
-      vocab_size_(vocab_size),
-      tokenizer_hash_(tokenizer_hash),
-      token_bytes_(vocab_size <= 65536 ? 2 : 4) {
-  SINTER_CHECK(vocab_size > 0 && vocab_size <= int64_t{1} << 31, "token shard '{}': vocabulary of {} tokens", path_,
+TokenShardWriter::TokenShardWriter(const std::string& path, int64_t vocab_size, uint64_t tokenizer_hash)
+    : file_(path), vocab_size_(vocab_size), tokenizer_hash_(tokenizer_hash), token_bytes_(vocab_size <= 65536 ? 2 : 4) {
+  SINTER_CHECK(vocab_size > 0 && vocab_size <= int64_t{1} << 31, "token shard '{}': vocabulary of {} tokens", path,
                vocab_size);
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  SINTER_CHECK(fd_ >= 0, "cannot create '{}': {}", temporary_, std::strerror(errno));
   const Header empty{};
-  write_all(std::as_bytes(std::span(&empty, 1)));
-}
-
-TokenShardWriter::~TokenShardWriter() {
-  if (fd_ < 0) return;
-  ::close(fd_);
-  ::unlink(temporary_.c_str());
-}
-
-void TokenShardWriter::write_all(std::span<const std::byte> bytes) {
-  for (size_t done = 0; done < bytes.size();) {
-    ssize_t n = ::write(fd_, bytes.data() + done, bytes.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    SINTER_CHECK(n >= 0, "cannot write '{}': {}", temporary_, std::strerror(errno));
-    done += static_cast<size_t>(n);
-  }
+  file_.append(std::as_bytes(std::span(&empty, 1)));
 }
 
 void TokenShardWriter::add_document(std::span<const int32_t> tokens) {
@@ -161,7 +135,7 @@ void TokenShardWriter::add_document(std::span<const int32_t> tokens) {
   auto store = [&](auto* out) {
     for (size_t i = 0; i < tokens.size(); ++i) {
       SINTER_CHECK(tokens[i] >= 0 && tokens[i] < vocab_size_, "token shard '{}': id {} is not in the vocabulary of {}",
-                   path_, tokens[i], vocab_size_);
+                   file_.path(), tokens[i], vocab_size_);
       out[i] = static_cast<std::remove_reference_t<decltype(out[0])>>(tokens[i]);
     }
   };
@@ -177,7 +151,7 @@ void TokenShardWriter::flush_blocks(bool last) {
   while (pending_.size() - done >= kShardBlockBytes || (last && done < pending_.size())) {
     auto block = std::span(pending_).subspan(done, std::min(kShardBlockBytes, pending_.size() - done));
     block_hashes_.push_back(base::hash_bytes(block));
-    write_all(block);
+    file_.append(block);
     done += block.size();
   }
   pending_.erase(pending_.begin(), pending_.begin() + static_cast<ptrdiff_t>(done));
@@ -187,10 +161,10 @@ void TokenShardWriter::commit() {
   flush_blocks(true);
   const uint64_t token_size = static_cast<uint64_t>(num_tokens_) * static_cast<uint64_t>(token_bytes_);
   const std::byte zeros[8] = {};
-  write_all(std::span(zeros).first(padded(token_size) - token_size));
+  file_.append(std::span(zeros).first(padded(token_size) - token_size));
   std::vector<uint64_t> index = offsets_;
   index.insert(index.end(), block_hashes_.begin(), block_hashes_.end());
-  write_all(std::as_bytes(std::span(index)));
+  file_.append(std::as_bytes(std::span(index)));
   Header h{};
   std::memcpy(h.magic, kMagic, 8);
   h.version = kVersion;
@@ -201,13 +175,8 @@ void TokenShardWriter::commit() {
   h.tokenizer_hash = tokenizer_hash_;
   h.index_hash = base::hash_bytes(std::as_bytes(std::span(index)));
   h.header_hash = hash_of_header(h);
-  SINTER_CHECK(::pwrite(fd_, &h, sizeof h, 0) == sizeof h && ::fsync(fd_) == 0, "cannot write '{}': {}", temporary_,
-               std::strerror(errno));
-  ::close(fd_);
-  fd_ = -1;
-  SINTER_CHECK(::rename(temporary_.c_str(), path_.c_str()) == 0, "cannot rename '{}' to '{}': {}", temporary_, path_,
-               std::strerror(errno));
-  base::sync_folder(std::filesystem::path(path_).parent_path().string());
+  file_.write_at(std::as_bytes(std::span(&h, 1)), 0);
+  file_.commit();
 }
 
 }  // namespace sinter::data

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/atomic_file.h"
 #include "base/file.h"
 
 namespace sinter::data {
@@ -54,13 +55,11 @@ class TokenShard {
   mutable std::vector<std::atomic<uint8_t>> checked_;
 };
 
-// Writes a shard under a temporary name; commit() syncs it and renames it into place. Destroyed without commit() it
-// leaves nothing behind. Ids are stored as u16 when vocab_size is at most 65,536, else as u32.
+// Writes a shard that appears whole with commit() and not at all without. Ids are stored as u16 when vocab_size is at
+// most 65,536, else as u32.
 class TokenShardWriter {
  public:
-  TokenShardWriter(std::string path, int64_t vocab_size, uint64_t tokenizer_hash);
-  TokenShardWriter(const TokenShardWriter&) = delete;
-  ~TokenShardWriter();
+  TokenShardWriter(const std::string& path, int64_t vocab_size, uint64_t tokenizer_hash);
   // Throws base::Error on an id outside the vocabulary or a full disk. Empty documents are left out.
   void add_document(std::span<const int32_t> tokens);
   int64_t num_tokens() const { return num_tokens_; }
@@ -69,9 +68,7 @@ class TokenShardWriter {
 
  private:
   void flush_blocks(bool last);
-  void write_all(std::span<const std::byte> bytes);
-  std::string path_, temporary_;
-  int fd_ = -1;
+  base::AtomicFile file_;
   int64_t vocab_size_ = 0, num_tokens_ = 0;
   uint64_t tokenizer_hash_ = 0;
   int token_bytes_ = 2;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
@@ -158,6 +159,7 @@ TokenizeResult tokenize_files(const std::vector<std::string>& inputs, const std:
 std::vector<spec::SourceRecipe> prepare_sources(const std::vector<spec::SourceRecipe>& sources,
                                                 const std::string& cache, const tokenizer::Tokenizer* tokenizer,
                                                 const TokenizeOptions& options) {
+  base::remove_abandoned_files(cache, kShardExtension);
   std::vector<spec::SourceRecipe> prepared;
   for (const spec::SourceRecipe& source : sources) {
     SINTER_CHECK(fs::exists(source.path), "data source '{}' does not exist", source.path);

@@ -37,7 +37,8 @@ TokenizeResult tokenize_files(const std::vector<std::string>& inputs, const std:
                               const tokenizer::Tokenizer& tokenizer, const TokenizeOptions& options);
 
 // Every text source replaced by a shard in `cache` made from it with the tokenizer; a shard that is there already for
-// the same text and tokenizer is used again. Shard sources stay as they are.
+// the same text and tokenizer is used again. Shard sources stay as they are. Half-written shards that killed runs left
+// in `cache` are removed.
 std::vector<spec::SourceRecipe> prepare_sources(const std::vector<spec::SourceRecipe>& sources,
                                                 const std::string& cache, const tokenizer::Tokenizer* tokenizer,
                                                 const TokenizeOptions& options);

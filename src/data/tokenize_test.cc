@@ -96,5 +96,21 @@ TEST_F(Tokenize, TextSourcesAreTokenizedOnceAndAgainWhenTheyChange) {
   EXPECT_THROW(prepare_sources({{text, 1.0}}, cache, nullptr, {}), base::Error);
 }
 
+TEST_F(Tokenize, HalfWrittenShardsOfKilledRunsLeaveTheCacheAndThoseOfLivingOnesStay) {
+  const std::string text = write("a.txt", "the cat sat on the mat"), cache = (folder_ / "cache").string();
+  fs::create_directories(cache);
+  const std::string other = write("cache/notes.txt.tmp.1", "no shard"), left = write("cache/b-0.tok.tmp.1", "half");
+  TokenShardWriter living(cache + "/c-0.tok", 10, 1);
+  const auto found = prepare_sources({{text, 1.0}}, cache, &tokenizer_, {});
+  EXPECT_FALSE(fs::exists(left));
+  EXPECT_TRUE(fs::exists(other));
+  living.add_document(std::vector<int32_t>{1, 2, 3});
+  living.commit();
+  EXPECT_EQ(TokenShard(cache + "/c-0.tok").num_tokens(), 3);
+  write("cache/b-0.tok.tmp.1", "half");
+  EXPECT_EQ(prepare_sources({{text, 1.0}}, cache, &tokenizer_, {})[0].path, found[0].path);
+  EXPECT_FALSE(fs::exists(left)) << "though nothing had to be written";
+}
+
 }  // namespace
 }  // namespace sinter::data

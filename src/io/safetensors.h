@@ -62,7 +62,7 @@ class SafetensorsFile {
 // Not thread-safe. Destroyed without commit() it leaves nothing behind.
 class SafetensorsWriter {
  public:
-  explicit SafetensorsWriter(std::string path, std::map<std::string, std::string> metadata = {{"format", "pt"}});
+  explicit SafetensorsWriter(const std::string& path, std::map<std::string, std::string> metadata = {{"format", "pt"}});
   SafetensorsWriter(SafetensorsWriter&&) noexcept;
   SafetensorsWriter& operator=(SafetensorsWriter&&) noexcept;
   ~SafetensorsWriter();

@@ -1,12 +1,7 @@
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "io/safetensors.h"
 
@@ -24,30 +19,14 @@ struct SafetensorsWriter::State {
     uint64_t written = 0;  // bytes so far
   };
 
-  std::string path, temporary;
+  explicit State(const std::string& target) : path(target), file(target) {}
+
+  const std::string path;
+  base::AtomicFile file;
   std::map<std::string, std::string> metadata;
   std::vector<Tensor> tensors;
   std::unordered_map<std::string, size_t> index;
-  int fd = -1;
   bool has_header = false;
-
-  ~State() {
-    if (fd < 0) return;
-    ::close(fd);
-    ::unlink(temporary.c_str());  // never committed
-  }
-
-  void write_at(std::span<const std::byte> bytes, uint64_t offset) const {
-    while (!bytes.empty()) {
-      // Linux writes at most 2 GiB per call; smaller pieces keep the page cache's dirty set bounded too.
-      size_t piece = std::min<size_t>(bytes.size(), size_t{1} << 28);
-      ssize_t n = ::pwrite(fd, bytes.data(), piece, static_cast<off_t>(offset));
-      if (n < 0 && errno == EINTR) continue;
-      SINTER_CHECK(n > 0, "cannot write '{}': {}", temporary, n < 0 ? std::strerror(errno) : "nothing was written");
-      bytes = bytes.subspan(static_cast<size_t>(n));
-      offset += static_cast<uint64_t>(n);
-    }
-  }
 
   void write_header() {
     std::sort(tensors.begin(), tensors.end(), [](const Tensor& a, const Tensor& b) {
@@ -76,19 +55,15 @@ struct SafetensorsWriter::State {
     uint64_t length = text.size();
     std::string head(reinterpret_cast<const char*>(&length), sizeof length);
     head += text;
-    write_at(std::as_bytes(std::span(head)), 0);
+    file.write_at(std::as_bytes(std::span(head)), 0);
     for (Tensor& t : tensors) t.begin += head.size();
     has_header = true;
   }
 };
 
-SafetensorsWriter::SafetensorsWriter(std::string path, std::map<std::string, std::string> metadata)
-    : state_(std::make_unique<State>()) {
-  state_->temporary = path + ".tmp." + std::to_string(::getpid());
-  state_->path = std::move(path);
+SafetensorsWriter::SafetensorsWriter(const std::string& path, std::map<std::string, std::string> metadata)
+    : state_(std::make_unique<State>(path)) {
   state_->metadata = std::move(metadata);
-  state_->fd = ::open(state_->temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  SINTER_CHECK(state_->fd >= 0, "cannot create '{}': {}", state_->temporary, std::strerror(errno));
 }
 
 SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&&) noexcept = default;
@@ -116,24 +91,19 @@ void SafetensorsWriter::write(std::string_view name, std::span<const std::byte> 
   SINTER_CHECK(bytes.size() <= tensor.size_bytes - tensor.written,
                "'{}': tensor '{}' takes {} bytes; {} were written already and {} more given", state_->path, name,
                tensor.size_bytes, tensor.written, bytes.size());
-  state_->write_at(bytes, tensor.begin + tensor.written);
+  state_->file.write_at(bytes, tensor.begin + tensor.written);
   tensor.written += bytes.size();
 }
 
 void SafetensorsWriter::commit() {
   State& s = *state_;
-  SINTER_CHECK(s.fd >= 0, "'{}' is already committed", s.path);
+  SINTER_CHECK(!s.file.is_committed(), "'{}' is already committed", s.path);
   if (!s.has_header) s.write_header();
   for (const State::Tensor& t : s.tensors) {
     SINTER_CHECK(t.written == t.size_bytes, "'{}': tensor '{}' has {} of its {} bytes", s.path, t.name, t.written,
                  t.size_bytes);
   }
-  SINTER_CHECK(::fsync(s.fd) == 0, "cannot sync '{}': {}", s.temporary, std::strerror(errno));
-  SINTER_CHECK(::rename(s.temporary.c_str(), s.path.c_str()) == 0, "cannot rename '{}' to '{}': {}", s.temporary,
-               s.path, std::strerror(errno));
-  ::close(s.fd);
-  s.fd = -1;
-  base::sync_folder(std::filesystem::path(s.path).parent_path().string());
+  s.file.commit();
 }
 
 }  // namespace sinter::io
