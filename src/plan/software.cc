@@ -8,52 +8,53 @@
 namespace sinter::plan {
 namespace {
 
-std::vector<Software> make_software() {
-  std::vector<Software> all;
-  Software sinter;
-  sinter.name = "sinter";
-  sinter.gated_widths = 3;  // gate, up, product
-  sinter.logit_bytes = 2;
-  sinter.loss_chunk_bytes = 570425344;
-  sinter.selective_drops_norms = true;
-  all.push_back(sinter);
+Software sinter() {
+  Software s;
+  s.name = "sinter";
+  s.gated_widths = 3;  // gate, up, product
+  s.logit_bytes = 2;
+  s.loss_chunk_bytes = 570425344;
+  s.selective_drops_norms = true;
+  return s;
+}
 
+std::vector<Software> megatrons() {
   Software megatron;
   megatron.name = "megatron";
   megatron.gated_widths = 2;
   megatron.overlaps_tensor_parallel = true;
   megatron.overlaps_pipeline = true;
   megatron.attention_scale = 1.7;  // cuDNN
-  all.push_back(megatron);
 
   Software bridge = megatron;  // Megatron-Bridge of 2025-26
   bridge.name = "megatron-2025";
   bridge.overlaps_expert_parallel = true;
   bridge.sends_tokens_once = true;
-  all.push_back(bridge);
 
   Software adapters = bridge;
   adapters.name = "megatron-lora";
   adapters.freezes_weights = true;
-  all.push_back(adapters);
 
   Software classic;  // 2020-2022: unfused attention, nothing overlapped
   classic.name = "megatron-2021";
   classic.flash_attention = false;
   classic.overlaps_data_parallel = false;
-  all.push_back(classic);
 
   Software deepspeed = classic;
   deepspeed.name = "megatron-deepspeed";
-  all.push_back(deepspeed);
+  return {megatron, bridge, adapters, classic, deepspeed};
+}
 
-  Software zero3;  // DeepSpeed of 2021
-  zero3.name = "deepspeed-zero3";
-  zero3.flash_attention = false;
-  zero3.single_rail = true;
-  zero3.gradient_wire_bytes = 2;
-  all.push_back(zero3);
+Software deepspeed_zero3() {
+  Software s;  // DeepSpeed of 2021
+  s.name = "deepspeed-zero3";
+  s.flash_attention = false;
+  s.single_rail = true;
+  s.gradient_wire_bytes = 2;
+  return s;
+}
 
+std::vector<Software> nanotrons() {
   Software nanotron;
   nanotron.name = "nanotron";
   nanotron.keeps_rotated = true;
@@ -67,19 +68,19 @@ std::vector<Software> make_software() {
   nanotron.overlaps_sharded = false;  // DistributedDataParallel only without ZeRO
   nanotron.zero_all_reduces = true;
   nanotron.bucket_bytes = 25 << 20;
-  all.push_back(nanotron);
 
   Software again = nanotron;  // known to gather them again, which shows on 32 nodes already
   again.name = "nanotron-again";
-  all.push_back(again);
 
   Software kept = nanotron;  // tp_recompute_allgather off, as in about half of the public sweep's runs
   kept.name = "nanotron-kept";
   kept.keeps_gathered = true;
   kept.activation_scale = 1.0;
   kept.gated_widths = 3.6;
-  all.push_back(kept);
+  return {nanotron, again, kept};
+}
 
+std::vector<Software> fsdps() {
   Software fsdp;  // PyTorch FSDP: Mosaic, torchtitan
   fsdp.name = "fsdp";
   fsdp.keeps_rotated = true;
@@ -87,12 +88,19 @@ std::vector<Software> make_software() {
   fsdp.selective_matmul_share = 0.5;
   fsdp.gradient_wire_bytes = 2;
   fsdp.elementwise_scale = 2.0;
-  all.push_back(fsdp);
 
   Software compiled = fsdp;  // torch.compile fuses the element-wise work
   compiled.name = "fsdp-compiled";
   compiled.elementwise_scale = 1.0;
-  all.push_back(compiled);
+  return {fsdp, compiled};
+}
+
+std::vector<Software> make_software() {
+  std::vector<Software> all;
+  for (const std::vector<Software>& family :
+       {std::vector{sinter()}, megatrons(), std::vector{deepspeed_zero3()}, nanotrons(), fsdps()}) {
+    all.insert(all.end(), family.begin(), family.end());
+  }
   return all;
 }
 

@@ -49,107 +49,153 @@ constexpr Range kPositive{1, 1e15};
 constexpr Range kShare{0, 1};
 constexpr Range kKept{0, 0.999999};  // of a moving average: with 1 nothing new comes in, and corrections divide by 0
 
+// One function a section: its keys in order, the range of a number, the names of a choice.
+template <class Visitor>
+void visit_model(Visitor& v, ModelRecipe& model) {
+  v.section("model");
+  v.value("path", model.path);
+  v.value("random", model.random);
+  v.value("family", model.family);
+  v.value("vocab_size", model.vocab_size);
+  v.value("hidden", model.hidden);
+  v.value("layers", model.layers);
+  v.value("heads", model.heads);
+  v.value("kv_heads", model.kv_heads);
+  v.value("head_dim", model.head_dim);
+  v.value("ffn", model.ffn);
+  v.value("max_positions", model.max_positions);
+  v.value("tied_head", model.tied_head);
+  v.value("norm_eps", model.norm_eps);
+  v.value("rope_theta", model.rope_theta);
+  v.value("window", model.window);
+  v.value("experts", model.experts);
+  v.value("experts_per_token", model.experts_per_token, kPositive);
+  v.value("expert_ffn", model.expert_ffn);
+  v.value("balance_loss", model.balance_loss);
+  v.value("dropout", model.dropout, kShare);
+  v.value("init_std", model.init_std);
+  v.value("mtp_heads", model.mtp_heads);
+  v.value("mtp_weight", model.mtp_weight);
+}
+
+template <class Visitor>
+void visit_data(Visitor& v, DataRecipe& data) {
+  v.section("data");
+  v.sources("sources", data.sources);
+  v.sources("validation", data.validation);
+  v.value("tokenizer", data.tokenizer);
+  v.value("sequence_length", data.sequence_length, Range{1, 1 << 24});
+  v.choice("packing", data.packing, kPackings);
+  v.value("shuffle", data.shuffle);
+  v.value("separator", data.separator);
+  v.value("text_key", data.text_key);
+  v.value("cache", data.cache);
+}
+
+template <class Visitor>
+void visit_train(Visitor& v, TrainRecipe& train) {
+  v.section("train");
+  v.value("steps", train.steps);
+  v.value("tokens", train.tokens);
+  v.value("batch_tokens", train.batch_tokens);
+  v.value("micro_batch", train.micro_batch, Range{1, 1 << 20});
+  v.value("ramp_from_tokens", train.ramp_from_tokens);
+  v.value("ramp_steps", train.ramp_steps);
+  v.value("seed", train.seed);
+  v.choice("precision", train.precision, kPrecisions);
+  v.value("loss_scale", train.loss_scale, Range{1, 16777216});
+  v.value("loss_scale_interval", train.loss_scale_interval, kPositive);
+  v.choice("gradients", train.gradients, kShortFormats);
+  v.choice("recompute", train.recompute, kRecomputes);
+  v.value("device", train.device);
+  v.value("deterministic", train.deterministic);
+  v.choice("cuda_graphs", train.cuda_graphs, kCudaGraphs);
+  v.value("threads", train.threads, Range{0, 1024});
+}
+
+template <class Visitor>
+void visit_optimizer(Visitor& v, OptimizerRecipe& optimizer) {
+  v.section("optimizer");
+  v.choice("kind", optimizer.kind, kOptimizers);
+  v.value("lr", optimizer.lr);
+  v.value("beta1", optimizer.beta1, kKept);
+  v.value("beta2", optimizer.beta2, kKept);
+  v.value("eps", optimizer.eps);
+  v.value("weight_decay", optimizer.weight_decay);
+  v.value("momentum", optimizer.momentum, kKept);
+  v.value("clip", optimizer.clip);
+  v.value("muon_lr", optimizer.muon_lr);
+  v.value("muon_momentum", optimizer.muon_momentum, kKept);
+  v.value("muon_iterations", optimizer.muon_iterations, Range{1, 20});
+  v.choice("states", optimizer.states, kShortFormats);
+}
+
+template <class Visitor>
+void visit_schedule(Visitor& v, ScheduleRecipe& schedule) {
+  v.section("schedule");
+  v.choice("kind", schedule.kind, kSchedules);
+  v.value("warmup", schedule.warmup);
+  v.value("final_ratio", schedule.final_ratio, kShare);
+  v.value("decay_share", schedule.decay_share, kShare);
+}
+
+template <class Visitor>
+void visit_guard(Visitor& v, GuardRecipe& guard) {
+  v.section("guard");
+  v.choice("on_nan", guard.on_nan, kGuards);
+  v.choice("on_outlier", guard.on_outlier, kGuards);
+  v.value("max_z", guard.max_z);
+  v.value("window", guard.window, Range{8, 1 << 16});
+  v.value("max_skips", guard.max_skips, kPositive);
+}
+
+template <class Visitor>
+void visit_checkpoint(Visitor& v, CheckpointRecipe& checkpoint) {
+  v.section("checkpoint");
+  v.value("dir", checkpoint.dir);
+  v.value("every", checkpoint.every);
+  v.value("initial", checkpoint.initial);
+  v.value("background", checkpoint.background);
+  v.choice("export", checkpoint.exports, kExports);
+  v.value("keep", checkpoint.keep, kPositive);
+  v.value("export_every", checkpoint.export_every);
+  v.value("resume", checkpoint.resume);
+  v.value("time_limit", checkpoint.time_limit);
+  v.value("time_margin", checkpoint.time_margin);
+}
+
+template <class Visitor>
+void visit_log(Visitor& v, LogRecipe& log) {
+  v.section("log");
+  v.value("every", log.every, kPositive);
+  v.value("metrics", log.metrics);
+  v.strings("sample_prompts", log.sample_prompts);
+  v.value("sample_every", log.sample_every);
+  v.value("sample_tokens", log.sample_tokens, kPositive);
+  v.value("eval_every", log.eval_every);
+  v.value("eval_batches", log.eval_batches, kPositive);
+}
+
+template <class Visitor>
+void visit_parallel(Visitor& v, ParallelRecipe& parallel) {
+  v.section("parallel");
+  v.value("dp", parallel.dp);
+  v.value("bucket_mib", parallel.bucket_mib);
+}
+
 // Walks every key of a recipe in order. The reader, the writer and the list of names are three visitors of this one
 // function, so none of them can miss a key.
 template <class Visitor>
 void visit_recipe(Visitor& v, Recipe& r) {
-  v.section("model");
-  v.value("path", r.model.path);
-  v.value("random", r.model.random);
-  v.value("family", r.model.family);
-  v.value("vocab_size", r.model.vocab_size);
-  v.value("hidden", r.model.hidden);
-  v.value("layers", r.model.layers);
-  v.value("heads", r.model.heads);
-  v.value("kv_heads", r.model.kv_heads);
-  v.value("head_dim", r.model.head_dim);
-  v.value("ffn", r.model.ffn);
-  v.value("max_positions", r.model.max_positions);
-  v.value("tied_head", r.model.tied_head);
-  v.value("norm_eps", r.model.norm_eps);
-  v.value("rope_theta", r.model.rope_theta);
-  v.value("window", r.model.window);
-  v.value("experts", r.model.experts);
-  v.value("experts_per_token", r.model.experts_per_token, kPositive);
-  v.value("expert_ffn", r.model.expert_ffn);
-  v.value("balance_loss", r.model.balance_loss);
-  v.value("dropout", r.model.dropout, kShare);
-  v.value("init_std", r.model.init_std);
-  v.value("mtp_heads", r.model.mtp_heads);
-  v.value("mtp_weight", r.model.mtp_weight);
-  v.section("data");
-  v.sources("sources", r.data.sources);
-  v.sources("validation", r.data.validation);
-  v.value("tokenizer", r.data.tokenizer);
-  v.value("sequence_length", r.data.sequence_length, Range{1, 1 << 24});
-  v.choice("packing", r.data.packing, kPackings);
-  v.value("shuffle", r.data.shuffle);
-  v.value("separator", r.data.separator);
-  v.value("text_key", r.data.text_key);
-  v.value("cache", r.data.cache);
-  v.section("train");
-  v.value("steps", r.train.steps);
-  v.value("tokens", r.train.tokens);
-  v.value("batch_tokens", r.train.batch_tokens);
-  v.value("micro_batch", r.train.micro_batch, Range{1, 1 << 20});
-  v.value("ramp_from_tokens", r.train.ramp_from_tokens);
-  v.value("ramp_steps", r.train.ramp_steps);
-  v.value("seed", r.train.seed);
-  v.choice("precision", r.train.precision, kPrecisions);
-  v.value("loss_scale", r.train.loss_scale, Range{1, 16777216});
-  v.value("loss_scale_interval", r.train.loss_scale_interval, kPositive);
-  v.choice("gradients", r.train.gradients, kShortFormats);
-  v.choice("recompute", r.train.recompute, kRecomputes);
-  v.value("device", r.train.device);
-  v.value("deterministic", r.train.deterministic);
-  v.choice("cuda_graphs", r.train.cuda_graphs, kCudaGraphs);
-  v.value("threads", r.train.threads, Range{0, 1024});
-  v.section("optimizer");
-  v.choice("kind", r.optimizer.kind, kOptimizers);
-  v.value("lr", r.optimizer.lr);
-  v.value("beta1", r.optimizer.beta1, kKept);
-  v.value("beta2", r.optimizer.beta2, kKept);
-  v.value("eps", r.optimizer.eps);
-  v.value("weight_decay", r.optimizer.weight_decay);
-  v.value("momentum", r.optimizer.momentum, kKept);
-  v.value("clip", r.optimizer.clip);
-  v.value("muon_lr", r.optimizer.muon_lr);
-  v.value("muon_momentum", r.optimizer.muon_momentum, kKept);
-  v.value("muon_iterations", r.optimizer.muon_iterations, Range{1, 20});
-  v.choice("states", r.optimizer.states, kShortFormats);
-  v.section("schedule");
-  v.choice("kind", r.schedule.kind, kSchedules);
-  v.value("warmup", r.schedule.warmup);
-  v.value("final_ratio", r.schedule.final_ratio, kShare);
-  v.value("decay_share", r.schedule.decay_share, kShare);
-  v.section("guard");
-  v.choice("on_nan", r.guard.on_nan, kGuards);
-  v.choice("on_outlier", r.guard.on_outlier, kGuards);
-  v.value("max_z", r.guard.max_z);
-  v.value("window", r.guard.window, Range{8, 1 << 16});
-  v.value("max_skips", r.guard.max_skips, kPositive);
-  v.section("checkpoint");
-  v.value("dir", r.checkpoint.dir);
-  v.value("every", r.checkpoint.every);
-  v.value("initial", r.checkpoint.initial);
-  v.value("background", r.checkpoint.background);
-  v.choice("export", r.checkpoint.exports, kExports);
-  v.value("keep", r.checkpoint.keep, kPositive);
-  v.value("export_every", r.checkpoint.export_every);
-  v.value("resume", r.checkpoint.resume);
-  v.value("time_limit", r.checkpoint.time_limit);
-  v.value("time_margin", r.checkpoint.time_margin);
-  v.section("log");
-  v.value("every", r.log.every, kPositive);
-  v.value("metrics", r.log.metrics);
-  v.strings("sample_prompts", r.log.sample_prompts);
-  v.value("sample_every", r.log.sample_every);
-  v.value("sample_tokens", r.log.sample_tokens, kPositive);
-  v.value("eval_every", r.log.eval_every);
-  v.value("eval_batches", r.log.eval_batches, kPositive);
-  v.section("parallel");
-  v.value("dp", r.parallel.dp);
-  v.value("bucket_mib", r.parallel.bucket_mib);
+  visit_model(v, r.model);
+  visit_data(v, r.data);
+  visit_train(v, r.train);
+  visit_optimizer(v, r.optimizer);
+  visit_schedule(v, r.schedule);
+  visit_guard(v, r.guard);
+  visit_checkpoint(v, r.checkpoint);
+  visit_log(v, r.log);
+  visit_parallel(v, r.parallel);
 }
 
 // Fills a recipe from a TOML table; finish() refuses what no key asked for.
