@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "cli/verbs.h"
 #include "comm/communicator.h"
+#include "data/source.h"
 #include "data/token_shard.h"
 #include "data/tokenize.h"
 #include "io/safetensors.h"
@@ -52,7 +53,11 @@ void run_tokenize(TokenizeFlags& flags) {
 void run_inspect(const std::vector<std::string>& paths, bool as_json) {
   base::Table table({"shard", "documents", "tokens", "vocabulary", "bytes a token"});
   nlohmann::json report = nlohmann::json::array();
+  std::vector<std::string> shards;
   for (const std::string& path : paths) {
+    for (std::string& shard : data::shard_paths(path)) shards.push_back(std::move(shard));
+  }
+  for (const std::string& path : shards) {
     const data::TokenShard shard(path);
     shard.verify();
     table.add_row({path, base::format_grouped(shard.num_documents()), base::format_grouped(shard.num_tokens()),
@@ -108,7 +113,7 @@ void run_batches(const BatchFlags& flags) {
 }  // namespace
 
 void add_data(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("data", "tokenize text into training shards; check shards");
+  CLI::App* verb = app.add_subcommand("data", "tokenize text into training shards; check shards; write the batches of a run");
   verb->require_subcommand(1);
 
   auto flags = std::make_shared<TokenizeFlags>();
@@ -133,7 +138,7 @@ void add_data(CLI::App& app) {
   auto paths = std::make_shared<std::vector<std::string>>();
   auto as_json = std::make_shared<bool>(false);
   CLI::App* inspect = verb->add_subcommand("inspect", "check shards whole and print what they hold");
-  inspect->add_option("shards", *paths, "token shards (.tok)")->required();
+  inspect->add_option("shards", *paths, "token shards (.tok), or folders of them")->required();
   inspect->add_flag("--json", *as_json, "print as JSON");
   inspect->callback([paths, as_json] { run_inspect(*paths, *as_json); });
 
@@ -145,8 +150,11 @@ void add_data(CLI::App& app) {
       ->add_option("-o,--output", batch_flags->output,
                    "file with `tokens` and `targets` (micro-batches, tokens) i32; a target of -1 is not trained on")
       ->required();
-  batches->add_option("--first", batch_flags->first, "first step, counted from 0")->check(CLI::NonNegativeNumber);
+  batches->add_option("--first", batch_flags->first, "first step, counted from 0")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   batches->add_option("--steps", batch_flags->steps, "number of steps; 0 = to the end of the recipe")
+      ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   batches->add_flag("--validation", batch_flags->is_validation, "the validation batches instead");
   batches->callback([batch_flags] { run_batches(*batch_flags); });

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/generation_flags.h"
 #include "cli/verbs.h"
 #include "eval/perplexity.h"
 #include "tokenizer/tokenizer.h"
@@ -39,6 +40,7 @@ int32_t find_separator(const tokenizer::Tokenizer& tokenizer, const std::string&
 }
 
 void run_perplexity(const Flags& flags) {
+  check_model_folder(flags.model);
   auto tokenizer = tokenizer::Tokenizer::load(flags.tokenizer.empty() ? flags.model : flags.tokenizer);
   eval::OpenModel model =
       eval::open_model(flags.model, {core::parse_device(flags.device), eval::parse_precision(flags.precision), false});

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 
 #include "base/error.h"
 
@@ -22,7 +23,15 @@ void add_generation_flags(CLI::App& verb, GenerationFlags& flags) {
   verb.add_flag("--ignore-eos", flags.ignores_eos, "go on past the end-of-text token");
 }
 
+void check_model_folder(const std::string& folder) {
+  namespace fs = std::filesystem;
+  SINTER_CHECK(fs::exists(fs::path(folder) / "config.json") || !fs::exists(fs::path(folder) / "latest"),
+               "'{}' is the folder of a training run; its newest model is '{}'", folder,
+               (fs::path(folder) / "latest").string());
+}
+
 tokenizer::Tokenizer load_tokenizer(const GenerationFlags& flags, const std::string& model) {
+  check_model_folder(model);
   return tokenizer::Tokenizer::load(flags.tokenizer.empty() ? model : flags.tokenizer);
 }
 

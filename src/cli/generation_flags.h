@@ -21,6 +21,8 @@ struct GenerationFlags {
   bool ignores_eos = false;
 };
 
+// Throws Error for a training run's folder, naming the model in it.
+void check_model_folder(const std::string& folder);
 void add_generation_flags(CLI::App& verb, GenerationFlags& flags);
 tokenizer::Tokenizer load_tokenizer(const GenerationFlags& flags, const std::string& model);
 eval::OpenModel open_for_generation(const GenerationFlags& flags, const std::string& model);

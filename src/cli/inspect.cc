@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "base/threads.h"
 #include "cli/verbs.h"
+#include "data/source.h"
 #include "data/token_shard.h"
 #include "io/tensor_folder.h"
 #include "spec/hf_config.h"
@@ -285,6 +286,35 @@ std::string add_checkpoint_list(const std::string& folder, Report& report) {
   return latest.empty() ? steps.back() : latest;
 }
 
+void add_shards(const std::string& path, Report& report) {
+  const bool is_folder = fs::is_directory(path);
+  for (const std::string& name : data::shard_paths(path)) {
+    const data::TokenShard shard(name);
+    shard.verify();
+    report.add("token shard",
+               fmt::format("{}{} tokens in {} documents, vocabulary {}, {} bytes per token",
+                           is_folder ? fs::path(name).filename().string() + ": " : "",
+                           base::format_grouped(shard.num_tokens()), base::format_grouped(shard.num_documents()),
+                           base::format_grouped(shard.vocab_size()), shard.token_bytes()));
+    ordered_json found{{"tokens", shard.num_tokens()},
+                       {"documents", shard.num_documents()},
+                       {"vocab_size", shard.vocab_size()},
+                       {"token_bytes", shard.token_bytes()},
+                       {"tokenizer_hash", fmt::format("{:016x}", shard.tokenizer_hash())}};
+    if (is_folder) {
+      report.json["shards"][fs::path(name).filename().string()] = std::move(found);
+    } else {
+      report.json["shard"] = std::move(found);
+    }
+  }
+}
+
+bool has_shards(const std::string& folder) {
+  return std::any_of(fs::directory_iterator(folder), fs::directory_iterator(), [](const fs::directory_entry& entry) {
+    return entry.path().extension() == data::kShardExtension;
+  });
+}
+
 // ---- what a path is ------------------------------------------------------------------------------------------------
 
 void inspect_folder(const std::string& folder, const Flags& flags, Report& report) {
@@ -315,25 +345,15 @@ void inspect_folder(const std::string& folder, const Flags& flags, Report& repor
     add_state(index, flags, report);
     found = true;
   }
+  if (has_shards(folder)) {
+    add_shards(folder, report);
+    found = true;
+  }
   SINTER_CHECK(
       found,
       "'{}' holds nothing that inspect knows: no config.json, model.safetensors, tokenizer.json, tokenizer.model, "
-      "chat template or checkpoint (state/index.json)",
+      "chat template, checkpoint (state/index.json) or token shards (*.tok)",
       folder);
-}
-
-void add_shard(const std::string& path, Report& report) {
-  data::TokenShard shard(path);
-  shard.verify();
-  report.add("token shard",
-             fmt::format("{} tokens in {} documents, vocabulary {}, {} bytes per token",
-                         base::format_grouped(shard.num_tokens()), base::format_grouped(shard.num_documents()),
-                         base::format_grouped(shard.vocab_size()), shard.token_bytes()));
-  report.json["shard"] = {{"tokens", shard.num_tokens()},
-                          {"documents", shard.num_documents()},
-                          {"vocab_size", shard.vocab_size()},
-                          {"token_bytes", shard.token_bytes()},
-                          {"tokenizer_hash", fmt::format("{:016x}", shard.tokenizer_hash())}};
 }
 
 void inspect_file(const Flags& flags, Report& report) {
@@ -346,7 +366,7 @@ void inspect_file(const Flags& flags, Report& report) {
   } else if (name.ends_with(".tiktoken") || name.ends_with(".model") || name == "tokenizer.json") {
     add_tokenizer_of(path, report);
   } else if (name.ends_with(data::kShardExtension)) {
-    add_shard(path, report);
+    add_shards(path, report);
   } else if (name == "index.json") {
     add_state(path, flags, report);
   } else if (name == "config.json") {
@@ -383,7 +403,7 @@ void run_inspect(Flags flags) {
 void add_inspect(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   CLI::App* verb = app.add_subcommand(
-      "inspect", "show what is in a model folder, safetensors file, tokenizer, checkpoint or token shard");
+      "inspect", "show what is in a model folder, safetensors file, tokenizer, checkpoint or token shards");
   verb->add_option("PATH", flags->path, "a folder, or one of its files")->required();
   verb->add_flag("--summary", flags->is_summary, "leave out the table of tensors");
   verb->add_flag("--values", flags->with_values,

@@ -185,8 +185,8 @@ void add_plan(CLI::App& app) {
                                  "ranks among which ZeRO divides state (default: all data-parallel ranks)"),
                 1);
   plan->add_option("--recompute", o->recompute, "none, selective or full (default: chosen)");
-  plan->add_option("--format", o->format, "number format of the products")->capture_default_str();
-  plan->add_option("--software", o->software, "program whose memory and overlap are assumed")->capture_default_str();
+  plan->add_option("--format", o->format, format_help())->capture_default_str();
+  plan->add_option("--software", o->software, software_help())->capture_default_str();
   plan->add_option("--grid", o->grid, "kg CO2 per kWh, or world, us, eu, france")->capture_default_str();
   need_at_least(
       plan->add_option("--pue", o->pue, "power of the building over power of the devices")->capture_default_str(), 1);

@@ -180,9 +180,8 @@ void add_plan_cost(CLI::App& plan) {
   add_cluster_options(*c, o->cluster, "8xH100");
   need_positive(c->add_option("--tflops", o->tflops, "TFLOP/s each device reaches (default: peak x --mfu)"));
   c->add_option("--mfu", o->mfu, "share of the peak that is reached")->capture_default_str();
-  c->add_option("--format", o->format, "number format of the products")->capture_default_str();
-  c->add_option("--convention", o->convention, "FLOP convention: 6nd, palm, megatron, ... (see --explain)")
-      ->capture_default_str();
+  c->add_option("--format", o->format, format_help())->capture_default_str();
+  c->add_option("--convention", o->convention, convention_help())->capture_default_str();
   need_at_least(c->add_option("--seq-len", o->seq_len, "sequence length, for conventions that count attention")
                     ->capture_default_str(),
                 1);

@@ -1,5 +1,6 @@
 // `sinter plan inference`: what serving a model on a device can reach, and what it costs.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <cmath>
@@ -295,9 +296,10 @@ void add_plan_inference(CLI::App& plan) {
                                     "prefill and decode bounds, sequences that fit, tp, quantization, cost per token");
   c->add_option("model", o->model, "a model's name or folder")->required();
   add_cluster_options(*c, o->cluster, "H100");
-  c->add_option("--weights", o->weights, "weight format: bf16, fp8, int8, int4-g32, int4-g128, q8_0, q4_k, ...")
+  c->add_option("--weights", o->weights, fmt::format("weight format: {}", fmt::join(plan::weight_format_names(), ", ")))
       ->capture_default_str();
-  c->add_option("--kv", o->kv, "format of the KV cache")->capture_default_str();
+  c->add_option("--kv", o->kv, fmt::format("format of the KV cache: {}", fmt::join(plan::kFormatNames, ", ")))
+      ->capture_default_str();
   need_at_least(c->add_option("--tp", o->tp, "tensor parallel width (default: all that fit a node are compared)"), 1);
   c->add_option("--prompt", o->prompt, "prompt tokens per request")->capture_default_str();
   c->add_option("--output", o->output, "output tokens per request")->capture_default_str();

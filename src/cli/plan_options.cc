@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <cmath>
@@ -8,6 +9,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/plan.h"
+#include "plan/flops.h"
+#include "plan/software.h"
 
 namespace sinter::cli {
 namespace {
@@ -56,6 +59,20 @@ void add_cluster_options(CLI::App& command, ClusterOptions& o, const std::string
   need_positive(
       command.add_option("--mtbf", o.mtbf_hours, "mean hours between failures of one device (default: Llama 3's run)"));
   command.add_option("--hardware", o.hardware, "your own hardware table (TOML), beside the built-in one");
+}
+
+std::string format_help() {
+  return fmt::format("number format of the products: {}", fmt::join(plan::kFormatNames, ", "));
+}
+
+std::string software_help() {
+  return fmt::format("program whose memory and overlap are assumed: {}", fmt::join(plan::software_names(), ", "));
+}
+
+std::string convention_help() {
+  std::vector<std::string_view> names;
+  for (const plan::FlopConvention& c : plan::flop_conventions()) names.push_back(c.name);
+  return fmt::format("FLOP convention: {} (`sinter plan MODEL` has their formulas)", fmt::join(names, ", "));
 }
 
 plan::HardwareTable make_hardware(const ClusterOptions& o) { return plan::load_hardware(o.hardware); }

@@ -213,7 +213,7 @@ void add_plan_scaling(CLI::App& plan) {
   need_positive(c->add_option("--loss", o->loss, "the cheapest training to this loss"));
   add_cluster_options(*c, o->cluster, "8xH100");
   c->add_option("--mfu", o->mfu, "share of the peak that is reached")->capture_default_str();
-  c->add_option("--format", o->format, "number format of the products")->capture_default_str();
+  c->add_option("--format", o->format, format_help())->capture_default_str();
   c->add_option("--law", o->law, "epoch, hoffmann, hoffmann-unrounded, kaplan, chinchilla-20")->capture_default_str();
   c->add_option("--inference-tokens", o->inference_tokens, "tokens the model will serve: least compute over its life");
   need_at_least(c->add_option("--inference-cost", o->inference_cost, "price of an inference FLOP in training FLOPs")

@@ -162,15 +162,13 @@ void add_plan_search(CLI::App& plan) {
       ->capture_default_str()
       ->check(CLI::Range(0.05, 1.0));
   need_positive(search->get_option("--memory-share"));
-  search->add_option("--format", o->format, "number format of the products: bf16, fp16, fp8, ...")
-      ->capture_default_str();
+  search->add_option("--format", o->format, format_help())->capture_default_str();
   search->add_option("--moments", o->moments, "what the optimizer's moments are kept in: f32 or bf16")
       ->capture_default_str();
   search->add_option("--main-gradients", o->gradients, "what micro-batches are summed in: f32 or bf16")
       ->capture_default_str();
   search->add_flag("--offload-optimizer", o->offload_optimizer, "keep master weights and moments in host memory");
-  search->add_option("--software", o->request.software, "program whose memory and overlap are assumed")
-      ->capture_default_str();
+  search->add_option("--software", o->request.software, software_help())->capture_default_str();
   search->add_option("--top", o->request.top, "layouts to print")->capture_default_str()->check(CLI::PositiveNumber);
   search->add_option("--recipe", o->recipe_out, "write the best layout's recipe section to this file");
   search->add_option("--slurm", o->slurm_out, "write a batch script for the best layout to this file");

@@ -183,8 +183,8 @@ void add_plan_simulate(CLI::App& plan) {
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   simulate->add_option("--recompute", o->recompute, "none, selective or full")->capture_default_str();
-  simulate->add_option("--software", o->software, "program whose overlap is assumed")->capture_default_str();
-  simulate->add_option("--format", o->format, "number format of the products")->capture_default_str();
+  simulate->add_option("--software", o->software, software_help())->capture_default_str();
+  simulate->add_option("--format", o->format, format_help())->capture_default_str();
   simulate->add_option("--straggler", o->stragglers, "PIPELINE:STAGE:FACTOR, a slow rank; may be repeated");
   simulate->add_option("--jitter", o->jitter, "relative standard deviation of every rank's speed")
       ->check(CLI::Range(0.0, 1.0));

@@ -16,21 +16,31 @@
 namespace sinter::cli {
 namespace {
 
+// In the order of a model's life, as --help lists them.
 void add_verbs(CLI::App& app) {
-  add_bench(app);
+  add_plan(app);
+  add_tokenizer(app);
+  add_data(app);
+  add_train(app);
+  add_generate(app);
   add_chat(app);
   add_eval(app);
-  add_generate(app);
-  add_inspect(app);
-  add_plan(app);
-  add_data(app);
-  add_tokenizer(app);
-  add_train(app);
   add_verify(app);
+  add_inspect(app);
+  add_bench(app);
+}
+
+std::vector<std::string> names_of(const std::vector<const CLI::App*>& verbs) {
+  std::vector<std::string> names;
+  for (const CLI::App* verb : verbs) names.push_back(verb->get_name());
+  return names;
 }
 
 // What CLI11 found wrong, with the verb or flag that was not understood and the nearest one.
 std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
+  const auto children_of = [](const CLI::App* verb) {
+    return verb->get_subcommands([](const CLI::App*) { return true; });
+  };
   const CLI::App* level = &app;
   std::string path = "sinter";
   for (int i = 1; i < argc; ++i) {
@@ -43,13 +53,10 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc,
       }
       if (std::find(flags.begin(), flags.end(), word) == flags.end())
         return error.what() + base::did_you_mean(word, flags);
-    } else if (auto children = level->get_subcommands([](const CLI::App*) { return true; }); !children.empty()) {
-      std::vector<std::string> names;
-      const CLI::App* next = nullptr;
-      for (const CLI::App* child : children) {
-        names.push_back(child->get_name());
-        if (child->get_name() == word) next = child;
-      }
+    } else if (auto children = children_of(level); !children.empty()) {
+      const std::vector<std::string> names = names_of(children);
+      const auto found = std::find(names.begin(), names.end(), word);
+      const CLI::App* next = found == names.end() ? nullptr : children[static_cast<size_t>(found - names.begin())];
       const bool takes_words = !level->get_options([](const CLI::Option* o) { return o->get_positional(); }).empty();
       if (!next && !takes_words) {
         return fmt::format("there is no `{} {}`; known: {}{}", path, word, fmt::join(names, ", "),
@@ -58,6 +65,8 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc,
       if (next) level = next, path += " " + word;
     }
   }
+  if (auto children = children_of(level); level->get_require_subcommand_min() > 0 && !children.empty())
+    return fmt::format("say what to do: `{} WORD` with one of {}", path, fmt::join(names_of(children), ", "));
   return error.what();
 }
 

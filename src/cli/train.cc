@@ -98,8 +98,10 @@ void add_train(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   verb->add_option("recipe", flags->recipe, "RECIPE.toml (docs/training.md lists its keys)")->required();
   verb->add_option("overrides", flags->overrides, "section.key=value, wins over the recipe");
-  verb->add_flag("--dry-run", flags->is_dry_run, "print the plan (parameters, steps, tokens, memory) and stop");
-  verb->add_flag("--json", flags->as_json, "print the plan as JSON");
+  auto* dry_run = verb->add_flag("--dry-run", flags->is_dry_run,
+                                 "print the plan (parameters, steps, tokens, data, memory) and stop");
+  verb->add_flag("--json", flags->as_json, "with --dry-run: print the plan as JSON (metrics.jsonl has a run's numbers)")
+      ->needs(dry_run);
   verb->add_flag("--print-recipe", flags->prints_recipe, "print the effective recipe, every key written out, and stop");
   verb->add_flag("-q,--quiet", flags->is_quiet, "no plan and no plot");
   verb->callback([flags] { run_train(*flags); });

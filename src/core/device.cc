@@ -87,8 +87,8 @@ class CpuRuntime : public DeviceRuntime {
     return (info.freeram + info.bufferram) * info.mem_unit;
   }
   std::string description() override {
-    return fmt::format("CPU, {} threads, {}, {}", base::num_threads(), base::cpu_description(),
-                       base::format_bytes(double(total_memory_bytes())));
+    return fmt::format("CPU, {} thread{}, {}, {}", base::num_threads(), base::num_threads() == 1 ? "" : "s",
+                       base::cpu_description(), base::format_bytes(double(total_memory_bytes())));
   }
 
  private:

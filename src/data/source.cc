@@ -10,18 +10,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string> shard_paths(const std::string& path) {
-  if (!fs::is_directory(path)) return {path};
-  std::vector<std::string> paths;
-  for (const auto& entry : fs::directory_iterator(path)) {
-    if (entry.path().extension() == kShardExtension) paths.push_back(entry.path().string());
-  }
-  std::sort(paths.begin(), paths.end());
-  SINTER_CHECK(!paths.empty(), "folder '{}' has no token shards (*{}); make them with `sinter data tokenize`", path,
-               kShardExtension);
-  return paths;
-}
-
 // Most documents that any window of the shard touches.
 int64_t most_pieces(const TokenShard& shard, int64_t window) {
   int64_t most = 1, first = 0;
@@ -37,6 +25,18 @@ int64_t most_pieces(const TokenShard& shard, int64_t window) {
 }
 
 }  // namespace
+
+std::vector<std::string> shard_paths(const std::string& path) {
+  if (!fs::is_directory(path)) return {path};
+  std::vector<std::string> paths;
+  for (const auto& entry : fs::directory_iterator(path)) {
+    if (entry.path().extension() == kShardExtension) paths.push_back(entry.path().string());
+  }
+  std::sort(paths.begin(), paths.end());
+  SINTER_CHECK(!paths.empty(), "folder '{}' has no token shards (*{}); make them with `sinter data tokenize`", path,
+               kShardExtension);
+  return paths;
+}
 
 TokenSource::TokenSource(const std::string& path, int64_t window, bool keep_tail) : path_(path), window_(window) {
   for (const std::string& file : shard_paths(path)) {

@@ -9,6 +9,10 @@
 
 namespace sinter::data {
 
+// The shards a path stands for: itself, or a folder's *.tok files in order of name. Throws base::Error for a folder
+// without any.
+std::vector<std::string> shard_paths(const std::string& path);
+
 // A stretch of one document inside a window.
 struct Piece {
   int64_t begin = 0;  // place in the window
@@ -17,7 +21,7 @@ struct Piece {
 
 class TokenSource {
  public:
-  // path: a shard, or a folder whose *.tok files are read in order of name. keep_tail: the tokens after the last whole
+  // path: a shard or a folder of them. keep_tail: the tokens after the last whole
   // window of a shard make one more, shorter window (validation); otherwise they are left out.
   TokenSource(const std::string& path, int64_t window, bool keep_tail);
 

@@ -46,7 +46,7 @@ struct Software {
   double selective_matmul_share = 0;  // of a block's forward products that `selective` computes again
 };
 
-// "sinter", "megatron", "megatron-2021", "megatron-deepspeed", "nanotron", "fsdp".
+// By one of software_names(); throws base::UsageError.
 const Software& find_software(const std::string& name);
 std::vector<std::string> software_names();
 

@@ -394,8 +394,8 @@ toml::table parse_toml(std::string_view text, const std::string& origin) {
 // "section.key=value" into the table; a value that is not TOML on its own is a bare string.
 void apply_override(toml::table& root, const std::string& text) {
   size_t equals = text.find('='), dot = text.find('.');
-  SINTER_CHECK(equals != std::string::npos && dot != std::string::npos && dot > 0 && dot + 1 < equals,
-               "override '{}' is not of the form section.key=value", text);
+  if (equals == std::string::npos || dot == std::string::npos || dot == 0 || dot + 1 >= equals)
+    base::fail_usage("'{}' is not of the form section.key=value, such as train.steps=100", text);
   const std::string section = text.substr(0, dot), key = text.substr(dot + 1, equals - dot - 1);
   const std::string value = text.substr(equals + 1);
   toml::table parsed;

@@ -297,9 +297,10 @@ std::string describe(const RunPlan& plan, comm::Communicator& comm) {
                   counts.active == counts.total ? "" : fmt::format(" ({} active)", format_count(double(counts.active))),
                   plan.model.num_layers, plan.model.hidden, format_grouped(plan.model.vocab_size));
   const int64_t first = plan.batches->sequences_at(0), last = plan.batches->sequences_at(plan.steps);
-  text += fmt::format("steps      {} of {}{} tokens = {} micro-batches of {} x {} on {} rank{}\n",
+  const int64_t accumulated = last / (plan.recipe.train.micro_batch * comm.size());
+  text += fmt::format("steps      {} of {}{} tokens = {} micro-batch{} of {} x {} on {} rank{}\n",
                       format_grouped(plan.steps), first == last ? "" : format_grouped(first * T) + " growing to ",
-                      format_grouped(last * T), last / (plan.recipe.train.micro_batch * comm.size()),
+                      format_grouped(last * T), accumulated, accumulated == 1 ? "" : "es",
                       plan.recipe.train.micro_batch, T, comm.size(), comm.size() == 1 ? "" : "s");
   text += fmt::format("tokens     {} in all, {} FLOPs ({} a token: 6 N + 6 L T D)\n", format_grouped(plan.tokens()),
                       format_count(plan.flops_per_token * static_cast<double>(plan.tokens())),

@@ -59,6 +59,8 @@ expect() {  # status, words in the message, command...
 expect 2 "top-p" "$sinter" generate "$scratch/model" --prompt x --top-p 0
 expect 2 "did you mean '--prompt'" "$sinter" generate "$scratch/model" --promt x
 expect 2 "did you mean 'generate'" "$sinter" generat "$scratch/model"
+expect 2 "\`sinter WORD\` with one of plan, tokenizer, data, train, generate, chat, eval, verify, inspect, bench" "$sinter"
+expect 2 "\`sinter eval WORD\` with one of perplexity" "$sinter" eval
 expect 1 "config.json" "$sinter" generate "$scratch/nothing" --prompt x --tokenizer "$scratch/model"
 expect 2 "device 'gpu'" "$sinter" generate "$scratch/model" --prompt x --device gpu
 echo '{"prompt": 3}' > "$scratch/bad.jsonl"

@@ -51,6 +51,12 @@ expect 0 'optimizer.lr: 0.0003 -> 0.001' "$sinter" train recipe.toml train.steps
 expect 1 "num_hidden_layers was 2 and is 1 now" "$sinter" train recipe.toml train.steps=6 model.layers=1
 expect 1 "did you mean 'steps'" "$sinter" train recipe.toml train.stepz=6
 expect 1 "model.hidden 16 is not a multiple of model.heads 3" "$sinter" train recipe.toml model.heads=3 checkpoint.dir=other
+expect 2 "'steps=6' is not of the form section.key=value" "$sinter" train recipe.toml steps=6
+expect 2 "--json requires --dry-run" "$sinter" train recipe.toml --json
+expect 1 "its newest model is 'run/latest'" "$sinter" generate run --prompt x
+expect 1 "its newest model is 'run/latest'" "$sinter" eval perplexity run text.txt
+expect 0 "token shard   text-" "$sinter" inspect tokens
+expect 0 "tokens/text-" "$sinter" data inspect tokens
 expect 2 "did you mean '--dry-run'" "$sinter" train recipe.toml --dry-rum
 
 for signal in TERM INT USR1; do
