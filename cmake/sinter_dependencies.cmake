@@ -1,4 +1,4 @@
-# Everything found outside the tree. Each entry of DESIGN's table is one block here.
+# Everything found outside the tree (ARCHITECTURE.md lists it).
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
