@@ -9,6 +9,9 @@
 
 namespace sinter::kernels::cpu {
 
+// Whether this CPU rounds floats to bf16 by an instruction of its own (AVX512-BF16). Set before the first kernel runs.
+inline bool has_bf16_rounding = false;
+
 // Calls f with a value-initialised float, bf16 or f16: f([]<class T>(T)).
 template <class F>
 auto with_format(base::DType dtype, const char* kernel, F&& f) {

@@ -1,6 +1,7 @@
 #include "base/cpu.h"
 #include "hwy/targets.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/formats.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/reference/reference.h"
 
@@ -8,15 +9,16 @@ namespace sinter::kernels {
 namespace {
 
 // Highway asks the CPU itself; this makes it follow SINTER_ISA too. Before the first kernel runs.
-void limit_highway_targets() {
+void choose_vector_code() {
   int64_t disabled = 0;
   if (!base::cpu_features().avx512) disabled |= HWY_AVX3 | HWY_AVX3_DL;
   if (!base::cpu_features().avx2) disabled |= HWY_AVX2 | HWY_SSE4 | HWY_SSSE3;
   if (disabled) hwy::DisableTargets(disabled);
+  cpu::has_bf16_rounding = base::cpu_features().avx512_bf16;
 }
 
 KernelTable make_table() {
-  limit_highway_targets();
+  choose_vector_code();
   return {
       .name = "cpu",
       .leaves_squares = true,
