@@ -4,6 +4,7 @@
 #include <sys/sysinfo.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -18,32 +19,44 @@ namespace {
 
 constexpr size_t kAlignment = 256;
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kLargeBytes = 4 * kHugePage;
+// Large blocks begin at different places of their first page: AdamW's four streams, all at the same one, get in each
+// other's way in caches and memory banks (6 % slower on two cores of a Xeon).
+constexpr size_t kStagger = 69 * 1024 + 256, kPlaces = 8;
+static_assert(kPlaces * kStagger < kHugePage && kStagger % kAlignment == 0);
 
 class CpuAllocator : public Allocator {
  public:
   Device device() const override { return {}; }
   void* allocate(size_t bytes) override {
-    size_t rounded = (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
-    size_t alignment = kAlignment;
-    if (rounded >= 4 * kHugePage) {  // large blocks on huge pages: fewer TLB misses in weights and activations
-      alignment = kHugePage;
-      rounded = (rounded + kHugePage - 1) / kHugePage * kHugePage;
-    }
-    void* data = std::aligned_alloc(alignment, rounded);
+    void* data = bytes >= kLargeBytes ? allocate_large(bytes)
+                                      : std::aligned_alloc(kAlignment, round_up(std::max<size_t>(bytes, 1), kAlignment));
     SINTER_CHECK(data, "out of memory on the CPU: {} asked for, {} already held", base::format_bytes(double(bytes)),
                  base::format_bytes(double(stats_.current_bytes)));
-    if (alignment == kHugePage) ::madvise(data, rounded, MADV_HUGEPAGE);
     std::lock_guard lock(mutex_);
     count_allocate(bytes);
     return data;
   }
   void release(void* data, size_t bytes) override {
+    if (bytes >= kLargeBytes) data = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(data) / kHugePage * kHugePage);
     std::free(data);
     std::lock_guard lock(mutex_);
     count_release(bytes);
   }
 
  private:
+  static size_t round_up(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
+
+  // On huge pages: fewer TLB misses in weights and activations.
+  void* allocate_large(size_t bytes) {
+    const size_t offset = next_place_++ % kPlaces * kStagger, rounded = round_up(bytes + offset, kHugePage);
+    char* page = static_cast<char*>(std::aligned_alloc(kHugePage, rounded));
+    if (!page) return nullptr;
+    ::madvise(page, rounded, MADV_HUGEPAGE);
+    return page + offset;
+  }
+
+  std::atomic<size_t> next_place_{0};
   std::mutex mutex_;
 };
 

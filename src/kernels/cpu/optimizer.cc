@@ -58,23 +58,18 @@ void round_floats(const float* values, size_t count, T* y) {
   for_vectors(count, [&](size_t i, size_t n) HWY_ATTR { store_n(load_n(values + i, n), y + i, n); });
 }
 
-// A chunk of the weights' rounded copy. A copy too large to stay in a cache goes past it, so that it is not read first;
-// hwy::FlushStream() makes it seen by others.
-void write_copy(const Tensor& copy, int64_t first, const float* values, size_t count) {
+// Where a chunk of the weights' bf16 copy goes as soon as it is computed, past the caches, so that it is not read first;
+// hwy::FlushStream() makes it seen by others. Null: the copy is in another format, or small enough to stay in a cache.
+bf16* streamed_copy(const Tensor& copy, int64_t first, size_t count) {
   constexpr size_t kStreamedBytes = size_t{32} << 20, kLine = 64;
-  if (!copy) return;
-  with_format(copy.dtype(), "optimizer", [&]<class T>(T) {
-    T* y = copy.data<T>() + first;
-    const size_t bytes = count * sizeof(T);
-    if (copy.bytes() < kStreamedBytes || bytes % kLine != 0 || reinterpret_cast<uintptr_t>(y) % kLine != 0)
-      return round_floats(values, count, y);
-    HWY_ALIGN T rounded[kChunk];
-    round_floats(values, count, rounded);
-    const hn::ScalableTag<uint8_t> tag;
-    const auto* from = reinterpret_cast<const uint8_t*>(rounded);
-    auto* to = reinterpret_cast<uint8_t*>(y);
-    for (size_t i = 0; i < bytes; i += hn::Lanes(tag)) hn::Stream(hn::Load(tag, from + i), tag, to + i);
-  });
+  if (kIsScalar || !copy || copy.dtype() != base::DType::bf16 || copy.bytes() < kStreamedBytes) return nullptr;
+  bf16* y = copy.data<bf16>() + first;
+  return count % (kLine / sizeof(bf16)) == 0 && reinterpret_cast<uintptr_t>(y) % kLine == 0 ? y : nullptr;
+}
+
+void write_copy(const Tensor& copy, int64_t first, const float* values, size_t count) {
+  with_format(copy.dtype(), "optimizer",
+              [&]<class T>(T) { round_floats(values, count, copy.data<T>() + first); });
 }
 
 // Replaces floats by the bf16 above or below them: adds 16 random bits, then truncates. `shift` picks the half word.
@@ -88,27 +83,34 @@ void round_stochastic(float* values, const uint32_t* bits, int shift, size_t cou
   });
 }
 
-// factors: of the gradient, 1 / (1 - beta1^step), 1 / sqrt(1 - beta2^step)
+// factors: of the gradient, 1 / (1 - beta1^step), 1 / sqrt(1 - beta2^step). `streamed`: see streamed_copy.
 template <bool kFetches>
 HWY_INLINE void adamw_chunk(const AdamwArgs& args, const float* factors, float* p, const float* grad, float* m,
-                            float* v, size_t count) {
+                            float* v, size_t count, bf16* streamed) {
   Floats beta1 = set(args.beta1), beta2 = set(args.beta2), rest1 = set(1.0f - args.beta1),
          rest2 = set(1.0f - args.beta2);
   Floats scale = set(factors[0]), c1 = set(factors[1]), c2 = set(factors[2]);
   Floats lr = set(args.lr), eps = set(args.eps), decay = set(args.weight_decay);
-  for_vectors(count, [&](size_t i, size_t n) HWY_ATTR {
+  auto update = [&](size_t i, size_t n) HWY_ATTR {
     if constexpr (kFetches) {
       for (const float* stream : std::initializer_list<const float*>{grad, m, v, p}) hwy::Prefetch(stream + i + kAhead);
     }
     Floats g = hn::Mul(load_n(grad + i, n), scale);
     Floats new_m = hn::MulAdd(beta1, load_n(m + i, n), hn::Mul(rest1, g));
     Floats new_v = hn::MulAdd(beta2, load_n(v + i, n), hn::Mul(rest2, hn::Mul(g, g)));
-    Floats update = hn::Div(hn::Mul(new_m, c1), hn::MulAdd(hn::Sqrt(new_v), c2, eps));
+    Floats step = hn::Div(hn::Mul(new_m, c1), hn::MulAdd(hn::Sqrt(new_v), c2, eps));
     Floats old = load_n(p + i, n);
-    store_n(hn::NegMulAdd(lr, hn::MulAdd(decay, old, update), old), p + i, n);
+    Floats updated = hn::NegMulAdd(lr, hn::MulAdd(decay, old, step), old);
+    store_n(updated, p + i, n);
     store_n(new_m, m + i, n);
     store_n(new_v, v + i, n);
-  });
+    return updated;
+  };
+  if (!streamed) return for_vectors(count, [&](size_t i, size_t n) HWY_ATTR { update(i, n); });
+  for (size_t i = 0; i < count; i += 2 * kLanes) {
+    Floats low = update(i, kLanes), high = update(i + kLanes, kLanes);
+    stream_pair(low, high, streamed + i);
+  }
 }
 
 void adamw_any(const AdamwArgs& args, const float* factors) {
@@ -127,7 +129,8 @@ void adamw_any(const AdamwArgs& args, const float* factors) {
       m.open(args.m, first, count);
       v.open(args.v, first, count);
       auto update = fetches ? adamw_chunk<true> : adamw_chunk<false>;
-      update(args, factors, p, grad.floats, m.floats, v.floats, count);
+      bf16* streamed = streamed_copy(args.copy, first, count);
+      update(args, factors, p, grad.floats, m.floats, v.floats, count, streamed);
       if (rounds_m || rounds_v) {
         const uint32_t* bits = random_bits(rng, static_cast<uint64_t>(first), count, words);
         if (rounds_m) round_stochastic(m.floats, bits, 16, count);
@@ -135,7 +138,7 @@ void adamw_any(const AdamwArgs& args, const float* factors) {
       }
       m.close(args.m, first, count);
       v.close(args.v, first, count);
-      write_copy(args.copy, first, p, count);
+      if (args.copy && !streamed) write_copy(args.copy, first, p, count);
     }
     hwy::FlushStream();
   });

@@ -85,6 +85,21 @@ HWY_INLINE void store(Floats v, f16* p) {
   }
 }
 
+// Two vectors as 2 kLanes bf16, past the caches; p on a boundary of as many bytes.
+HWY_INLINE void stream_pair(Floats low, Floats high, bf16* p) {
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  if (has_bf16_rounding) {
+    __m512i rounded;
+    asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(rounded) : "v"(low.raw), "v"(high.raw));
+    return _mm512_stream_si512(reinterpret_cast<__m512i*>(p), rounded);
+  }
+#endif
+  HWY_ALIGN float words[kLanes];
+  store(low, reinterpret_cast<bf16*>(words));
+  store(high, reinterpret_cast<bf16*>(words) + kLanes);
+  hn::Stream(hn::Load(kFloats, words), kFloats, reinterpret_cast<float*>(p));
+}
+
 // ---- `n` elements, n <= kLanes; the lanes beyond read as 0 and are not written
 // ----------------------------------------
 template <class T>
