@@ -314,6 +314,17 @@ TEST(CpuMemory, SumsMatchReference) {
   }
 }
 
+TEST(CpuMemory, SmallSquaresAreNotLostBesideALargeSum) {
+  constexpr int64_t kCount = 16384, kLarge = 4;
+  Tensor x = empty_tensor({kCount}, DType::f32), total = zero_tensor({1}, DType::f32);
+  // A small square is less than a float of the size of a large one can take up: a chain that has met a large value
+  // loses all the small ones after it.
+  for (int64_t i = 0; i < kCount; ++i) x.data<float>()[i] = i < kLarge ? 1.0f : 1e-4f;
+  cpu_table()->sum_squares(stream(), {.x = x, .total = total});
+  const double expected = kLarge + (kCount - kLarge) * 1e-8;
+  EXPECT_NEAR(total.data<float>()[0], expected, 4e-6 * expected);
+}
+
 TEST(CpuMemory, CacheWritesGoToTheirSlots) {
   for (const Format& format : kFormats) {
     constexpr int64_t kHeads = 4, kKvHeads = 2, kDim = 24, kTokens = 5;

@@ -46,21 +46,29 @@ void axpby_any(const AxpbyArgs& args) {
   });
 }
 
+// Each lane's chain of float additions stays short, whatever the width of the vectors: small squares beside a large sum
+// would be lost in a long one. Doubles take the chains' sums.
 template <class T>
 double sum_squares_of(const T* x, size_t count) {
-  Floats sum[4] = {zero(), zero(), zero(), zero()};
-  size_t i = 0;
-  for (; i + 4 * kLanes <= count; i += 4 * kLanes) {
-    for (size_t j = 0; j < 4; ++j) {
-      Floats v = load(x + i + j * kLanes);
-      sum[j] = hn::MulAdd(v, v, sum[j]);
+  constexpr size_t kChain = 256, kBlock = 4 * kLanes * kChain;
+  double total = 0;
+  for (size_t begin = 0; begin < count; begin += kBlock) {
+    const size_t end = std::min(begin + kBlock, count);
+    Floats sum[4] = {zero(), zero(), zero(), zero()};
+    size_t i = begin;
+    for (; i + 4 * kLanes <= end; i += 4 * kLanes) {
+      for (size_t j = 0; j < 4; ++j) {
+        Floats v = load(x + i + j * kLanes);
+        sum[j] = hn::MulAdd(v, v, sum[j]);
+      }
     }
+    for (; i < end; i += kLanes) {
+      Floats v = load_n(x + i, std::min(kLanes, end - i));
+      sum[0] = hn::MulAdd(v, v, sum[0]);
+    }
+    total += sum_lanes(hn::Add(hn::Add(sum[0], sum[1]), hn::Add(sum[2], sum[3])));
   }
-  for (; i < count; i += kLanes) {
-    Floats v = load_n(x + i, std::min(kLanes, count - i));
-    sum[0] = hn::MulAdd(v, v, sum[0]);
-  }
-  return sum_lanes(hn::Add(hn::Add(sum[0], sum[1]), hn::Add(sum[2], sum[3])));
+  return total;
 }
 
 // parts[i] = sum of squares of chunk i.
