@@ -113,7 +113,8 @@ void run_batches(const BatchFlags& flags) {
 }  // namespace
 
 void add_data(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("data", "tokenize text into training shards; check shards; write the batches of a run");
+  CLI::App* verb =
+      app.add_subcommand("data", "tokenize text into training shards; check shards; write the batches of a run");
   verb->require_subcommand(1);
 
   auto flags = std::make_shared<TokenizeFlags>();

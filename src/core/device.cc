@@ -29,8 +29,9 @@ class CpuAllocator : public Allocator {
  public:
   Device device() const override { return {}; }
   void* allocate(size_t bytes) override {
-    void* data = bytes >= kLargeBytes ? allocate_large(bytes)
-                                      : std::aligned_alloc(kAlignment, round_up(std::max<size_t>(bytes, 1), kAlignment));
+    void* data = bytes >= kLargeBytes
+                     ? allocate_large(bytes)
+                     : std::aligned_alloc(kAlignment, round_up(std::max<size_t>(bytes, 1), kAlignment));
     SINTER_CHECK(data, "out of memory on the CPU: {} asked for, {} already held", base::format_bytes(double(bytes)),
                  base::format_bytes(double(stats_.current_bytes)));
     std::lock_guard lock(mutex_);

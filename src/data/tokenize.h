@@ -30,8 +30,8 @@ uint64_t tokenizer_hash(const tokenizer::Tokenizer& tokenizer);
 // True for the endings that tokenize_files reads: .txt, .text, .md and .jsonl.
 bool is_text_path(const std::string& path);
 
-// Documents of the files in order, tokenized and written as OUTPUT.tok, then OUTPUT-00001.tok and on when there are more
-// tokens than fit one shard. `output` may end in .tok. Documents that are empty or only white space are left out.
+// Documents of the files in order, tokenized and written as OUTPUT.tok, then OUTPUT-00001.tok and on when there are
+// more tokens than fit one shard. `output` may end in .tok. Documents that are empty or only white space are left out.
 // Throws base::Error naming the file (and line, for .jsonl) that cannot be read.
 TokenizeResult tokenize_files(const std::vector<std::string>& inputs, const std::string& output,
                               const tokenizer::Tokenizer& tokenizer, const TokenizeOptions& options);

@@ -191,7 +191,7 @@ void multiply_tiles(const TileProduct& x, Ahead& ahead) {
 
 // A whole tile to bf16, a line of c at a time; everything else as the other kernels do it.
 void finish_tiles(const TileOutput& out) {
-  if (out.dtype != base::DType::bf16 || out.columns != kWidth || out.streams) return finish_tile<ToBf16Rounded>(out);
+  if (out.dtype != base::DType::bf16 || out.columns != kWidth) return finish_tile<ToBf16Rounded>(out);
   const auto* bias = static_cast<const uint16_t*>(out.bias);
   const __m512 alpha = _mm512_set1_ps(out.alpha);
   const __m512 bias_low = bias ? ToBf16::load(bias, 0xffff) : _mm512_setzero_ps();
@@ -209,7 +209,25 @@ void finish_tiles(const TileOutput& out) {
       low = _mm512_add_ps(low, ToBf16::load(c, 0xffff));
       high = _mm512_add_ps(high, ToBf16::load(c + kSide, 0xffff));
     }
-    _mm512_storeu_si512(c, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
+    const auto rounded = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+    if (out.streams) {
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(c), rounded);
+    } else {
+      _mm512_storeu_si512(c, rounded);
+    }
+  }
+}
+
+void transpose_tile(const float* tile, int64_t tile_stride, float* to) {
+  for (int r = 0; r < kWidth; r += kSide) {
+    for (int c = 0; c < kWidth; c += kSide) {
+      __m512i x[16];
+#pragma GCC unroll 16
+      for (int i = 0; i < kSide; ++i) x[i] = _mm512_loadu_si512(tile + (r + i) * tile_stride + c);
+      Block512::transpose(x);
+#pragma GCC unroll 16
+      for (int i = 0; i < kSide; ++i) _mm512_storeu_si512(to + (c + i) * kWidth + r, x[i]);
+    }
   }
 }
 
@@ -246,6 +264,7 @@ const MatmulKernel* amx_bf16_kernel() {
       .pack_b = pack_panels<false>,
       .multiply = multiply_tiles,
       .finish = finish_tiles,
+      .transpose = transpose_tile,
       .sum_squares = sum_squares_of_block,
       .can_stream = true,
       .enter = configure_tiles,

@@ -151,6 +151,7 @@ const MatmulKernel* avx2_f32_kernel() {
       .pack_b = pack_floats<Floats::kVectors * Floats::kLanes, FromF32, FromBf16, FromF16>,
       .multiply = multiply_tile<Floats>,
       .finish = finish_tile,
+      .transpose = nullptr,
       .sum_squares = sum_squares_plainly,
       .can_stream = false,
       .enter = do_nothing,

@@ -33,6 +33,7 @@ const MatmulKernel* avx512_f32_kernel() {
       .pack_b = pack_float_units<Floats::kVectors * Floats::kLanes>,
       .multiply = multiply_tile<Floats>,
       .finish = finish_tile<ToBf16>,
+      .transpose = nullptr,
       .sum_squares = sum_squares_of_block,
       .can_stream = true,
       .enter = do_nothing,

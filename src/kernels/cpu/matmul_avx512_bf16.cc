@@ -35,6 +35,7 @@ const MatmulKernel* avx512_bf16_kernel() {
       .pack_b = pack_from<Pairs::kVectors * Pairs::kLanes, PairsFromBf16>,
       .multiply = multiply_tile<Pairs>,
       .finish = finish_tile<ToBf16Rounded>,
+      .transpose = nullptr,
       .sum_squares = sum_squares_of_block,
       .can_stream = true,
       .enter = do_nothing,

@@ -102,6 +102,13 @@ bool reads_in_place(const MatmulKernel& kernel, const Product& p) {
          reinterpret_cast<uintptr_t>(p.a.data) % kLineBytes == 0;
 }
 
+bool is_better_turned(const MatmulKernel& kernel, const Product& p) {
+  constexpr int64_t kLongK = 1024;  // shorter, and turning c costs more than it saves
+  const bool is_plain = p.c_dtype == base::DType::f32 && !p.accumulate && p.alpha == 1.0f && !p.bias;
+  return kernel.transpose && is_plain && !p.a.k_is_contiguous && !p.b.k_is_contiguous && !p.packed_b.data &&
+         p.m > p.n && p.k >= kLongK;
+}
+
 Blocking choose_blocking(const MatmulKernel& kernel, const Product& p, bool sums_in_c) {
   Blocking cut;
   cut.units = choose_units(kernel, p);

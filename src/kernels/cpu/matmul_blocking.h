@@ -22,6 +22,10 @@ struct Blocking {
 // Whether the kernel reads rows of a where they stand: whole lines of whole tiles.
 bool reads_in_place(const MatmulKernel& kernel, const Product& p);
 
+// Whether to compute c's transpose and turn its tiles at the end: where K goes across the rows of both sides, panels of
+// a must be transposed and those of b need not be, so that the smaller side had better be a.
+bool is_better_turned(const MatmulKernel& kernel, const Product& p);
+
 // sums_in_c: sums over K can wait in c from one block of it to the next.
 Blocking choose_blocking(const MatmulKernel& kernel, const Product& p, bool sums_in_c);
 

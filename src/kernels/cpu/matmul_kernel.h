@@ -41,7 +41,8 @@ struct TileOutput {
   const void* bias;   // of the first column, or null
   float alpha;
   bool accumulate;
-  bool streams;  // c is f32 on 64-byte lines and too large for a cache: a kernel that `can_stream` writes past it
+  bool
+      streams;  // c is too large for a cache: a kernel that `can_stream` writes its f32 and whole lines of bf16 past it
 };
 
 // tile (num_rows x kernel's columns, full width) = (continues ? tile : 0) + a b over `units` units. Rows of the tile
@@ -79,6 +80,8 @@ struct MatmulKernel {
   void (*pack_b)(const PackSource&, const PackRange&, uint32_t* panels);
   void (*multiply)(const TileProduct&, Ahead&);
   void (*finish)(const TileOutput&);
+  // to (columns x rows) = the transpose of a tile, both with full rows; null: the kernel's products are not turned.
+  void (*transpose)(const float* tile, int64_t tile_stride, float* to);
   // The sum of the squares of a block of floats, in an order fixed by the kernel.
   float (*sum_squares)(const float* x, int64_t stride, int64_t rows, int64_t columns);
   bool can_stream;

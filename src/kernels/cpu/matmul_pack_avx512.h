@@ -177,7 +177,7 @@ inline float sum_squares_of_block(const float* x, int64_t stride, int64_t rows, 
 
 template <class ToBf16Rounding>
 void finish_tile(const TileOutput& out) {
-  if (out.streams) return stream_tile(out);
+  if (out.streams && out.dtype == base::DType::f32) return stream_tile(out);
   switch (out.dtype) {
     case base::DType::bf16:
       return finish_as<ToBf16Rounding>(out);

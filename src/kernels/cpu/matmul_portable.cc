@@ -51,6 +51,7 @@ const MatmulKernel* portable_f32_kernel() {
       .pack_b = pack_floats_plainly<Floats::kVectors * Floats::kLanes>,
       .multiply = multiply_tile<Floats>,
       .finish = finish_tile,
+      .transpose = nullptr,
       .sum_squares = sum_squares_plainly,
       .can_stream = false,
       .enter = do_nothing,

@@ -29,13 +29,11 @@ class ProductRun {
       : kernel_(kernel),
         p_(product),
         total_units_(panel_units(kernel, product.k)),
-        sums_in_c_(product.c_dtype == base::DType::f32 && !product.accumulate),
-        is_plain_(sums_in_c_ && product.alpha == 1.0f && !product.bias),
+        sums_in_c_(product.c_dtype == base::DType::f32 && !product.accumulate && !product.c_is_turned),
+        is_plain_(product.c_dtype == base::DType::f32 && !product.accumulate && product.alpha == 1.0f && !product.bias),
         reads_in_place_(reads_in_place(kernel, product)),
         cut_(choose_blocking(kernel, product, sums_in_c_)),
-        streams_(is_plain_ && kernel.can_stream && total_units_ <= cut_.units && product.n % 16 == 0 &&
-                 reinterpret_cast<uintptr_t>(product.c) % 64 == 0 &&
-                 product.m * product.n * 4 >= (product.is_gradient ? kStreamedGradientBytes : kStreamedBytes)) {}
+        streams_(streams()) {}
 
   void run() {
     if (cut_.keeps_rows || !reads_in_place_) {
@@ -59,6 +57,14 @@ class ProductRun {
   }
 
  private:
+  // Whether c is written past the caches: whole lines that nobody adds to, and more of them than a cache keeps.
+  bool streams() const {
+    const int64_t width = p_.c_is_turned ? p_.m : p_.n, bytes = static_cast<int64_t>(base::dtype_bytes(p_.c_dtype));
+    if (!kernel_.can_stream || reinterpret_cast<uintptr_t>(p_.c) % kLineBytes != 0 || p_.accumulate) return false;
+    const bool is_large = p_.m * p_.n * bytes >= (p_.is_gradient ? kStreamedGradientBytes : kStreamedBytes);
+    if (p_.c_dtype == base::DType::bf16) return is_large && width % kernel_.columns == 0;
+    return is_large && is_plain_ && total_units_ <= cut_.units && width * bytes % kLineBytes == 0;
+  }
   int64_t column_panels() const { return divide_up(p_.n, kernel_.columns); }
   int64_t block_units() const { return std::min(cut_.units, total_units_ - first_unit_); }
   int64_t block_rows() const { return std::min(cut_.rows, p_.m - first_row_); }
@@ -262,7 +268,10 @@ class ProductRun {
     }
     return tile;
   }
-  int64_t c_at(const Tile& tile) const { return (first_row_ + tile.row) * p_.n + first_column_ + tile.column; }
+  int64_t c_at(const Tile& tile) const {
+    const int64_t row = first_row_ + tile.row, column = first_column_ + tile.column;
+    return p_.c_is_turned ? column * p_.m + row : row * p_.n + column;
+  }
 
   void begin_tile(const Tile& tile) const {
     if (tile.is_buffered && !is_first()) {
@@ -271,23 +280,32 @@ class ProductRun {
   }
 
   void end_tile(const Tile& tile) const {
-    const bool is_done = is_plain_ && !tile.is_buffered;
+    const bool is_done = sums_in_c_ && is_plain_ && !tile.is_buffered;
     if (is_last() && !is_done) {
       const int64_t bytes = static_cast<int64_t>(base::dtype_bytes(p_.c_dtype));
       void* c = static_cast<char*>(p_.c) + c_at(tile) * bytes;
       const void* bias = p_.bias ? static_cast<const char*>(p_.bias) + (first_column_ + tile.column) * bytes : nullptr;
-      kernel_.finish({tile.sums, tile.stride, tile.num_rows, tile.columns, c, p_.n, p_.c_dtype, bias, p_.alpha,
-                      p_.accumulate, streams_});
+      if (p_.c_is_turned) {
+        alignas(64) float turned[kMaxTileElements];
+        kernel_.transpose(tile.sums, tile.stride, turned);
+        kernel_.finish({turned, kernel_.rows, tile.columns, tile.num_rows, c, p_.m, p_.c_dtype, nullptr, p_.alpha,
+                        p_.accumulate, streams_});
+      } else {
+        kernel_.finish({tile.sums, tile.stride, tile.num_rows, tile.columns, c, p_.n, p_.c_dtype, bias, p_.alpha,
+                        p_.accumulate, streams_});
+      }
     } else if (tile.is_buffered) {
       copy_sums(tile.sums, tile.stride, tile.so_far, tile.so_far_stride, tile.num_rows, tile.columns);
     }
     if (squares_ && is_last()) {
       const int64_t at =
           (first_row_ + tile.row) / kernel_.rows * column_panels() + (first_column_ + tile.column) / kernel_.columns;
-      // What was streamed stands in the tile, everything else in the cache.
+      // What was streamed or turned stands in the tile (turned products have nothing added), everything else in the
+      // cache.
       squares_[at] =
-          streams_ ? kernel_.sum_squares(tile.sums, tile.stride, tile.num_rows, tile.columns)
-                   : kernel_.sum_squares(static_cast<float*>(p_.c) + c_at(tile), p_.n, tile.num_rows, tile.columns);
+          streams_ || p_.c_is_turned
+              ? kernel_.sum_squares(tile.sums, tile.stride, tile.num_rows, tile.columns)
+              : kernel_.sum_squares(static_cast<float*>(p_.c) + c_at(tile), p_.n, tile.num_rows, tile.columns);
     }
   }
 
@@ -314,7 +332,12 @@ class ProductRun {
 
 void run_product(const MatmulKernel& kernel, const Product& product) {
   if (product.m == 0 || product.n == 0) return;
-  ProductRun(kernel, product).run();
+  if (!is_better_turned(kernel, product)) return ProductRun(kernel, product).run();
+  Product turned = product;
+  std::swap(turned.m, turned.n);
+  std::swap(turned.a, turned.b);
+  turned.c_is_turned = true;
+  ProductRun(kernel, turned).run();
 }
 
 }  // namespace sinter::kernels::cpu

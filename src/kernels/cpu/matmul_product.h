@@ -15,7 +15,8 @@ struct Product {
   int64_t m = 0, n = 0, k = 0;
   PackSource a, b;
   PackedPanels packed_b;
-  void* c = nullptr;  // (m, n), rows n apart
+  void* c = nullptr;  // (m, n), rows n apart; when turned (n, m), rows m apart
+  bool c_is_turned = false;
   base::DType c_dtype = base::DType::f32;
   const void* bias = nullptr;  // (n) in the format of c
   float alpha = 1.0f;

@@ -130,21 +130,28 @@ TEST_P(Matmul, BiasScaleAndAccumulationMatchTheReferenceAlsoOverSeveralBlocksOfK
 }
 
 TEST_P(Matmul, AResultTooLargeForTheCachesHasTheBitsOfItsRowsAlone) {
-  const int64_t m = 16401, n = 1040, k = 37;  // 65 MiB, which is written past the caches
-  for (DType dtype : {DType::f32, DType::bf16}) {
+  struct Large {
+    DType in, out;
+    int64_t m, n;
+  };
+  constexpr int64_t k = 37;
+  // 65 MiB and more, written past the caches; the rows of bf16 are whole panels of the tile kernel
+  for (auto [in, out, m, n] : {Large{DType::f32, DType::f32, 16401, 1040},
+                               {DType::bf16, DType::f32, 16401, 1040},
+                               {DType::bf16, DType::bf16, 32301, 1056}}) {
     MatmulArgs whole;
-    whole.a = random_tensor({m, k}, dtype, 1);
-    whole.b.data = random_tensor({n, k}, dtype, 2);
+    whole.a = random_tensor({m, k}, in, 1);
+    whole.b.data = random_tensor({n, k}, in, 2);
     whole.transpose_b = true;
-    whole.c = Tensor(allocator(), {m, n}, DType::f32);
+    whole.c = Tensor(allocator(), {m, n}, out);
     run(whole);
     for (int64_t first : {int64_t{0}, int64_t{8111}, m - 5}) {
       MatmulArgs part = whole;
       part.a = whole.a.slice(first, 5);
-      part.c = Tensor(allocator(), {5, n}, DType::f32);
-      EXPECT_LE(excess_error(part, k), 1.0) << "rows from " << first << " " << base::dtype_name(dtype);
+      part.c = Tensor(allocator(), {5, n}, out);
+      EXPECT_LE(excess_error(part, k), 1.0) << "rows from " << first << " " << base::dtype_name(out);
       EXPECT_EQ(std::memcmp(part.c.raw(), whole.c.slice(first, 5).raw(), part.c.bytes()), 0)
-          << "rows from " << first << " " << base::dtype_name(dtype);
+          << "rows from " << first << " " << base::dtype_name(out);
     }
   }
 }
@@ -270,8 +277,10 @@ TEST_P(Matmul, ARowHasTheSameBitsWhateverTheOtherRowsTheThreadsAndThePacking) {
 }
 
 TEST_P(Matmul, SquaresLeftBesideAGradientAreThoseOfAPassOverItWhateverTheThreads) {
-  // One block of K and several; within a panel, over an edge, and large enough to be written past the caches.
-  const int64_t sizes[][3] = {{5, 7, 3}, {70, 101, 0}, {97, 130, 4333}, {521, 528, 96}};
+  // One block of K and several; within a panel, over an edge, and large enough to be written past the caches; the last
+  // two are computed turned by the tile kernel.
+  const int64_t sizes[][3] = {{5, 7, 3},      {70, 101, 0},    {97, 130, 4333},
+                              {521, 528, 96}, {130, 97, 4333}, {569, 496, 1030}};
   for (DType dtype : {DType::f32, DType::bf16}) {
     for (auto [m, n, k] : sizes) {
       for (bool accumulate : {false, true}) {

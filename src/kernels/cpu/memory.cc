@@ -34,8 +34,8 @@ void axpby_elements(const AxpbyArgs& args) {
         store_n(hn::MulAdd(alpha, load_n(x + i, n), hn::Mul(beta, load_n(y + i, n))), y + i, n);
       });
     } else {
-      for_vectors(count, [&](size_t i, size_t n)
-                             HWY_ATTR { store_exactly_n(hn::Mul(alpha, load_n(x + i, n)), y + i, n); });
+      for_vectors(count,
+                  [&](size_t i, size_t n) HWY_ATTR { store_exactly_n(hn::Mul(alpha, load_n(x + i, n)), y + i, n); });
     }
   });
 }

@@ -58,8 +58,9 @@ void round_floats(const float* values, size_t count, T* y) {
   for_vectors(count, [&](size_t i, size_t n) HWY_ATTR { store_n(load_n(values + i, n), y + i, n); });
 }
 
-// Where a chunk of the weights' bf16 copy goes as soon as it is computed, past the caches, so that it is not read first;
-// hwy::FlushStream() makes it seen by others. Null: the copy is in another format, or small enough to stay in a cache.
+// Where a chunk of the weights' bf16 copy goes as soon as it is computed, past the caches, so that it is not read
+// first; hwy::FlushStream() makes it seen by others. Null: the copy is in another format, or small enough to stay in a
+// cache.
 bf16* streamed_copy(const Tensor& copy, int64_t first, size_t count) {
   constexpr size_t kStreamedBytes = size_t{32} << 20, kLine = 64;
   if (kIsScalar || !copy || copy.dtype() != base::DType::bf16 || copy.bytes() < kStreamedBytes) return nullptr;
@@ -68,8 +69,7 @@ bf16* streamed_copy(const Tensor& copy, int64_t first, size_t count) {
 }
 
 void write_copy(const Tensor& copy, int64_t first, const float* values, size_t count) {
-  with_format(copy.dtype(), "optimizer",
-              [&]<class T>(T) { round_floats(values, count, copy.data<T>() + first); });
+  with_format(copy.dtype(), "optimizer", [&]<class T>(T) { round_floats(values, count, copy.data<T>() + first); });
 }
 
 // Replaces floats by the bf16 above or below them: adds 16 random bits, then truncates. `shift` picks the half word.
