@@ -41,8 +41,8 @@ struct TileOutput {
   const void* bias;   // of the first column, or null
   float alpha;
   bool accumulate;
-  bool
-      streams;  // c is too large for a cache: a kernel that `can_stream` writes its f32 and whole lines of bf16 past it
+  // c is too large for a cache: a kernel that `can_stream` writes f32 and whole lines of bf16 past it.
+  bool streams;
 };
 
 // tile (num_rows x kernel's columns, full width) = (continues ? tile : 0) + a b over `units` units. Rows of the tile
