@@ -48,6 +48,7 @@ KernelTable make_table() {
   put_clock<&T::fill>(t, "fill");
   put_clock<&T::axpby>(t, "axpby");
   put_clock<&T::matmul>(t, "matmul");
+  put_clock<&T::matmul_activation>(t, "matmul_activation");
   put_clock<&T::column_sum>(t, "column_sum");
   put_clock<&T::embedding_forward>(t, "embedding_forward");
   put_clock<&T::embedding_backward>(t, "embedding_backward");

@@ -31,6 +31,10 @@ void matmul_in_parts(const KernelTable& table, Stream& stream, const FusedMatmul
 
 void fused_matmul(const KernelTable& table, Stream& stream, const FusedMatmulArgs& args) {
   if (stream.device.kind == core::DeviceKind::cuda && cuda_fused_matmul(stream, args)) return;
+  const MatmulArgs& p = args.product;
+  const bool activates = args.pre_activation || args.activation_input || args.slope || args.slope_input;
+  const bool is_plain = !args.gated && !args.a_sums && !p.addend && !p.accumulate && !p.group_offsets && p.batch == 1;
+  if (table.matmul_activation && activates && is_plain) return table.matmul_activation(stream, args);
   matmul_in_parts(table, stream, args);
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/fused.h"
 
+#include "kernels/cpu/matmul.h"
 #include "kernels/test_grid.h"
 
 namespace sinter::kernels {
@@ -96,6 +97,57 @@ TEST(FusedMatmul, KeptSlopesGiveTheActivationAndItsGradient) {
       }
     }
   }
+}
+
+enum class Kept { input, slope };
+
+// The results of one direction, `b` transposed forward: c and what is kept, or c and the sums of its columns.
+std::vector<Tensor> run_activation(bool by_parts, bool is_backward, Kept kept, FusedMatmulArgs args) {
+  const core::Shape shape = args.product.c.shape();
+  const DType t = args.product.c.dtype();
+  args.product.c = empty_tensor(shape, t);
+  Tensor other = is_backward ? zero_tensor({shape[-1]}, DType::f32) : empty_tensor(shape, t);
+  if (is_backward) {
+    (kept == Kept::input ? args.activation_input : args.slope_input) = random_tensor(shape, t, 7);
+    args.c_sums = other;
+  } else {
+    (kept == Kept::input ? args.pre_activation : args.slope) = other;
+  }
+  by_parts ? matmul_in_parts(*cpu_table(), stream(), args) : fused_matmul(*cpu_table(), stream(), args);
+  return {args.product.c, other};
+}
+
+TEST(FusedMatmul, AnActivationOfPiecesHasTheBitsOfOneOfTheWholeOnEveryInstructionSet) {
+  const int64_t sizes[][3] = {{19, 35, 23}, {35, 50, 4333}, {130, 97, 64}, {3, 5, 0}};
+  const cpu::MatmulIsa best = cpu::matmul_isa();
+  for (cpu::MatmulIsa isa : cpu::kMatmulIsas) {
+    if (!cpu::can_run(isa)) continue;
+    cpu::set_matmul_isa(isa);
+    for (auto [M, N, K] : sizes) {
+      for (const Format& format : kFormats) {
+        for (auto kind : {spec::Activation::silu, spec::Activation::gelu, spec::Activation::gelu_tanh}) {
+          for (int mode = 0; mode < 4; ++mode) {
+            const bool is_backward = mode & 1;
+            const Kept kept = mode & 2 ? Kept::slope : Kept::input;
+            FusedMatmulArgs args{.activation = kind};
+            args.product.a = random_tensor({M, K}, format.dtype, 1);
+            args.product.b.data =
+                random_tensor(is_backward ? core::Shape{K, N} : core::Shape{N, K}, format.dtype, 2, 0.1f);
+            args.product.c = empty_tensor({M, N}, format.dtype);
+            args.product.transpose_b = !is_backward;
+            if (!is_backward) args.product.bias = random_tensor({N}, format.dtype, 3);
+            const std::vector<Tensor> pieces = run_activation(false, is_backward, kept, args);
+            const std::vector<Tensor> parts = run_activation(true, is_backward, kept, args);
+            for (size_t i = 0; i < 2; ++i) {
+              EXPECT_TRUE(bit_equal(pieces[i], parts[i])) << cpu::matmul_isa_name(isa) << " " << M << " x " << N
+                                                          << " x " << K << " mode " << mode << " output " << i;
+            }
+          }
+        }
+      }
+    }
+  }
+  cpu::set_matmul_isa(best);
 }
 
 }  // namespace

@@ -371,6 +371,8 @@ struct AxpbyArgs {  // y = alpha x + beta y
   float alpha = 1, beta = 0;
 };
 
+struct FusedMatmulArgs;  // kernels/fused.h
+
 struct KernelTable {
   const char* name;
   // Kernels that write weight gradients can sum their squares in passing: whoever needs the norm of them need not read
@@ -379,6 +381,9 @@ struct KernelTable {
   void (*fill)(Stream&, const Tensor& y, float value);
   void (*axpby)(Stream&, const AxpbyArgs&);  // also casts
   void (*matmul)(Stream&, const MatmulArgs&);
+  // A product with an activation or its gradient, without gate, groups or an addend; null: fused_matmul() runs the
+  // parts. The same bits as these.
+  void (*matmul_activation)(Stream&, const FusedMatmulArgs&) = nullptr;
   void (*column_sum)(Stream&, const ColumnSumArgs&);
   void (*embedding_forward)(Stream&, const EmbeddingForwardArgs&);
   void (*embedding_backward)(Stream&, const EmbeddingBackwardArgs&);

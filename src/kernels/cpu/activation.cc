@@ -1,4 +1,6 @@
 // SiLU, GELU, tanh-GELU and ReLU, gated or not, with their gradients.
+#include "kernels/cpu/activation.h"
+
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/formats.h"
 #include "kernels/cpu/highway_targets.h"
@@ -46,6 +48,16 @@ struct Relu {
   }
 };
 
+// Without a gate: y may be x, slope may be null.
+template <class Kind, class T>
+void forward_part(const T* x, size_t count, T* y, T* slope) {
+  for_vectors(count, [&](size_t i, size_t n) HWY_ATTR {
+    ValueAndSlope act = Kind::at(load_n(x + i, n));
+    store_n(act.value, y + i, n);
+    if (slope) store_n(act.slope, slope + i, n);
+  });
+}
+
 template <class Kind, class T>
 void forward_rows(const ActivationForwardArgs& args) {
   size_t width = static_cast<size_t>(args.y.size(-1)), stride = args.gated ? 2 * width : width;
@@ -56,15 +68,8 @@ void forward_rows(const ActivationForwardArgs& args) {
       for_vectors(width, [&](size_t i, size_t n) HWY_ATTR {
         store_n(hn::Mul(Kind::at(load_n(x + i, n)).value, load_n(x + width + i, n)), y + i, n);
       });
-    } else if (args.slope) {
-      T* slope = args.slope.data<T>() + static_cast<size_t>(r) * width;
-      for_vectors(width, [&](size_t i, size_t n) HWY_ATTR {
-        ValueAndSlope act = Kind::at(load_n(x + i, n));
-        store_n(act.value, y + i, n);
-        store_n(act.slope, slope + i, n);
-      });
     } else {
-      for_vectors(width, [&](size_t i, size_t n) HWY_ATTR { store_n(Kind::at(load_n(x + i, n)).value, y + i, n); });
+      forward_part<Kind>(x, width, y, args.slope ? args.slope.data<T>() + static_cast<size_t>(r) * width : nullptr);
     }
   });
 }
@@ -89,15 +94,26 @@ void backward_rows(const ActivationBackwardArgs& args) {
   });
 }
 
+// Without a gate: dx may be dy.
+template <class Kind, class T>
+void backward_part(const T* x, const T* dy, size_t count, T* dx) {
+  for_vectors(count, [&](size_t i, size_t n) HWY_ATTR {
+    store_n(hn::Mul(load_n(dy + i, n), Kind::at(load_n(x + i, n)).slope), dx + i, n);
+  });
+}
+
+template <class T>
+void scale_part(const T* slope, const T* dy, size_t count, T* dx) {
+  for_vectors(count, [&](size_t i, size_t n)
+                         HWY_ATTR { store_n(hn::Mul(load_n(dy + i, n), load_n(slope + i, n)), dx + i, n); });
+}
+
 template <class T>
 void scale_by_slopes(const ActivationBackwardArgs& args) {
   size_t width = static_cast<size_t>(args.dy.size(-1));
   for_each_row(args.dy.rows(), args.dy.size(-1), [&](int64_t r) {
     const size_t at = static_cast<size_t>(r) * width;
-    const T *slope = args.slope.data<T>() + at, *dy = args.dy.data<T>() + at;
-    T* dx = args.dx.data<T>() + at;
-    for_vectors(width, [&](size_t i, size_t n)
-                           HWY_ATTR { store_n(hn::Mul(load_n(dy + i, n), load_n(slope + i, n)), dx + i, n); });
+    scale_part(args.slope.data<T>() + at, args.dy.data<T>() + at, width, args.dx.data<T>() + at);
   });
 }
 
@@ -126,6 +142,40 @@ void activation_backward_any(const ActivationBackwardArgs& args) {
   });
 }
 
+// Calls f(first element, count) for the rows of a block of a tensor `width` wide.
+template <class F>
+HWY_INLINE void for_block_rows(const Block& block, int64_t width, F&& f) {
+  for (int64_t r = 0; r < block.num_rows; ++r)
+    f((block.row + r) * width + block.column, static_cast<size_t>(block.num_columns));
+}
+void forward_block_any(const ActivationForwardArgs& args, const Block& block) {
+  with_format(args.x.dtype(), "activation_forward", [&]<class T>(T) {
+    const T* x = args.x.data<T>();
+    T *y = args.y.data<T>(), *slope = args.slope ? args.slope.data<T>() : nullptr;
+    with_kind(args.kind, [&]<class Kind>(Kind) {
+      for_block_rows(block, args.y.size(-1), [&](int64_t at, size_t count) {
+        forward_part<Kind>(x + at, count, y + at, slope ? slope + at : nullptr);
+      });
+    });
+  });
+}
+void backward_block_any(const ActivationBackwardArgs& args, const Block& block) {
+  with_format(args.dy.dtype(), "activation_backward", [&]<class T>(T) {
+    const T* dy = args.dy.data<T>();
+    T* dx = args.dx.data<T>();
+    if (args.slope) {
+      const T* slope = args.slope.data<T>();
+      return for_block_rows(block, args.dy.size(-1),
+                            [&](int64_t at, size_t count) { scale_part(slope + at, dy + at, count, dx + at); });
+    }
+    const T* x = args.x.data<T>();
+    with_kind(args.kind, [&]<class Kind>(Kind) {
+      for_block_rows(block, args.dy.size(-1),
+                     [&](int64_t at, size_t count) { backward_part<Kind>(x + at, dy + at, count, dx + at); });
+    });
+  });
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace sinter::kernels::cpu
 HWY_AFTER_NAMESPACE();
@@ -135,6 +185,14 @@ namespace sinter::kernels::cpu {
 
 HWY_EXPORT(activation_forward_any);
 HWY_EXPORT(activation_backward_any);
+HWY_EXPORT(forward_block_any);
+HWY_EXPORT(backward_block_any);
+void activation_forward_block(const ActivationForwardArgs& args, const Block& block) {
+  HWY_DYNAMIC_DISPATCH(forward_block_any)(args, block);
+}
+void activation_backward_block(const ActivationBackwardArgs& args, const Block& block) {
+  HWY_DYNAMIC_DISPATCH(backward_block_any)(args, block);
+}
 void activation_forward(Stream&, const ActivationForwardArgs& args) {
   HWY_DYNAMIC_DISPATCH(activation_forward_any)(args);
 }

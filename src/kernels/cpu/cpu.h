@@ -6,6 +6,7 @@ namespace sinter::kernels::cpu {
 
 void fill(Stream&, const Tensor& y, float value);
 void axpby(Stream&, const AxpbyArgs&);
+void matmul_activation(Stream&, const FusedMatmulArgs&);
 void column_sum(Stream&, const ColumnSumArgs&);
 void embedding_forward(Stream&, const EmbeddingForwardArgs&);
 void embedding_backward(Stream&, const EmbeddingBackwardArgs&);

@@ -5,9 +5,11 @@
 
 #include "base/error.h"
 #include "base/threads.h"
+#include "kernels/cpu/activation.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/matmul_product.h"
 #include "kernels/cpu/matmul_weight.h"
+#include "kernels/fused.h"
 
 namespace sinter::kernels::cpu {
 namespace {
@@ -56,7 +58,8 @@ Product make_product(const MatmulArgs& args, int64_t m, int64_t n, int64_t k, in
   return p;
 }
 
-void multiply_plain(const MatmulKernel& kernel, const MatmulArgs& args) {
+void multiply_plain(const MatmulKernel& kernel, const MatmulArgs& args,
+                    const base::FunctionRef<void(const Block&)>* after = nullptr) {
   int64_t n = args.c.size(-1), m = args.c.rows();
   int64_t k = args.transpose_a ? args.a.rows() : args.a.size(-1);
   if (args.c_squares) args.c_squares.data<float>()[0] = 0.0f;
@@ -70,6 +73,7 @@ void multiply_plain(const MatmulKernel& kernel, const MatmulArgs& args) {
   check_bias(args, n);
   Product product = make_product(args, m, n, k, 0, 0, 0);
   if (args.c_squares) product.c_squares = args.c_squares.data<float>();
+  product.after = after;
   PackedWeight::Form form{&kernel, args.a.dtype(), 1, n, k, args.transpose_b};
   if (const PackedWeight* packed = packed_weight(args.b, form)) product.packed_b = packed->panels(0);
   run_product(kernel, product);
@@ -147,6 +151,25 @@ void matmul(Stream& stream, const MatmulArgs& args) {
   } else {
     multiply_plain(kernel, args);
   }
+}
+
+// Each piece of the product goes through the activation while it is in a cache.
+void matmul_activation(Stream& stream, const FusedMatmulArgs& args) {
+  MatmulArgs product = args.product;
+  const Tensor& c = args.product.c;
+  if (args.pre_activation) product.c = args.pre_activation;
+  check_formats(product);
+  const ActivationForwardArgs forward{
+      .kind = args.activation, .gated = false, .x = product.c, .y = c, .slope = args.slope};
+  const ActivationBackwardArgs backward{
+      .kind = args.activation, .gated = false, .dy = c, .x = args.activation_input, .dx = c, .slope = args.slope_input};
+  const bool is_backward = args.activation_input || args.slope_input;
+  auto activate = [&](const Block& block) {
+    is_backward ? activation_backward_block(backward, block) : activation_forward_block(forward, block);
+  };
+  const base::FunctionRef<void(const Block&)> after(activate);
+  multiply_plain(matmul_kernel(product.a.dtype()), product, &after);
+  if (args.c_sums) column_sum(stream, {.x = c, .y = args.c_sums, .accumulate = true});
 }
 
 }  // namespace sinter::kernels::cpu

@@ -60,7 +60,8 @@ class ProductRun {
   // Whether c is written past the caches: whole lines that nobody adds to, and more of them than a cache keeps.
   bool streams() const {
     const int64_t width = p_.c_is_turned ? p_.m : p_.n, bytes = static_cast<int64_t>(base::dtype_bytes(p_.c_dtype));
-    if (!kernel_.can_stream || reinterpret_cast<uintptr_t>(p_.c) % kLineBytes != 0 || p_.accumulate) return false;
+    if (!kernel_.can_stream || reinterpret_cast<uintptr_t>(p_.c) % kLineBytes != 0 || p_.accumulate || p_.after)
+      return false;
     const bool is_large = p_.m * p_.n * bytes >= (p_.is_gradient ? kStreamedGradientBytes : kStreamedBytes);
     if (p_.c_dtype == base::DType::bf16) return is_large && width % kernel_.columns == 0;
     return is_large && is_plain_ && total_units_ <= cut_.units && width * bytes % kLineBytes == 0;
@@ -296,6 +297,9 @@ class ProductRun {
       }
     } else if (tile.is_buffered) {
       copy_sums(tile.sums, tile.stride, tile.so_far, tile.so_far_stride, tile.num_rows, tile.columns);
+    }
+    if (p_.after && is_last()) {
+      (*p_.after)({first_row_ + tile.row, tile.num_rows, first_column_ + tile.column, tile.columns});
     }
     if (squares_ && is_last()) {
       const int64_t at =

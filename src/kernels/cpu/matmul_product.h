@@ -1,5 +1,6 @@
 // The blocked driver: one product c = alpha op(a) op(b) (+ bias) (+ c) on all threads.
 #pragma once
+#include "base/threads.h"
 #include "kernels/cpu/matmul_kernel.h"
 
 namespace sinter::kernels::cpu {
@@ -9,6 +10,11 @@ namespace sinter::kernels::cpu {
 struct PackedPanels {
   const void* data = nullptr;  // null: not packed ahead
   bool is_narrow = false;
+};
+
+// A piece of c.
+struct Block {
+  int64_t row, num_rows, column, num_columns;
 };
 
 struct Product {
@@ -23,6 +29,8 @@ struct Product {
   bool accumulate = false;
   bool is_gradient = false;    // c will not be read soon, except to add to it
   float* c_squares = nullptr;  // becomes the sum of the squares of c, which is f32
+  // Called for every piece of c once it is there, by the thread in whose cache it still is.
+  const base::FunctionRef<void(const Block&)>* after = nullptr;
 };
 
 void run_product(const MatmulKernel& kernel, const Product& product);

@@ -69,6 +69,7 @@ bf16* streamed_copy(const Tensor& copy, int64_t first, size_t count) {
 }
 
 void write_copy(const Tensor& copy, int64_t first, const float* values, size_t count) {
+  if (!copy) return;
   with_format(copy.dtype(), "optimizer", [&]<class T>(T) { round_floats(values, count, copy.data<T>() + first); });
 }
 
@@ -138,7 +139,7 @@ void adamw_any(const AdamwArgs& args, const float* factors) {
       }
       m.close(args.m, first, count);
       v.close(args.v, first, count);
-      if (args.copy && !streamed) write_copy(args.copy, first, p, count);
+      if (!streamed) write_copy(args.copy, first, p, count);
     }
     hwy::FlushStream();
   });

@@ -25,6 +25,7 @@ KernelTable make_table() {
       .fill = cpu::fill,
       .axpby = cpu::axpby,
       .matmul = cpu::matmul,
+      .matmul_activation = cpu::matmul_activation,
       .column_sum = cpu::column_sum,
       .embedding_forward = cpu::embedding_forward,
       .embedding_backward = cpu::embedding_backward,
