@@ -93,19 +93,29 @@ class ShardStream {
     flush();
     SINTER_CHECK(writer_ || !result_.shards.empty(), "there is no text to tokenize for '{}'", output_);
     if (writer_) writer_->commit();
+    remove_older_shards();
     return std::move(result_);
   }
 
  private:
+  std::string shard_path(size_t number) const {
+    return number == 0 ? output_ + kShardExtension : fmt::format("{}-{:05}{}", output_, number, kShardExtension);
+  }
+
+  // Shards that an earlier, longer text left under this name: whoever reads the folder would take them for part of it.
+  void remove_older_shards() const {
+    for (size_t number = result_.shards.size(); fs::remove(shard_path(number)); ++number) {
+      base::log_info("removed '{}', which an earlier text of the same name had left", shard_path(number));
+    }
+  }
+
   void write(const std::vector<int32_t>& document) {
     if (writer_ && writer_->num_tokens() + static_cast<int64_t>(document.size()) > options_.max_shard_tokens) {
       writer_->commit();
       writer_.reset();
     }
     if (!writer_) {
-      const size_t number = result_.shards.size();
-      result_.shards.push_back(number == 0 ? output_ + kShardExtension
-                                           : fmt::format("{}-{:05}{}", output_, number, kShardExtension));
+      result_.shards.push_back(shard_path(result_.shards.size()));
       writer_ = std::make_unique<TokenShardWriter>(result_.shards.back(), tokenizer_.vocab_size(), hash_);
     }
     writer_->add_document(document);

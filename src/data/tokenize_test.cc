@@ -72,6 +72,20 @@ TEST_F(Tokenize, ManyTokensFillSeveralShardsWithWholeDocuments) {
   EXPECT_EQ(documents, 50);
 }
 
+TEST_F(Tokenize, AShorterTextLeavesNoShardsOfTheLongerOneBefore) {
+  std::string text;
+  for (int i = 0; i < 50; ++i) text += "the cat sat<|endoftext|>";
+  TokenizeOptions options;
+  options.max_shard_tokens = 60;
+  const std::string output = (folder_ / "out").string(), neighbour = write("out-other.tok", "of somebody else");
+  const TokenizeResult before = tokenize_files({write("a.txt", text)}, output, tokenizer_, options);
+  ASSERT_GT(before.shards.size(), 2u);
+  const TokenizeResult after = tokenize_files({write("a.txt", "the cat sat")}, output, tokenizer_, options);
+  ASSERT_EQ(after.shards.size(), 1u);
+  for (const std::string& shard : before.shards) EXPECT_EQ(fs::exists(shard), shard == after.shards[0]) << shard;
+  EXPECT_TRUE(fs::exists(neighbour));
+}
+
 TEST_F(Tokenize, ABadLineIsNamed) {
   const std::string lines = write("b.jsonl", "{\"text\": \"one\"}\n{\"txt\": 1}\n");
   try {
