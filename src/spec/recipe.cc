@@ -427,11 +427,13 @@ void check_recipe(const Recipe& r, const std::string& origin) {
 Recipe parse_recipe(std::string_view text, const std::string& origin, const std::vector<std::string>& overrides) {
   toml::table root = parse_toml(text, origin);
   for (const std::string& override_text : overrides) apply_override(root, override_text);
+  // What is wrong may be in either.
+  const std::string place = overrides.empty() ? origin : fmt::format("{} with {}", origin, fmt::join(overrides, " "));
   Recipe recipe;
-  Reader reader(root, origin);
+  Reader reader(root, place);
   visit_recipe(reader, recipe);
   reader.finish();
-  check_recipe(recipe, origin);
+  check_recipe(recipe, place);
   return recipe;
 }
 

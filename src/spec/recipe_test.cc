@@ -52,6 +52,7 @@ TEST(Recipe, OverridesWinAndBareWordsAreStrings) {
 
 TEST(Recipe, UnknownNamesSuggestTheNearest) {
   EXPECT_NE(error_of(kText, {"train.stepz=7"}).find("did you mean 'steps'"), std::string::npos);
+  EXPECT_EQ(error_of(kText, {"train.stepz=7"}).find("r.toml with train.stepz=7: "), 0u);
   EXPECT_NE(error_of(kText, {"trian.steps=7"}).find("did you mean 'train'"), std::string::npos);
   EXPECT_NE(error_of(kText, {"schedule.kind=cosin"}).find("did you mean 'cosine'"), std::string::npos);
 }
