@@ -65,16 +65,24 @@ def children_of(pid):
         return []
 
 
-def kill(process, rng):
-    """kill -9 of the run: the program, or with ranks all of them and mpirun, or one of them."""
-    ranks = children_of(process.pid) if RANKS > 1 else []
-    doomed = [rng.choice(ranks)] if ranks and rng.random() < 0.5 else ranks + [process.pid]
-    for pid in doomed:
+def kill_all(pids):
+    for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-    process.communicate()
+
+
+def kill(process, rng):
+    """kill -9 of the run: the program, or with ranks all of them and mpirun, or one of them."""
+    ranks = children_of(process.pid) if RANKS > 1 else []
+    kill_all([rng.choice(ranks)] if ranks and rng.random() < 0.5 else ranks + [process.pid])
+    try:
+        process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        # Its ranks are gone and mpirun of Open MPI 4.1 waits for a lock of its own, once in some hundred times.
+        kill_all(ranks + [process.pid])
+        process.communicate()
     for pid in ranks:  # orphans are gone when the system has cleared them away
         while os.path.exists("/proc/%d" % pid) and process_state(pid) != "Z":
             time.sleep(0.01)
