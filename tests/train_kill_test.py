@@ -80,7 +80,7 @@ def kill(process, rng):
     try:
         process.communicate(timeout=60)
     except subprocess.TimeoutExpired:
-        # Its ranks are gone and mpirun of Open MPI 4.1 waits for a lock of its own, once in some hundred times.
+        # Its ranks are gone and mpirun of Open MPI 4.1 now and then waits for a lock of its own.
         kill_all(ranks + [process.pid])
         process.communicate()
     for pid in ranks:  # orphans are gone when the system has cleared them away
