@@ -167,6 +167,7 @@ void convert_from(const void* source, DType to, void* destination, size_t count)
 }  // namespace
 
 void convert_elements(DType from, const void* source, DType to, void* destination, size_t count) {
+  if (count == 0) return;  // then either may be null
   if (from == to) {
     std::memcpy(destination, source, count * dtype_bytes(from));
     return;
