@@ -80,8 +80,12 @@ def kill(process, rng):
     try:
         process.communicate(timeout=60)
     except subprocess.TimeoutExpired:
-        # Its ranks are gone and mpirun of Open MPI 4.1 now and then waits for a lock of its own.
+        # mpirun of Open MPI 4.1 now and then waits for a lock of its own when its ranks are gone. Ranks that are not are
+        # ours to answer for.
+        alive = [pid for pid in ranks if process_state(pid) != "Z"]
         kill_all(ranks + [process.pid])
+        if alive:
+            sys.exit("a minute after one rank was killed %d others still ran" % len(alive))
         process.communicate()
     for pid in ranks:  # orphans are gone when the system has cleared them away
         while os.path.exists("/proc/%d" % pid) and process_state(pid) != "Z":

@@ -51,6 +51,7 @@ class CpuAllocator : public Allocator {
   // On huge pages: fewer TLB misses in weights and activations.
   void* allocate_large(size_t bytes) {
     const size_t offset = next_place_++ % kPlaces * kStagger, rounded = round_up(bytes + offset, kHugePage);
+    if (rounded < bytes) return nullptr;  // more than there are addresses
     char* page = static_cast<char*>(std::aligned_alloc(kHugePage, rounded));
     if (!page) return nullptr;
     ::madvise(page, rounded, MADV_HUGEPAGE);

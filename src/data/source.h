@@ -21,8 +21,8 @@ struct Piece {
 
 class TokenSource {
  public:
-  // path: a shard or a folder of them. keep_tail: the tokens after the last whole
-  // window of a shard make one more, shorter window (validation); otherwise they are left out.
+  // path: a shard or a folder of them. keep_tail: the tokens after the last whole window of a shard make one more,
+  // shorter window (validation); otherwise they are left out.
   TokenSource(const std::string& path, int64_t window, bool keep_tail);
 
   int64_t num_windows() const { return windows_before_.back(); }

@@ -104,9 +104,15 @@ class ShardStream {
 
   // Shards that an earlier, longer text left under this name: whoever reads the folder would take them for part of it.
   void remove_older_shards() const {
-    for (size_t number = result_.shards.size(); fs::remove(shard_path(number)); ++number) {
+    std::error_code error;
+    size_t number = result_.shards.size();
+    for (; fs::remove(shard_path(number), error); ++number) {
       base::log_info("removed '{}', which an earlier text of the same name had left", shard_path(number));
     }
+    SINTER_CHECK(!error,
+                 "cannot remove '{}', which an earlier text of the same name left: {}; remove it, or whoever reads the "
+                 "folder takes it for part of this text",
+                 shard_path(number), error.message());
   }
 
   void write(const std::vector<int32_t>& document) {

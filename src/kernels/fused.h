@@ -1,5 +1,6 @@
 // A matrix product with what goes before or after it in a training step. A backend that has a kernel for the whole
-// takes it; elsewhere the parts run one after the other by the kernels of the table, with the same results to rounding.
+// takes it (on the CPU the table's matmul_activation); elsewhere the parts run one after the other by the kernels of
+// the table, with the same results to rounding.
 #pragma once
 #include "kernels/table.h"
 

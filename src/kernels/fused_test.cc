@@ -113,7 +113,7 @@ std::vector<Tensor> run_activation(bool by_parts, bool is_backward, Kept kept, F
   } else {
     (kept == Kept::input ? args.pre_activation : args.slope) = other;
   }
-  by_parts ? matmul_in_parts(*cpu_table(), stream(), args) : fused_matmul(*cpu_table(), stream(), args);
+  by_parts ? matmul_in_parts(*cpu_table(), stream(), args) : cpu_table()->matmul_activation(stream(), args);
   return {args.product.c, other};
 }
 

@@ -30,7 +30,7 @@ class ProductRun {
         p_(product),
         total_units_(panel_units(kernel, product.k)),
         sums_in_c_(product.c_dtype == base::DType::f32 && !product.accumulate && !product.c_is_turned),
-        is_plain_(product.c_dtype == base::DType::f32 && !product.accumulate && product.alpha == 1.0f && !product.bias),
+        is_plain_(is_plain(product)),
         reads_in_place_(reads_in_place(kernel, product)),
         cut_(choose_blocking(kernel, product, sums_in_c_)),
         streams_(streams()) {}

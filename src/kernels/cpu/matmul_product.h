@@ -33,6 +33,11 @@ struct Product {
   const base::FunctionRef<void(const Block&)>* after = nullptr;
 };
 
+// Whether c is nothing but the sums.
+inline bool is_plain(const Product& p) {
+  return p.c_dtype == base::DType::f32 && !p.accumulate && p.alpha == 1.0f && !p.bias;
+}
+
 void run_product(const MatmulKernel& kernel, const Product& product);
 
 // Units of K in a panel.
