@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "spec/parameters.h"
 
 namespace sinter::plan {
 namespace {
@@ -13,7 +14,7 @@ Software sinter() {
   s.name = "sinter";
   s.gated_widths = 3;  // gate, up, product
   s.logit_bytes = 2;
-  s.loss_chunk_bytes = 570425344;
+  s.loss_chunk_bytes = static_cast<double>(spec::kLossChunkBytes);
   s.selective_drops_norms = true;
   return s;
 }

@@ -49,6 +49,9 @@ struct ParameterCounts {
 };
 ParameterCounts count_parameters(const ModelSpec& spec);
 
+// The most bytes of logits that exist at a time.
+inline constexpr int64_t kLossChunkBytes = int64_t{1088} << 20;
+
 // Rows whose logits a loss of so many rows holds at once.
 int64_t loss_chunk_rows(int64_t rows, int64_t vocab_size, int64_t element_bytes);
 
