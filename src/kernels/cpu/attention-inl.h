@@ -11,6 +11,9 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/philox-inl.h"
 #include "kernels/cpu/simd-inl.h"
+#if HWY_ARCH_X86
+#include "kernels/cpu/transpose_avx512.h"
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace sinter::kernels::cpu {
@@ -103,11 +106,22 @@ inline void multiply_floats(int64_t rows, int64_t columns, int64_t depth, const 
 #endif
 
 // ---- packing ------------------------------------------------------------------------------------------------------
-// out (columns, rows) = transpose of in (rows, columns), 4-byte units; rows and columns multiples of 4.
+// out (columns, rows) = transpose of in (rows, columns), 4-byte units; rows and columns multiples of 16.
 inline void transpose_units(const uint32_t* in, int64_t rows, int64_t columns, uint32_t* out) {
 #if HWY_TARGET == HWY_SCALAR
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < columns; ++c) out[c * rows + r] = in[r * columns + c];
+  }
+#elif HWY_TARGET <= HWY_AVX3
+  for (int64_t r = 0; r < rows; r += 16) {
+    for (int64_t c = 0; c < columns; c += 16) {
+      __m512i x[16];
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) x[i] = _mm512_loadu_si512(in + (r + i) * columns + c);
+      transpose_16x16(x);
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) _mm512_storeu_si512(out + (c + i) * rows + r, x[i]);
+    }
   }
 #else
   const hn::CappedTag<uint32_t, 4> d32;
@@ -129,6 +143,12 @@ inline void transpose_units(const uint32_t* in, int64_t rows, int64_t columns, u
     }
   }
 #endif
+}
+
+// Asks for `count` elements that will be read soon.
+template <class T>
+HWY_INLINE void ask_for(const T* p, int64_t count) {
+  for (int64_t i = 0; i < count; i += 64 / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(p + i);
 }
 
 // How tiles are kept and multiplied: as f32 ...
@@ -163,24 +183,27 @@ struct PairTiles {
   static constexpr int64_t kPerUnit = 2, kDimMultiple = 32;
   using Unit = uint32_t;
 
-  static void load_row(const bf16* row, size_t dim, size_t padded, uint32_t* out) {
-    std::memcpy(out, row, dim * sizeof(bf16));
-    std::memset(reinterpret_cast<bf16*>(out) + dim, 0, (padded - dim) * sizeof(bf16));
+  static HWY_INLINE void load_row(const bf16* row, size_t dim, size_t padded, uint32_t* out) {
+    size_t i = 0;
+    for (; i + kDimMultiple <= dim; i += kDimMultiple) _mm512_storeu_si512(out + i / 2, _mm512_loadu_si512(row + i));
+    if (i < padded) {
+      _mm512_storeu_si512(out + i / 2, _mm512_maskz_loadu_epi16((__mmask32{1} << (dim - i)) - 1, row + i));
+    }
   }
   // Rows 2 j and 2 j + 1 interleaved: (kTileKeys / 2, padded) units.
   static const uint32_t* stack(const uint32_t* rows, int64_t padded, uint32_t* out) {
-    const hn::CappedTag<uint16_t, 8> d16;
-    for (int64_t j = 0; j < kTileKeys / 2; ++j) {
-      const uint16_t* even = reinterpret_cast<const uint16_t*>(rows) + 2 * j * padded;
-      const uint16_t* odd = even + padded;
-      uint16_t* to = reinterpret_cast<uint16_t*>(out + j * padded);
-      for (int64_t i = 0; i < padded; i += 8) {
-        auto a = hn::LoadU(d16, even + i), b = hn::LoadU(d16, odd + i);
-        hn::StoreU(hn::InterleaveLower(d16, a, b), d16, to + 2 * i);
-        hn::StoreU(hn::InterleaveUpper(d16, a, b), d16, to + 2 * i + 8);
+    // Interleaving takes low or high halves of each 16 bytes: what is to come first is put into the low ones.
+    const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    int64_t units = padded / kPerUnit;
+    for (int64_t j = 0; j < kTileKeys / 2; ++j, rows += 2 * units, out += padded) {
+      for (int64_t i = 0; i < units; i += 16) {
+        __m512i even = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(rows + i));
+        __m512i odd = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(rows + units + i));
+        _mm512_storeu_si512(out + 2 * i, _mm512_unpacklo_epi16(even, odd));
+        _mm512_storeu_si512(out + 2 * i + 16, _mm512_unpackhi_epi16(even, odd));
       }
     }
-    return out;
+    return out - kTileKeys / 2 * padded;
   }
   static constexpr int64_t stack_units(int64_t padded) { return kTileKeys / 2 * padded; }
   // Kernels for pairs are of CPUs that have this instruction; the compiler is told of AVX-512 alone.
@@ -218,6 +241,26 @@ HWY_INLINE Floats exp2_nonpositive(Floats x) {
   p = hn::MulAdd(p, f, set(1.0f));
   return hn::IfThenZeroElse(hn::Lt(x, set(-126.0f)), times_power_of_two(p, n));
 }
+
+#if HWY_TARGET <= HWY_AVX3
+// Lane i: the largest lane of x[i]. Pairs of vectors become one that holds as much of both, four times.
+HWY_INLINE Floats max_lanes_of_16(Floats (&x)[16]) {
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    x[i] = hn::Max(hn::InterleaveLower(kFloats, x[2 * i], x[2 * i + 1]),
+                   hn::InterleaveUpper(kFloats, x[2 * i], x[2 * i + 1]));
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    __m512d a = _mm512_castps_pd(x[2 * i].raw), b = _mm512_castps_pd(x[2 * i + 1].raw);
+    x[i].raw = _mm512_max_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+  }
+  auto join = [](Floats a, Floats b) HWY_ATTR {
+    return Floats{_mm512_max_ps(_mm512_shuffle_f32x4(a.raw, b.raw, 0x88), _mm512_shuffle_f32x4(a.raw, b.raw, 0xdd))};
+  };
+  return join(join(x[0], x[1]), join(x[2], x[3]));
+}
+#endif
 
 // factors[j] = 1 / (1 - p) where key first_key + j is kept for this head and row, else 0; `words` is scratch.
 inline void dropout_factors(const AttentionShape& shape, int64_t head, int64_t row, int64_t first_key, float* factors) {

@@ -13,9 +13,11 @@
 namespace sinter::kernels::cpu {
 
 inline constexpr int64_t kTileKeys = 64;
-// Rows of a forward task, over all heads that share a key/value head: the more, the less often keys are packed; what a
-// task holds (queries, scores, sums) still fits the second-level cache.
-inline constexpr int64_t kTaskRows = 256;
+// Rows of a forward task, over all heads that share a key/value head: the more, the less often keys are copied and
+// packed. What the largest task carries from tile to tile (queries, sums) still fits the second-level cache.
+inline constexpr int64_t kFewestTaskRows = 256, kMostTaskRows = 1024;
+// Rows whose scores are computed before they are used.
+inline constexpr int64_t kStripRows = 256;
 
 // Products of small tiles of bf16 pairs with f32 sums, one implementation per instruction set. A unit is two bf16 that
 // follow each other along the inner size.

@@ -46,7 +46,7 @@ class Backward {
  public:
   using Unit = typename Tiles::Unit;
   Backward(const AttentionBackwardArgs& args, const BackwardTask& task, const PairKernel* kernel)
-      : args_(args), shape_(args.shape), task_(task), kernel_(kernel) {
+      : args_(args), shape_(args.shape), task_(task), kernel_(kernel), group_(shape_.num_heads / shape_.num_kv_heads) {
     count_ = task.sequence.num_queries;
     blocks_ = (count_ + kTileKeys - 1) / kTileKeys;
     dim_ = shape_.head_dim;
@@ -56,20 +56,19 @@ class Backward {
   }
 
   void run() {
-    int64_t group = shape_.num_heads / shape_.num_kv_heads, padded_rows = blocks_ * kTileKeys;
-    std::fill(dkeys_, dkeys_ + padded_rows * padded_dim_, 0.0f);
-    std::fill(dvalues_, dvalues_ + padded_rows * padded_dim_, 0.0f);
-    for (head_ = task_.kv_head * group; head_ < (task_.kv_head + 1) * group; ++head_) {
-      for (int64_t block = 0; block < blocks_; ++block) load_queries(block);
-      std::fill(dqueries_, dqueries_ + padded_rows * padded_dim_, 0.0f);
+    int64_t last_head = (task_.kv_head + 1) * group_ - 1;
+    for (head_ = task_.kv_head * group_; head_ <= last_head; ++head_) {
+      loaded_ = 0;
       for (int64_t tile = 0; tile < blocks_; ++tile) {
         load_keys(tile);
         for (int64_t block = tile; block <= last_block(tile); ++block) visit(tile, block);
+        // No later key is seen by this tile's queries.
+        write_dqueries(tile);
+        if (head_ < last_head) continue;
+        write_rows(dkeys_ + sums_at(tile), tile, key_column());
+        write_rows(dvalues_ + sums_at(tile), tile, value_column());
       }
-      for (int64_t block = 0; block < blocks_; ++block) write_dqueries(block);
     }
-    write_rows(dkeys_, shape_.num_heads + task_.kv_head);
-    write_rows(dvalues_, shape_.num_heads + shape_.num_kv_heads + task_.kv_head);
   }
 
  private:
@@ -78,8 +77,9 @@ class Backward {
 
   void take_scratch() {
     int64_t rows = blocks_ * kTileKeys, tile = kTileKeys * units_;
-    uint32_t* next = attention_scratch(4 * rows * units_ + 3 * rows * padded_dim_ + 2 * rows + kTileKeys * padded_dim_ +
-                                       4 * tile + 7 * kSquare);
+    int64_t key_rows = shares_keys() ? rows : kTileKeys;
+    uint32_t* next = attention_scratch(4 * rows * units_ + (rows + 2 * key_rows) * padded_dim_ + 2 * rows +
+                                       kTileKeys * padded_dim_ + 4 * tile + 7 * kSquare);
     auto units = [&](int64_t count) { return reinterpret_cast<Unit*>(std::exchange(next, next + count)); };
     auto floats = [&](int64_t count) { return reinterpret_cast<float*>(std::exchange(next, next + count)); };
     queries_t_ = units(rows * units_);
@@ -87,8 +87,8 @@ class Backward {
     queries_ = units(rows * units_);
     douts_ = units(rows * units_);
     dqueries_ = floats(rows * padded_dim_);
-    dkeys_ = floats(rows * padded_dim_);
-    dvalues_ = floats(rows * padded_dim_);
+    dkeys_ = floats(key_rows * padded_dim_);
+    dvalues_ = floats(key_rows * padded_dim_);
     lse_ = floats(rows);
     delta_ = floats(rows);
     buffer_ = units(kTileKeys * padded_dim_);  // units of a tile, or floats of one
@@ -104,12 +104,49 @@ class Backward {
     kept_ = floats(2 * kSquare);  // by key, and as drawn
   }
 
+  // Whether several query heads add to the same dk and dv, which are then kept for all tiles.
+  bool shares_keys() const { return group_ > 1; }
+  int64_t sums_at(int64_t tile) const { return shares_keys() ? tile * kTileKeys * padded_dim_ : 0; }
   int64_t rows_in(int64_t block) const { return std::min(kTileKeys, count_ - block * kTileKeys); }
   // The last block with a query that sees a key of this tile.
   int64_t last_block(int64_t tile) const {
     if (shape_.window == 0) return blocks_ - 1;
     int64_t last_key = tile * kTileKeys + rows_in(tile) - 1;
     return std::min(blocks_ - 1, (last_key + shape_.window - 1) / kTileKeys);
+  }
+
+  int64_t key_column() const { return (shape_.num_heads + task_.kv_head) * dim_; }
+  int64_t value_column() const { return key_column() + shape_.num_kv_heads * dim_; }
+
+  // What is copied or written soon, row by row: rows lie far apart, where the hardware does not guess them, and a burst
+  // of requests would wait for the few that a core has under way. So each is asked for between other work.
+  struct Ahead {
+    const T* row;
+    int64_t stride;
+  };
+  void plan_ahead(int64_t tile, int64_t block) {
+    num_ahead_ = 0;
+    auto add = [&](const Tensor& tensor, int64_t of_block, int64_t column) {
+      if (rows_in(of_block) < kTileKeys) return;  // none, or the last few
+      int64_t row = task_.sequence.first_row + of_block * kTileKeys, width = tensor.size(-1);
+      ahead_[num_ahead_++] = {tensor.data<T>() + row * width + column, width};
+    };
+    if (block < last_block(tile) && block + 1 == loaded_) {
+      add(args_.qkv, block + 1, head_ * dim_);
+      add(args_.dout, block + 1, head_ * dim_);
+    }
+    if (block == tile) {
+      add(args_.qkv, tile + 1, key_column());
+      add(args_.qkv, tile + 1, value_column());
+    }
+    if (block == last_block(tile)) {
+      add(args_.dqkv, tile, head_ * dim_);
+      add(args_.dqkv, tile, key_column());
+      add(args_.dqkv, tile, value_column());
+    }
+  }
+  HWY_INLINE void ask_ahead(int64_t r) {
+    for (int i = 0; i < num_ahead_; ++i) ask_for(ahead_[i].row + r * ahead_[i].stride, dim_);
   }
 
   // Rows of one block from `column` of a (T, width) tensor into `out` (kTileKeys, units); zeros beyond the sequence.
@@ -146,8 +183,8 @@ class Backward {
   }
 
   void load_keys(int64_t tile) {
-    load_block(args_.qkv, tile, (shape_.num_heads + task_.kv_head) * dim_, keys_);
-    load_block(args_.qkv, tile, (shape_.num_heads + shape_.num_kv_heads + task_.kv_head) * dim_, values_);
+    load_block(args_.qkv, tile, key_column(), keys_);
+    load_block(args_.qkv, tile, value_column(), values_);
     const Unit* stack = Tiles::stack(keys_, padded_dim_, stack_);
     transpose_units(reinterpret_cast<const uint32_t*>(stack), kFactorUnits, padded_dim_,
                     reinterpret_cast<uint32_t*>(keys_t_));
@@ -156,26 +193,29 @@ class Backward {
   // Adds to dv, dk and dq what one tile of keys and one block of queries have to do with each other.
   void visit(int64_t tile, int64_t block) {
     int64_t at = block * kTileKeys * units_;
+    bool adds_to_keys = block > tile || head_ > task_.kv_head * group_;
+    bool adds_to_queries = block != loaded_;
+    if (!adds_to_queries) load_queries(loaded_++);
+    plan_ahead(tile, block);
     Tiles::multiply(kernel_, kTileKeys, kTileKeys, units_, keys_, units_, queries_t_ + at, kTileKeys, scores_,
                     kTileKeys, false);
     Tiles::multiply(kernel_, kTileKeys, kTileKeys, units_, values_, units_, douts_t_ + at, kTileKeys, dscores_,
                     kTileKeys, false);
     int64_t last_query = std::min(count_, (block + 1) * kTileKeys) - 1;
     bool is_edge = tile == block || (shape_.window > 0 && last_query - tile * kTileKeys >= shape_.window);
-    if (shape_.dropout > 0) load_dropout(tile, block);
-    if (is_edge) {
-      differentiate<true>(tile, block);
+    if (shape_.dropout > 0) {
+      load_dropout(tile, block);
+      is_edge ? differentiate<true, true>(tile, block) : differentiate<false, true>(tile, block);
     } else {
-      differentiate<false>(tile, block);
+      is_edge ? differentiate<true, false>(tile, block) : differentiate<false, false>(tile, block);
     }
     const Unit* dstack = Tiles::stack(dfactors_, kTileKeys, dstack_);
-    int64_t rows = tile * kTileKeys * padded_dim_;
     Tiles::multiply(kernel_, kTileKeys, padded_dim_, kFactorUnits, factors_, kFactorUnits, douts_ + at, padded_dim_,
-                    dvalues_ + rows, padded_dim_, true);
+                    dvalues_ + sums_at(tile), padded_dim_, adds_to_keys);
     Tiles::multiply(kernel_, kTileKeys, padded_dim_, kFactorUnits, dfactors_, kFactorUnits, queries_ + at, padded_dim_,
-                    dkeys_ + rows, padded_dim_, true);
+                    dkeys_ + sums_at(tile), padded_dim_, adds_to_keys);
     Tiles::multiply(kernel_, padded_dim_, kTileKeys, kFactorUnits, keys_t_, kFactorUnits, dstack, kTileKeys,
-                    dqueries_ + block * kTileKeys * padded_dim_, kTileKeys, true);
+                    dqueries_ + block * kTileKeys * padded_dim_, kTileKeys, adds_to_queries);
   }
 
   // kept (keys, queries): what probabilities are multiplied by.
@@ -192,50 +232,58 @@ class Backward {
   struct Gradient {
     Floats probability, dscore;
   };
+  // Copies of what every vector needs: members would be read again after each store.
+  struct Tile {
+    Floats scale, log2_scale;
+    const float *scores, *dscores, *kept;
+    int32_t window;
+  };
 
-  // One vector of queries for one key. On an edge some of them do not see the key.
-  template <bool kIsEdge>
-  HWY_INLINE Gradient differentiate_vector(int64_t key, int64_t query, int64_t at) {
+  // kLanes queries for one key, which the first of them stands `distance` behind. On an edge some do not see the key.
+  template <bool kIsEdge, bool kDrops>
+  static HWY_INLINE Gradient differentiate_vector(const Tile& tile, size_t at, int64_t distance, Floats lse,
+                                                  Floats delta) {
     constexpr bool kIsShort = Tiles::kPerUnit == 2;
-    Floats exponent = hn::MulSub(load(scores_ + at), set(shape_.scale * kLog2E), load(lse_ + query));
-    Floats p = exp2_nonpositive<kIsShort>(exponent);
+    Floats p = exp2_nonpositive<kIsShort>(hn::MulSub(load(tile.scores + at), tile.log2_scale, lse));
     if constexpr (kIsEdge) {
-      // how far each query stands behind the key: seen when 0 <= distance < window
-      auto distance = hn::Add(hn::Iota(kInts, 0), hn::Set(kInts, static_cast<int32_t>(query - key)));
-      auto sees = hn::Gt(distance, hn::Set(kInts, -1));
-      if (shape_.window > 0)
-        sees = hn::And(sees, hn::Lt(distance, hn::Set(kInts, static_cast<int32_t>(shape_.window))));
+      auto distances = hn::Add(hn::Iota(kInts, 0), hn::Set(kInts, static_cast<int32_t>(distance)));
+      auto sees = hn::Gt(distances, hn::Set(kInts, -1));  // seen when 0 <= distance < window
+      if (tile.window > 0) sees = hn::And(sees, hn::Lt(distances, hn::Set(kInts, tile.window)));
       p = hn::IfThenElseZero(hn::RebindMask(kFloats, sees), p);
     }
-    Floats dp = load(dscores_ + at), dropped = p;
-    if (shape_.dropout > 0) {
-      Floats kept = load(kept_ + at);
+    Floats dp = load(tile.dscores + at), dropped = p;
+    if constexpr (kDrops) {
+      Floats kept = load(tile.kept + at);
       dp = hn::Mul(dp, kept);
       dropped = hn::Mul(p, kept);
     }
-    return {dropped, hn::Mul(hn::Mul(p, hn::Sub(dp, load(delta_ + query))), set(shape_.scale))};
+    return {dropped, hn::Mul(hn::Mul(p, hn::Sub(dp, delta)), tile.scale)};
   }
 
   // Scores and their cotangents to probabilities and gradients of scores, as factors of the next products.
-  template <bool kIsEdge>
+  template <bool kIsEdge, bool kDrops>
   void differentiate(int64_t tile, int64_t block) {
-    for (int64_t j = 0; j < kTileKeys; ++j) {
-      int64_t key = tile * kTileKeys + j;
-      Unit* p = factors_ + j * kFactorUnits;
-      Unit* d = dfactors_ + j * kFactorUnits;
+    constexpr int64_t kStep = static_cast<int64_t>(kLanes);
+    const Tile here{
+        set(shape_.scale), set(shape_.scale * kLog2E), scores_, dscores_, kept_, static_cast<int32_t>(shape_.window)};
+    const float *lse = lse_ + block * kTileKeys, *delta = delta_ + block * kTileKeys;
+    Unit *p = factors_, *d = dfactors_;
+    for (int64_t j = 0; j < kTileKeys; ++j, p += kFactorUnits, d += kFactorUnits) {
+      ask_ahead(j);
       for (size_t i = 0; i < kTileKeys; i += 2 * kLanes) {
-        int64_t query = block * kTileKeys + static_cast<int64_t>(i), at = j * kTileKeys + static_cast<int64_t>(i);
-        constexpr int64_t kStep = static_cast<int64_t>(kLanes);
-        Gradient low = differentiate_vector<kIsEdge>(key, query, at);
-        Gradient high = differentiate_vector<kIsEdge>(key, query + kStep, at + kStep);
+        size_t at = static_cast<size_t>(j * kTileKeys) + i;
+        int64_t distance = (block - tile) * kTileKeys - j + static_cast<int64_t>(i);
+        Gradient low = differentiate_vector<kIsEdge, kDrops>(here, at, distance, load(lse + i), load(delta + i));
+        Gradient high = differentiate_vector<kIsEdge, kDrops>(here, at + kLanes, distance + kStep,
+                                                              load(lse + i + kLanes), load(delta + i + kLanes));
         Tiles::store_factors(low.probability, high.probability, p + i / Tiles::kPerUnit);
         Tiles::store_factors(low.dscore, high.dscore, d + i / Tiles::kPerUnit);
       }
     }
   }
 
-  void store_row(const float* row, int64_t token, int64_t head) {
-    T* out = args_.dqkv.template data<T>() + token * args_.dqkv.size(-1) + head * dim_;
+  void store_row(const float* row, int64_t token, int64_t column) {
+    T* out = args_.dqkv.template data<T>() + token * args_.dqkv.size(-1) + column;
     for_vectors(static_cast<size_t>(dim_), [&](size_t i, size_t n) HWY_ATTR { store_n(load(row + i), out + i, n); });
   }
 
@@ -243,30 +291,33 @@ class Backward {
     float* rows = reinterpret_cast<float*>(buffer_);
     transpose_units(reinterpret_cast<const uint32_t*>(dqueries_ + block * kTileKeys * padded_dim_), padded_dim_,
                     kTileKeys, reinterpret_cast<uint32_t*>(rows));
-    for (int64_t r = 0; r < rows_in(block); ++r) {
-      store_row(rows + r * padded_dim_, task_.sequence.first_row + block * kTileKeys + r, head_);
-    }
+    write_rows(rows, block, head_ * dim_);
   }
 
-  void write_rows(const float* rows, int64_t head) {
-    for (int64_t r = 0; r < count_; ++r) store_row(rows + r * padded_dim_, task_.sequence.first_row + r, head);
+  void write_rows(const float* rows, int64_t tile, int64_t column) {
+    for (int64_t r = 0; r < rows_in(tile); ++r) {
+      store_row(rows + r * padded_dim_, task_.sequence.first_row + tile * kTileKeys + r, column);
+    }
   }
 
   const AttentionBackwardArgs& args_;
   const AttentionShape& shape_;
   const BackwardTask& task_;
   const PairKernel* kernel_;
-  int64_t count_, blocks_, dim_, padded_dim_, units_, head_ = 0;
+  int64_t group_, count_, blocks_, dim_, padded_dim_, units_, head_ = 0;
+  Ahead ahead_[7];
+  int num_ahead_ = 0;
+  int64_t loaded_ = 0;  // blocks of queries that are there
   // Of all blocks of the sequence, for the current head:
   Unit *queries_t_, *douts_t_;  // (blocks, units, rows)
   Unit *queries_, *douts_;      // (blocks, rows / kPerUnit, padded dim)
   float* dqueries_;             // (blocks, padded dim, rows)
-  float *dkeys_, *dvalues_;     // (blocks, rows, padded dim), over all heads of the group
   float *lse_, *delta_;         // (blocks, rows); lse in log2
   // Of the current tile and block:
   Unit *buffer_, *stack_, *dstack_;
   Unit *keys_, *values_;       // (keys, units)
   Unit* keys_t_;               // (padded dim, keys / kPerUnit)
+  float *dkeys_, *dvalues_;    // (keys, padded dim); where heads share keys (tiles, keys, padded dim), over all heads
   float *scores_, *dscores_;   // (keys, queries)
   Unit *factors_, *dfactors_;  // (keys, queries / kPerUnit): probabilities, gradients of scores
   float* kept_;                // (keys, queries): dropout
