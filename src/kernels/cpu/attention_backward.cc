@@ -192,15 +192,10 @@ class Backward {
 
   // Adds to dv, dk and dq what one tile of keys and one block of queries have to do with each other.
   void visit(int64_t tile, int64_t block) {
-    int64_t at = block * kTileKeys * units_;
-    bool adds_to_keys = block > tile || head_ > task_.kv_head * group_;
     bool adds_to_queries = block != loaded_;
     if (!adds_to_queries) load_queries(loaded_++);
     plan_ahead(tile, block);
-    Tiles::multiply(kernel_, kTileKeys, kTileKeys, units_, keys_, units_, queries_t_ + at, kTileKeys, scores_,
-                    kTileKeys, false);
-    Tiles::multiply(kernel_, kTileKeys, kTileKeys, units_, values_, units_, douts_t_ + at, kTileKeys, dscores_,
-                    kTileKeys, false);
+    multiply_scores(tile, block);
     int64_t last_query = std::min(count_, (block + 1) * kTileKeys) - 1;
     bool is_edge = tile == block || (shape_.window > 0 && last_query - tile * kTileKeys >= shape_.window);
     if (shape_.dropout > 0) {
@@ -209,13 +204,39 @@ class Backward {
     } else {
       is_edge ? differentiate<true, false>(tile, block) : differentiate<false, false>(tile, block);
     }
+    multiply_gradients(tile, block, adds_to_queries);
+  }
+
+  // On the diagonal the second half of the keys is seen by the second half of the queries alone: products go by halves
+  // there, and what is left out is nowhere read.
+  static int64_t keys_together(int64_t tile, int64_t block) { return tile == block ? kTileKeys / 2 : kTileKeys; }
+
+  void multiply_scores(int64_t tile, int64_t block) {
+    int64_t at = block * kTileKeys * units_, step = keys_together(tile, block);
+    for (int64_t first = 0; first < kTileKeys; first += step) {
+      int64_t from = first * units_, to = first * kTileKeys + first, queries = kTileKeys - first;
+      Tiles::multiply(kernel_, step, queries, units_, keys_ + from, units_, queries_t_ + at + first, kTileKeys,
+                      scores_ + to, kTileKeys, false);
+      Tiles::multiply(kernel_, step, queries, units_, values_ + from, units_, douts_t_ + at + first, kTileKeys,
+                      dscores_ + to, kTileKeys, false);
+    }
+  }
+
+  void multiply_gradients(int64_t tile, int64_t block, bool adds_to_queries) {
+    bool adds_to_keys = block > tile || head_ > task_.kv_head * group_;
     const Unit* dstack = Tiles::stack(dfactors_, kTileKeys, dstack_);
-    Tiles::multiply(kernel_, kTileKeys, padded_dim_, kFactorUnits, factors_, kFactorUnits, douts_ + at, padded_dim_,
-                    dvalues_ + sums_at(tile), padded_dim_, adds_to_keys);
-    Tiles::multiply(kernel_, kTileKeys, padded_dim_, kFactorUnits, dfactors_, kFactorUnits, queries_ + at, padded_dim_,
-                    dkeys_ + sums_at(tile), padded_dim_, adds_to_keys);
-    Tiles::multiply(kernel_, padded_dim_, kTileKeys, kFactorUnits, keys_t_, kFactorUnits, dstack, kTileKeys,
-                    dqueries_ + block * kTileKeys * padded_dim_, kTileKeys, adds_to_queries);
+    int64_t at = block * kTileKeys * units_, step = keys_together(tile, block);
+    for (int64_t first = 0; first < kTileKeys; first += step) {
+      int64_t unseen = first / Tiles::kPerUnit, from = first * kFactorUnits + unseen, below = at + unseen * padded_dim_;
+      int64_t to = sums_at(tile) + first * padded_dim_;
+      Tiles::multiply(kernel_, step, padded_dim_, kFactorUnits - unseen, factors_ + from, kFactorUnits, douts_ + below,
+                      padded_dim_, dvalues_ + to, padded_dim_, adds_to_keys);
+      Tiles::multiply(kernel_, step, padded_dim_, kFactorUnits - unseen, dfactors_ + from, kFactorUnits,
+                      queries_ + below, padded_dim_, dkeys_ + to, padded_dim_, adds_to_keys);
+      Tiles::multiply(kernel_, padded_dim_, step, (first + step) / Tiles::kPerUnit, keys_t_, kFactorUnits,
+                      dstack + first, kTileKeys, dqueries_ + block * kTileKeys * padded_dim_ + first, kTileKeys,
+                      adds_to_queries);
+    }
   }
 
   // kept (keys, queries): what probabilities are multiplied by.
