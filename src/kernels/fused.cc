@@ -1,6 +1,7 @@
 #include "kernels/fused.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace sinter::kernels {
 
@@ -44,27 +45,80 @@ void rotated_matmul(const KernelTable& table, Stream& stream, const RotatedMatmu
   table.rope(stream, args.rope);
 }
 
+namespace {
+
+// Columns [first, first + count) of a head's logits as a dense matrix, and the rows of the weight that make them.
+struct HeadPart {
+  Tensor logits;      // (rows of a chunk, count)
+  WeightView weight;  // (count, C)
+  Tensor dweight;     // (count, C), or empty
+};
+
+HeadPart part_of_head(const LinearCrossEntropyArgs& args, int64_t first, int64_t count) {
+  const int64_t rows = args.logits.rows(), V = args.logits.size(-1);
+  HeadPart part{args.logits.reshape({rows * V}).slice(rows * first, rows * count).reshape({rows, count}), args.weight,
+                {}};
+  part.weight.data = args.weight.data.slice(first, count);
+  part.weight.derived = nullptr;  // there is one for the whole
+  if (args.dweight) part.dweight = args.dweight.slice(first, count);
+  return part;
+}
+
+// Products are fast where rows are whole cache lines (with 50,257 columns those of cuBLASLt on an H200 take five times
+// as long as with 50,304), so what is left over of a vocabulary is a small part of its own.
+std::vector<HeadPart> parts_of_head(const LinearCrossEntropyArgs& args) {
+  constexpr int64_t kLine = CrossEntropyArgs::kMostApart, kLarge = 1024;
+  const int64_t V = args.logits.size(-1), apart = V % kLine;
+  const bool is_split = apart > 0 && V >= kLarge && args.weight.format == core::WeightFormat::plain;
+  if (!is_split) return {{args.logits, args.weight, args.dweight}};
+  return {part_of_head(args, 0, V - apart), part_of_head(args, V - apart, apart)};
+}
+
+// dweight += logits^T x of every part; the squares of dweight are the sum of the parts'.
+void add_weight_gradients(const KernelTable& table, Stream& stream, const LinearCrossEntropyArgs& args,
+                          const std::vector<HeadPart>& parts, const Tensor& x, bool accumulate) {
+  float squares = 0;  // leaves_squares is said of tables that run on the host
+  for (size_t i = 0; i < parts.size(); ++i) {
+    Tensor part_squares = args.dweight_squares;
+    if (part_squares && i > 0) part_squares = Tensor::view_of(&squares, {1}, base::DType::f32, part_squares.device());
+    table.matmul(stream, {.a = parts[i].logits.slice(0, x.rows()),
+                          .b = {.data = x},
+                          .c = parts[i].dweight,
+                          .transpose_a = true,
+                          .accumulate = accumulate,
+                          .c_squares = part_squares});
+    if (part_squares && i > 0)
+      table.axpby(stream, {.x = part_squares, .y = args.dweight_squares, .alpha = 1.0f, .beta = 1.0f});
+  }
+}
+
+}  // namespace
+
 void linear_cross_entropy_in_parts(const KernelTable& table, Stream& stream, const LinearCrossEntropyArgs& args) {
   const int64_t R = args.x.rows(), chunk = args.logits.rows();
+  const std::vector<HeadPart> parts = parts_of_head(args);
   bool accumulate = args.accumulate;
   for (int64_t begin = 0; begin < R; begin += chunk) {
     const int64_t rows = std::min(chunk, R - begin);
-    Tensor x = args.x.slice(begin, rows), logits = args.logits.slice(0, rows);
-    table.matmul(stream, {.a = x, .b = args.weight, .c = logits, .transpose_b = true});
-    table.cross_entropy(stream, {.logits = logits,
+    Tensor x = args.x.slice(begin, rows);
+    for (const HeadPart& part : parts)
+      table.matmul(stream, {.a = x, .b = part.weight, .c = part.logits.slice(0, rows), .transpose_b = true});
+    table.cross_entropy(stream, {.logits = parts[0].logits.slice(0, rows),
                                  .targets = args.targets.slice(begin, rows),
                                  .losses = args.losses.slice(begin, rows),
                                  .scale = args.scale,
-                                 .write_gradient = static_cast<bool>(args.dx)});
+                                 .write_gradient = static_cast<bool>(args.dx),
+                                 .last_logits = parts.size() > 1 ? parts[1].logits.slice(0, rows) : Tensor()});
     if (!args.dx) continue;
-    table.matmul(stream, {.a = logits, .b = args.weight, .c = args.dx.slice(begin, rows)});
+    // The small part first: what rounding it costs is small too.
+    for (size_t i = parts.size(); i-- > 0;) {
+      table.matmul(stream, {.a = parts[i].logits.slice(0, rows),
+                            .b = parts[i].weight,
+                            .c = args.dx.slice(begin, rows),
+                            .accumulate = i + 1 < parts.size()});
+    }
     if (!args.dweight) continue;
-    table.matmul(stream, {.a = logits,
-                          .b = {.data = x},
-                          .c = args.dweight,
-                          .transpose_a = true,
-                          .accumulate = accumulate,
-                          .c_squares = args.dweight_squares});
+    add_weight_gradients(table, stream, args, parts, x, accumulate);
     accumulate = true;
   }
 }

@@ -52,7 +52,7 @@ struct LinearCrossEntropyArgs {
   Tensor targets;           // (R) i32; -1 = no loss, zero gradient
   Tensor losses;            // (R) f32 out: 0 where not supervised
   Tensor scale;             // (1) f32: gradient of the total loss with respect to a row's loss
-  Tensor logits;            // (rows, V) in the format of x: overwritten
+  Tensor logits;            // (rows, V) in the format of x: scratch memory, in whatever order
   Tensor dx;                // (R, C) in the format of x out, or empty
   Tensor dweight;           // (V, C) f32, or empty; only with dx
   bool accumulate = false;  // ADDS to dweight

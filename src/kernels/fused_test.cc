@@ -57,6 +57,47 @@ TEST(LinearCrossEntropy, GradientAddsToTheWeightsAndSumsToZeroOverTheVocabulary)
   }
 }
 
+// A vocabulary that is not whole lines is computed in two parts.
+TEST(LinearCrossEntropy, AVocabularyOfAnySizeGivesTheGradientsOfItsLogits) {
+  constexpr int64_t kTokens = 37, kWidth = 24, kChunk = 16;
+  for (int64_t vocab : {1024 + 64, 1024 + 17, 1024 + 63}) {
+    for (const KernelTable* table : {reference_table(), cpu_table()}) {
+      const std::string what = std::string(table->name) + ", " + std::to_string(vocab);
+      std::vector<int32_t> targets;
+      for (int64_t t = 0; t < kTokens; ++t) targets.push_back(static_cast<int32_t>(t % 5 == 4 ? -1 : vocab - 1 - 29 * t));
+      const Tensor x = random_tensor({kTokens, kWidth}, DType::f32, 1), weight = random_tensor({vocab, kWidth}, DType::f32, 2);
+      Tensor losses = empty_tensor({kTokens}, DType::f32), logits = empty_tensor({kTokens, vocab}, DType::f32);
+      Tensor dx = empty_tensor({kTokens, kWidth}, DType::f32), dweight = empty_tensor({vocab, kWidth}, DType::f32);
+      Tensor squares = table->leaves_squares ? empty_tensor({1}, DType::f32) : Tensor();
+      const Tensor scale = core::make_tensor(allocator(), {1}, std::vector<float>{0.5f});
+      linear_cross_entropy(*table, stream(),
+                           {.x = x,
+                            .weight = {.data = weight},
+                            .targets = int_tensor(targets),
+                            .losses = losses,
+                            .scale = scale,
+                            .logits = empty_tensor({kChunk, vocab}, DType::f32),
+                            .dx = dx,
+                            .dweight = dweight,
+                            .dweight_squares = squares});
+      Tensor expected_losses = empty_tensor({kTokens}, DType::f32), expected_dx = empty_tensor({kTokens, kWidth}, DType::f32);
+      Tensor expected_dweight = empty_tensor({vocab, kWidth}, DType::f32);
+      const KernelTable& plain = *reference_table();
+      plain.matmul(stream(), {.a = x, .b = {.data = weight}, .c = logits, .transpose_b = true});
+      plain.cross_entropy(stream(), {logits, int_tensor(targets), expected_losses, scale, true});
+      plain.matmul(stream(), {.a = logits, .b = {.data = weight}, .c = expected_dx});
+      plain.matmul(stream(), {.a = logits, .b = {.data = x}, .c = expected_dweight, .transpose_a = true});
+      expect_close(losses, expected_losses, 1e-5, what);
+      expect_close(dx, expected_dx, 1e-5, what);
+      expect_close(dweight, expected_dweight, 1e-5, what);
+      if (!squares) continue;
+      double sum = 0;
+      for (float d : core::to_host_floats(dweight)) sum += static_cast<double>(d) * d;
+      EXPECT_NEAR(core::to_host_floats(squares)[0], sum, 1e-5 * sum) << what;
+    }
+  }
+}
+
 // The product, then its activation: with the activation's input kept, and with its slopes kept.
 TEST(FusedMatmul, KeptSlopesGiveTheActivationAndItsGradient) {
   for (const Format& format : kFormats) {

@@ -259,11 +259,14 @@ struct DropoutArgs {
 
 // Softmax cross entropy of each row; when write_gradient, logits become (softmax - onehot) * scale in place.
 struct CrossEntropyArgs {
+  static constexpr int64_t kMostApart = 64;
   Tensor logits;   // (R, V) compute format or f32
   Tensor targets;  // (R) i32; -1 = no loss, zero gradient
   Tensor losses;   // (R) f32: 0 where not supervised
   Tensor scale;    // (1) f32: gradient of the total loss with respect to a row's loss
   bool write_gradient = false;
+  // (R, W) as logits, or empty: columns V to V + W, at most kMostApart, of logits that are kept in two pieces.
+  Tensor last_logits;
 };
 
 // Mixture of experts. A token's k choices are its slots t * k + j; sorted rows are slots ordered by (expert, slot).

@@ -19,13 +19,12 @@ namespace HWY_NAMESPACE {
 
 constexpr size_t kBlock = 1024;
 
-// log(sum(exp(x))) in one pass over memory: block by block, the largest of a block from cache first, then its sum.
-// Where `terms` is given, terms[i] becomes exp(x[i] - shifts[i / kBlock]) for the gradient to take up.
+// Adds a stretch of a row to its `largest` and its `sum` of exp(x - largest), in lanes, in one pass over memory: block by
+// block, the largest of a block from cache first, then its sum. Where `terms` is given, terms[i] becomes
+// exp(x[i] - shifts[i / kBlock]) for the gradient to take up.
 template <class T>
-float log_sum_exp(const T* x, size_t count, float* terms, float* shifts) {
+void add_exponentials(const T* x, size_t count, float* terms, float* shifts, float& largest, Floats& sum) {
   constexpr float kLowest = -std::numeric_limits<float>::infinity();
-  float largest = kLowest;
-  Floats sum = zero();
   for (size_t first = 0; first < count; first += kBlock) {
     size_t length = std::min(kBlock, count - first);
     const T* block = x + first;
@@ -41,19 +40,19 @@ float log_sum_exp(const T* x, size_t count, float* terms, float* shifts) {
       largest = block_largest;
     }
     // Only -inf (or NaN) so far: terms of 0 (or NaN), whatever the shift.
-    Floats shift = set(largest == kLowest ? 0.0f : largest);
+    Floats shift = set(largest == kLowest ? 0.0f : largest), block_sum = sum;
     if (terms) shifts[first / kBlock] = hn::GetLane(shift);
     for_vectors(length, [&](size_t i, size_t n) HWY_ATTR {
       Floats e = exp_nonpositive(hn::Sub(load_n(block + i, n), shift));
       if (terms) store_n(e, terms + first + i, n);
       if (n < kLanes) e = hn::IfThenElseZero(hn::FirstN(kFloats, n), e);
-      sum = hn::Add(sum, e);
+      block_sum = hn::Add(block_sum, e);
     });
+    sum = block_sum;
   }
-  return largest + std::log(sum_lanes(sum));
 }
 
-// x = exp(x - log_sum) scale, from the terms of log_sum_exp.
+// x = exp(x - log_sum) scale, from the terms of add_exponentials.
 template <class T>
 void write_softmax(T* x, size_t count, const float* terms, const float* shifts, float log_sum, float scale) {
   for (size_t first = 0; first < count; first += kBlock) {
@@ -64,28 +63,44 @@ void write_softmax(T* x, size_t count, const float* terms, const float* shifts, 
   }
 }
 
+size_t blocks_of(size_t count) { return (count + kBlock - 1) / kBlock; }
+
 template <class T>
 void cross_entropy_rows(const CrossEntropyArgs& args) {
-  size_t vocab = static_cast<size_t>(args.logits.size(-1)), num_blocks = (vocab + kBlock - 1) / kBlock;
+  const size_t split = static_cast<size_t>(args.logits.size(-1));
+  const size_t apart = args.last_logits ? static_cast<size_t>(args.last_logits.size(-1)) : 0, vocab = split + apart;
   float scale = args.write_gradient ? args.scale.data<float>()[0] : 0.0f;
-  for_each_row(args.logits.rows(), args.logits.size(-1), [&](int64_t r) {
-    T* x = args.logits.data<T>() + static_cast<size_t>(r) * vocab;
+  for_each_row(args.logits.rows(), static_cast<int64_t>(vocab), [&](int64_t r) {
+    T* x = args.logits.data<T>() + static_cast<size_t>(r) * split;
+    T* last = apart ? args.last_logits.data<T>() + static_cast<size_t>(r) * apart : nullptr;
     int64_t target = args.targets.data<int32_t>()[r];
     if (target < 0) {
       args.losses.data<float>()[r] = 0.0f;
-      if (args.write_gradient) std::fill(x, x + vocab, T{});
+      if (args.write_gradient) std::fill(x, x + split, T{});
+      if (args.write_gradient && apart) std::fill(last, last + apart, T{});
       return;
     }
     SINTER_CHECK(target < static_cast<int64_t>(vocab),
                  "[cross_entropy] target {} in row {}; the vocabulary has {} tokens", target, r, vocab);
     static thread_local AlignedBuffer kept;
-    float* terms = args.write_gradient ? kept.reserve_array<float>(static_cast<int64_t>(vocab + num_blocks)) : nullptr;
-    float* shifts = terms ? terms + vocab : nullptr;
-    float log_sum = log_sum_exp(x, vocab, terms, shifts), hit = static_cast<float>(x[target]);
-    args.losses.data<float>()[r] = log_sum - hit;
+    float *terms = nullptr, *last_terms = nullptr, *shifts = nullptr, *last_shifts = nullptr;
+    if (args.write_gradient) {
+      terms = kept.reserve_array<float>(static_cast<int64_t>(vocab + blocks_of(split) + blocks_of(apart)));
+      last_terms = terms + split;
+      shifts = last_terms + apart;
+      last_shifts = shifts + blocks_of(split);
+    }
+    float largest = -std::numeric_limits<float>::infinity();
+    Floats sum = zero();
+    add_exponentials(x, split, terms, shifts, largest, sum);
+    if (apart) add_exponentials(last, apart, last_terms, last_shifts, largest, sum);
+    T* hit = static_cast<size_t>(target) < split ? x + target : last + (static_cast<size_t>(target) - split);
+    const float log_sum = largest + std::log(sum_lanes(sum)), hit_logit = static_cast<float>(*hit);
+    args.losses.data<float>()[r] = log_sum - hit_logit;
     if (!args.write_gradient) return;
-    write_softmax(x, vocab, terms, shifts, log_sum, scale);
-    x[target] = static_cast<T>((std::exp(hit - log_sum) - 1.0f) * scale);
+    write_softmax(x, split, terms, shifts, log_sum, scale);
+    if (apart) write_softmax(last, apart, last_terms, last_shifts, log_sum, scale);
+    *hit = static_cast<T>((std::exp(hit_logit - log_sum) - 1.0f) * scale);
   });
 }
 

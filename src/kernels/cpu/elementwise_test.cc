@@ -155,6 +155,48 @@ TEST(CpuCrossEntropy, MatchesReference) {
   }
 }
 
+// Columns [begin, begin + count) of the matrices of `t`, dense.
+Tensor columns_of(const Tensor& t, int64_t begin, int64_t count) {
+  const std::vector<float> all = core::to_host_floats(t);
+  std::vector<float> some;
+  for (int64_t r = 0; r < t.rows(); ++r) {
+    const auto row = all.begin() + r * t.size(-1) + begin;
+    some.insert(some.end(), row, row + count);
+  }
+  Tensor result = empty_tensor({t.rows(), count}, t.dtype());
+  base::convert_elements(DType::f32, some.data(), t.dtype(), result.raw(), some.size());
+  return result;
+}
+
+TEST(CpuCrossEntropy, LogitsInTwoPiecesGiveWhatOneGives) {
+  constexpr int64_t kRows = 9, kSplit = 1088, kApart = 17;
+  std::vector<int32_t> targets;  // in the first piece, in the second, and none
+  for (int64_t r = 0; r < kRows; ++r)
+    targets.push_back(static_cast<int32_t>(r % 3 == 0 ? r * 100 : r % 3 == 1 ? kSplit + r : -1));
+  for (const Format& format : kFormats) {
+    const Tensor logits = random_tensor({kRows, kSplit + kApart}, format.dtype, 1, 6.0f);
+    for (bool write_gradient : {false, true}) {
+      CrossEntropyArgs whole{.logits = clone(logits),
+                             .targets = int_tensor(targets),
+                             .losses = empty_tensor({kRows}, DType::f32),
+                             .scale = core::make_tensor(allocator(), {1}, std::vector<float>{0.37f}),
+                             .write_gradient = write_gradient};
+      reference_table()->cross_entropy(stream(), whole);
+      for (const KernelTable* table : {reference_table(), cpu_table()}) {
+        CrossEntropyArgs args = whole;
+        args.losses = empty_tensor({kRows}, DType::f32);
+        args.logits = columns_of(logits, 0, kSplit);
+        args.last_logits = columns_of(logits, kSplit, kApart);
+        table->cross_entropy(stream(), args);
+        const std::string what = fmt::format("{}, {}", table->name, base::dtype_name(format.dtype));
+        expect_close(args.losses, whole.losses, 1e-5, what);
+        expect_close(args.logits, columns_of(whole.logits, 0, kSplit), format.tolerance, what);
+        expect_close(args.last_logits, columns_of(whole.logits, kSplit, kApart), format.tolerance, what);
+      }
+    }
+  }
+}
+
 TEST(CpuCrossEntropy, TargetOutsideTheVocabularyIsAnError) {
   CrossEntropyArgs args{.logits = random_tensor({1, 4}, DType::f32, 1),
                         .targets = int_tensor({4}),

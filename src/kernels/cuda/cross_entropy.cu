@@ -51,33 +51,35 @@ __device__ __forceinline__ float log_sum_of_block(Online mine) {
 }
 
 // A row need not start on a 16-byte boundary (odd vocabularies): its first elements up to the boundary and the last
-// ones after it are taken one by one, the rest in vectors.
+// ones after it are taken one by one, the rest in vectors. So are the `apart` elements of a second piece.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
-    cross_entropy_kernel(T* logits, const int32_t* targets, float* losses, const float* scale, int64_t vocab,
-                         bool write_gradient) {
+    cross_entropy_kernel(T* logits, int64_t split, T* last_logits, int64_t apart, const int32_t* targets, float* losses,
+                         const float* scale, bool write_gradient) {
   constexpr int N = kWidth<T>;
+  static_assert(2 * N + CrossEntropyArgs::kMostApart <= kThreads);
   int64_t r = blockIdx.x;
-  T* row = logits + r * vocab;
+  T *row = logits + r * split, *last = last_logits + r * apart;
   int64_t head = static_cast<int64_t>((16 - reinterpret_cast<uintptr_t>(row) % 16) % 16 / sizeof(T));
-  if (head > vocab) head = vocab;
-  int64_t vectors = (vocab - head) / N, tail = head + vectors * N;
+  if (head > split) head = split;
+  int64_t vectors = (split - head) / N, tail = head + vectors * N;
   T* body = row + head;
   int32_t target = targets[r];
-  // The elements outside the vectors: at most 2 N - 2, one a thread.
+  // The elements outside the vectors, one a thread.
   int64_t edge = threadIdx.x < head ? threadIdx.x : tail + (threadIdx.x - head);
-  bool has_edge = threadIdx.x < head || edge < vocab;
-  if (target < 0 || target >= vocab) {
+  bool has_edge = threadIdx.x < head || edge < split + apart;
+  auto at = [&](int64_t column) -> T& { return column < split ? row[column] : last[column - split]; };
+  if (target < 0 || target >= split + apart) {
     if (threadIdx.x == 0) losses[r] = 0;
     if (!write_gradient) return;
     Vector<T, N> zero{};
     for (int64_t i = threadIdx.x; i < vectors; i += kThreads) reinterpret_cast<Vector<T, N>*>(body)[i] = zero;
-    if (has_edge) row[edge] = from_float<T>(0.0f);
+    if (has_edge) at(edge) = from_float<T>(0.0f);
     return;
   }
-  float target_logit = threadIdx.x == 0 ? to_float(row[target]) : 0.0f;
+  float target_logit = threadIdx.x == 0 ? to_float(at(target)) : 0.0f;
   Online online;
-  if (has_edge) online.merge(to_float(row[edge]) * kLog2e, 1.0f);
+  if (has_edge) online.merge(to_float(at(edge)) * kLog2e, 1.0f);
   for (int64_t i = threadIdx.x; i < vectors; i += kAtOnce * kThreads) {
     Packed raw[kAtOnce];
     float largest = -INFINITY, sum = 0;
@@ -124,20 +126,22 @@ __global__ void __launch_bounds__(kThreads, 2)
     store_floats<T, N>(body + i * N, x);
   }
   if (has_edge) {
-    row[edge] =
-        from_float<T>((exp2f(to_float(row[edge]) * kLog2e - log_sum) - (edge == target ? 1.0f : 0.0f)) * factor);
+    const float p = exp2f(to_float(at(edge)) * kLog2e - log_sum);
+    at(edge) = from_float<T>((p - (edge == target ? 1.0f : 0.0f)) * factor);
   }
 }
 
 }  // namespace
 
 void cross_entropy(Stream& stream, const CrossEntropyArgs& args) {
-  int64_t rows = args.logits.rows(), vocab = args.logits.size(-1);
+  const int64_t rows = args.logits.rows(), apart = args.last_logits ? args.last_logits.size(-1) : 0;
   if (rows == 0) return;
+  SINTER_CHECK(apart <= CrossEntropyArgs::kMostApart, "[cross_entropy] {} columns apart; expected at most {}", apart,
+               CrossEntropyArgs::kMostApart);
   dispatch_format(args.logits.dtype(), "cross_entropy", [&]<class T>(TypeTag<T>) {
     cross_entropy_kernel<T><<<static_cast<unsigned>(rows), kThreads, 0, native(stream)>>>(
-        args.logits.data<T>(), args.targets.data<int32_t>(), args.losses.data<float>(), args.scale.data<float>(), vocab,
-        args.write_gradient);
+        args.logits.data<T>(), args.logits.size(-1), args.last_logits.data<T>(), apart, args.targets.data<int32_t>(),
+        args.losses.data<float>(), args.scale.data<float>(), args.write_gradient);
   });
   SINTER_CUDA_LAUNCHED();
 }

@@ -6,20 +6,24 @@
 namespace sinter::kernels::cuda_test {
 namespace {
 
-void test_cross_entropy(DType t, int64_t rows, int64_t vocab, bool gradient) {
+// `apart`: further columns, in a piece of their own.
+void test_cross_entropy(DType t, int64_t rows, int64_t split, bool gradient, int64_t apart = 0) {
   if (!wants("cross_entropy")) return;
-  Case c("cross_entropy", t, fmt::format("({}, {}) gradient {}", rows, vocab, gradient));
+  Case c("cross_entropy", t, fmt::format("({}, {} + {}) gradient {}", rows, split, apart, gradient));
+  const int64_t vocab = split + apart;
   std::vector<int32_t> ids;
   for (int64_t r = 0; r < rows; ++r) ids.push_back(r % 5 == 4 ? -1 : static_cast<int32_t>((r * 7919) % vocab));
   ids[0] = static_cast<int32_t>(vocab - 1);
-  int logits = c.random({rows, vocab}, t, 3.0f), targets = c.integers({rows}, ids),
-      losses = c.output({rows}, DType::f32);
+  int logits = c.random({rows, split}, t, 3.0f), last = apart ? c.random({rows, apart}, t, 3.0f) : -1;
+  int targets = c.integers({rows}, ids), losses = c.output({rows}, DType::f32);
   int scale = c.floats({1}, {0.7f});
   c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
-    table.cross_entropy(s, {at(logits), at(targets), at(losses), at(scale), gradient});
+    table.cross_entropy(s, {at(logits), at(targets), at(losses), at(scale), gradient, at(last)});
   });
   c.expect_close(losses, "losses", 1e-5);
-  if (gradient) c.expect_close(logits, "gradient", std::max(2e-5, rounding_limit(t)));
+  if (!gradient) return;
+  c.expect_close(logits, "gradient", std::max(2e-5, rounding_limit(t)));
+  if (apart) c.expect_close(last, "gradient apart", std::max(2e-5, rounding_limit(t)));
 }
 
 void test_adamw(DType grad, DType state, int64_t n, DType copy_format, bool has_copy, bool skip) {
@@ -155,6 +159,8 @@ void test_training() {
     for (int64_t vocab : vocabularies) {
       for (bool gradient : {true, false}) test_cross_entropy(t, 17, vocab, gradient);
     }
+    for (int64_t apart : {1, 17, 64}) test_cross_entropy(t, 17, 1024, true, apart);
+    test_cross_entropy(t, 17, 33, true, 5);
     test_cross_entropy(t, 401, 1016, true);  // several rows a block
   }
   for (DType grad : {DType::f32, DType::bf16}) {

@@ -8,24 +8,29 @@
 namespace sinter::kernels::reference {
 
 void cross_entropy(Stream&, const CrossEntropyArgs& args) {
-  FloatView logits(args.logits), losses(args.losses), scale(args.scale);
-  int64_t vocab = args.logits.size(-1);
+  FloatView first(args.logits), last(args.last_logits), losses(args.losses), scale(args.scale);
+  const int64_t split = args.logits.size(-1), apart = args.last_logits ? args.last_logits.size(-1) : 0;
+  const int64_t vocab = split + apart;
   for_each_index(args.logits.rows(), [&](int64_t r) {
-    int64_t target = args.targets.data<int32_t>()[r], first = r * vocab;
+    auto logit = [&](int64_t v) { return v < split ? first[r * split + v] : last[r * apart + v - split]; };
+    auto set_logit = [&](int64_t v, double x) {
+      v < split ? first.set(r * split + v, x) : last.set(r * apart + v - split, x);
+    };
+    int64_t target = args.targets.data<int32_t>()[r];
     if (target < 0) {
       losses.set(r, 0);
-      for (int64_t v = 0; args.write_gradient && v < vocab; ++v) logits.set(first + v, 0);
+      for (int64_t v = 0; args.write_gradient && v < vocab; ++v) set_logit(v, 0);
       return;
     }
     SINTER_CHECK(target < vocab, "[cross_entropy] target {} in row {}; the vocabulary has {} tokens", target, r, vocab);
     double largest = -std::numeric_limits<double>::infinity(), sum = 0;
-    for (int64_t v = 0; v < vocab; ++v) largest = std::max(largest, logits[first + v]);
-    for (int64_t v = 0; v < vocab; ++v) sum += std::exp(logits[first + v] - largest);
+    for (int64_t v = 0; v < vocab; ++v) largest = std::max(largest, logit(v));
+    for (int64_t v = 0; v < vocab; ++v) sum += std::exp(logit(v) - largest);
     double log_sum = largest + std::log(sum);
-    losses.set(r, log_sum - logits[first + target]);
+    losses.set(r, log_sum - logit(target));
     for (int64_t v = 0; args.write_gradient && v < vocab; ++v) {
-      double p = std::exp(logits[first + v] - log_sum);
-      logits.set(first + v, (p - (v == target ? 1.0 : 0.0)) * scale[0]);
+      double p = std::exp(logit(v) - log_sum);
+      set_logit(v, (p - (v == target ? 1.0 : 0.0)) * scale[0]);
     }
   });
 }
