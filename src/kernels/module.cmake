@@ -27,7 +27,7 @@ if(SINTER_TESTS)
   endforeach()
 endif()
 set(avx512_flags -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mprefer-vector-width=512
-    -Wno-maybe-uninitialized)  # GCC 12 takes its own intrinsics for uninitialized
+    -Wno-maybe-uninitialized -Wno-uninitialized)  # GCC 12 takes its own intrinsics for that
 function(sinter_instruction_set suffix)
   set(files ${cpu_sources})
   list(FILTER files INCLUDE REGEX "_${suffix}\\.cc$")
