@@ -35,38 +35,6 @@ constexpr int64_t kTileUnits = 16;
 
 // Operands are set to zero after their last use, which gives their registers back: see matmul_amx.cc.
 
-// 32 rows of 32 units, the whole depth of most products here, stay in tiles 4 to 7 while b goes by 16 columns at a
-// time: a load for two tile products and not one for each, and rows of a are read once. Sums: tiles 0 and 1.
-void multiply_kept_rows(int64_t columns, const uint32_t* a, int64_t a_stride, const uint32_t* b, int64_t b_stride,
-                        float* c, int64_t c_stride, bool accumulate) {
-  size_t a_bytes = static_cast<size_t>(a_stride) * 4, b_bytes = static_cast<size_t>(b_stride) * 4;
-  size_t c_bytes = static_cast<size_t>(c_stride) * 4;
-  float* lower = c + 16 * c_stride;
-  _tile_loadd(4, a, a_bytes);
-  _tile_loadd(5, a + kTileUnits, a_bytes);
-  _tile_loadd(6, a + 16 * a_stride, a_bytes);
-  _tile_loadd(7, a + 16 * a_stride + kTileUnits, a_bytes);
-  for (int64_t n = 0; n < columns; n += 16) {
-    if (accumulate) {
-      _tile_loadd(0, c + n, c_bytes);
-      _tile_loadd(1, lower + n, c_bytes);
-    } else {
-      _tile_zero(0);
-      _tile_zero(1);
-    }
-    _tile_loadd(2, b + n, b_bytes);
-    _tile_dpbf16ps(0, 4, 2);
-    _tile_dpbf16ps(1, 6, 2);
-    _tile_zero(2);
-    _tile_loadd(3, b + kTileUnits * b_stride + n, b_bytes);
-    _tile_dpbf16ps(0, 5, 3);
-    _tile_dpbf16ps(1, 7, 3);
-    _tile_zero(3);
-    _tile_stored(0, c + n, c_bytes);
-    _tile_stored(1, lower + n, c_bytes);
-  }
-}
-
 // Sums of 32 x 32: tiles 0 to 3; a in tiles 4 and 5, b in tiles 6 and 7.
 void multiply_32x32(int64_t units, const uint32_t* a, int64_t a_stride, const uint32_t* b, int64_t b_stride, float* c,
                     int64_t c_stride, bool accumulate) {
@@ -152,28 +120,25 @@ void multiply_16x16(int64_t units, const uint32_t* a, int64_t a_stride, const ui
   _tile_stored(0, c, c_bytes);
 }
 
-// Up to 32 rows.
-void multiply_rows(int64_t rows, int64_t columns, int64_t units, const uint32_t* a, int64_t a_stride, const uint32_t* b,
-                   int64_t b_stride, float* c, int64_t c_stride, bool accumulate) {
-  if (rows > 16 && units == 2 * kTileUnits) {
-    return multiply_kept_rows(columns, a, a_stride, b, b_stride, c, c_stride, accumulate);
-  }
-  int64_t n = 0;
-  for (; n + 32 <= columns; n += 32) {
-    auto* multiply_wide = rows > 16 ? multiply_32x32 : multiply_16x32;
-    multiply_wide(units, a, a_stride, b + n, b_stride, c + n, c_stride, accumulate);
-  }
-  if (n == columns) return;
-  for (int64_t r = 0; r < rows; r += 16) {
-    multiply_16x16(units, a + r * a_stride, a_stride, b + n, b_stride, c + r * c_stride + n, c_stride, accumulate);
-  }
-}
-
 void multiply(int64_t rows, int64_t columns, int64_t units, const uint32_t* a, int64_t a_stride, const uint32_t* b,
               int64_t b_stride, float* c, int64_t c_stride, bool accumulate) {
-  for (int64_t r = 0; r < rows; r += 32) {
-    multiply_rows(rows - r, columns, units, a + r * a_stride, a_stride, b, b_stride, c + r * c_stride, c_stride,
-                  accumulate);
+  for (int64_t n = 0; n < columns; n += 32) {
+    bool is_wide = n + 32 <= columns;
+    for (int64_t r = 0; r < rows; r += 32) {
+      const uint32_t* a_rows = a + r * a_stride;
+      float* c_rows = c + r * c_stride + n;
+      if (!is_wide) {
+        multiply_16x16(units, a_rows, a_stride, b + n, b_stride, c_rows, c_stride, accumulate);
+        if (rows - r > 16) {
+          multiply_16x16(units, a_rows + 16 * a_stride, a_stride, b + n, b_stride, c_rows + 16 * c_stride, c_stride,
+                         accumulate);
+        }
+      } else if (rows - r > 16) {
+        multiply_32x32(units, a_rows, a_stride, b + n, b_stride, c_rows, c_stride, accumulate);
+      } else {
+        multiply_16x32(units, a_rows, a_stride, b + n, b_stride, c_rows, c_stride, accumulate);
+      }
+    }
   }
 }
 
