@@ -422,17 +422,38 @@ void check_recipe(const Recipe& r, const std::string& origin) {
                "{}: a batch-size ramp needs both train.ramp_from_tokens and train.ramp_steps", origin);
 }
 
-}  // namespace
-
-Recipe parse_recipe(std::string_view text, const std::string& origin, const std::vector<std::string>& overrides) {
-  toml::table root = parse_toml(text, origin);
-  for (const std::string& override_text : overrides) apply_override(root, override_text);
-  // What is wrong may be in either.
-  const std::string place = overrides.empty() ? origin : fmt::format("{} with {}", origin, fmt::join(overrides, " "));
+Recipe read_recipe(const toml::table& root, const std::string& place) {
   Recipe recipe;
   Reader reader(root, place);
   visit_recipe(reader, recipe);
   reader.finish();
+  return recipe;
+}
+
+bool is_readable(const toml::table& root, const std::string& place) {
+  try {
+    read_recipe(root, place);
+    return true;
+  } catch (const base::Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+Recipe parse_recipe(std::string_view text, const std::string& origin, const std::vector<std::string>& overrides) {
+  const toml::table file = parse_toml(text, origin);
+  toml::table root = file;
+  for (const std::string& override_text : overrides) apply_override(root, override_text);
+  // What is wrong may be in either.
+  const std::string place = overrides.empty() ? origin : fmt::format("{} with {}", origin, fmt::join(overrides, " "));
+  Recipe recipe;
+  try {
+    recipe = read_recipe(root, place);
+  } catch (const base::Error& e) {
+    if (!overrides.empty() && is_readable(file, origin)) base::fail_usage("{}", e.what());  // so it is an override
+    throw;
+  }
   check_recipe(recipe, place);
   return recipe;
 }

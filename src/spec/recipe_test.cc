@@ -57,6 +57,18 @@ TEST(Recipe, UnknownNamesSuggestTheNearest) {
   EXPECT_NE(error_of(kText, {"schedule.kind=cosin"}).find("did you mean 'cosine'"), std::string::npos);
 }
 
+// What is wrong on the command line is said as such: the program exits with 2.
+TEST(Recipe, AnOverrideThatCannotBeReadIsAnErrorOfUsageUnlessTheFileIsWrongToo) {
+  EXPECT_THROW(parse_recipe(kText, "r.toml", {"train.stepz=7"}), base::UsageError);
+  EXPECT_THROW(parse_recipe(kText, "r.toml", {"train.steps=many"}), base::UsageError);
+  try {
+    parse_recipe(std::string(kText) + "[log]\nevry = 3\n", "r.toml", {"train.stepz=7"});
+    FAIL();
+  } catch (const base::Error& e) {
+    EXPECT_EQ(dynamic_cast<const base::UsageError*>(&e), nullptr);
+  }
+}
+
 TEST(Recipe, WrongTypesAndValuesNameTheKey) {
   EXPECT_NE(error_of(kText, {"train.steps=\"many\""}).find("train.steps must be a number"), std::string::npos);
   EXPECT_NE(error_of(kText, {"train.steps=1.5"}).find("whole number"), std::string::npos);

@@ -49,7 +49,7 @@ expect 0 "model in run/latest" "$sinter" train recipe.toml
 expect 0 "all 4 steps are done already" "$sinter" train recipe.toml
 expect 0 'optimizer.lr: 0.0003 -> 0.001' "$sinter" train recipe.toml train.steps=5 optimizer.lr=1e-3
 expect 1 "num_hidden_layers was 2 and is 1 now" "$sinter" train recipe.toml train.steps=6 model.layers=1
-expect 1 "did you mean 'steps'" "$sinter" train recipe.toml train.stepz=6
+expect 2 "did you mean 'steps'" "$sinter" train recipe.toml train.stepz=6
 expect 1 "model.hidden 16 is not a multiple of model.heads 3" "$sinter" train recipe.toml model.heads=3 checkpoint.dir=other
 expect 2 "'steps=6' is not of the form section.key=value" "$sinter" train recipe.toml steps=6
 expect 2 "--json requires --dry-run" "$sinter" train recipe.toml --json
