@@ -56,16 +56,16 @@ struct HeadPart {
 
 HeadPart part_of_head(const LinearCrossEntropyArgs& args, int64_t first, int64_t count) {
   const int64_t rows = args.logits.rows(), V = args.logits.size(-1);
-  HeadPart part{args.logits.reshape({rows * V}).slice(rows * first, rows * count).reshape({rows, count}), args.weight,
-                {}};
+  HeadPart part{
+      args.logits.reshape({rows * V}).slice(rows * first, rows * count).reshape({rows, count}), args.weight, {}};
   part.weight.data = args.weight.data.slice(first, count);
   part.weight.derived = nullptr;  // there is one for the whole
   if (args.dweight) part.dweight = args.dweight.slice(first, count);
   return part;
 }
 
-// Products are fast where rows are whole cache lines (with 50,257 columns those of cuBLASLt on an H200 take five times
-// as long as with 50,304), so what is left over of a vocabulary is a small part of its own.
+// Products are fast where rows are whole cache lines (with 50,257 columns those of cuBLASLt on an H200 take four to
+// seven times as long as with 50,304), so what is left over of a vocabulary is a small part of its own.
 std::vector<HeadPart> parts_of_head(const LinearCrossEntropyArgs& args) {
   constexpr int64_t kLine = CrossEntropyArgs::kMostApart, kLarge = 1024;
   const int64_t V = args.logits.size(-1), apart = V % kLine;

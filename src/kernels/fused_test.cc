@@ -64,8 +64,10 @@ TEST(LinearCrossEntropy, AVocabularyOfAnySizeGivesTheGradientsOfItsLogits) {
     for (const KernelTable* table : {reference_table(), cpu_table()}) {
       const std::string what = std::string(table->name) + ", " + std::to_string(vocab);
       std::vector<int32_t> targets;
-      for (int64_t t = 0; t < kTokens; ++t) targets.push_back(static_cast<int32_t>(t % 5 == 4 ? -1 : vocab - 1 - 29 * t));
-      const Tensor x = random_tensor({kTokens, kWidth}, DType::f32, 1), weight = random_tensor({vocab, kWidth}, DType::f32, 2);
+      for (int64_t t = 0; t < kTokens; ++t)
+        targets.push_back(static_cast<int32_t>(t % 5 == 4 ? -1 : vocab - 1 - 29 * t));
+      const Tensor x = random_tensor({kTokens, kWidth}, DType::f32, 1),
+                   weight = random_tensor({vocab, kWidth}, DType::f32, 2);
       Tensor losses = empty_tensor({kTokens}, DType::f32), logits = empty_tensor({kTokens, vocab}, DType::f32);
       Tensor dx = empty_tensor({kTokens, kWidth}, DType::f32), dweight = empty_tensor({vocab, kWidth}, DType::f32);
       Tensor squares = table->leaves_squares ? empty_tensor({1}, DType::f32) : Tensor();
@@ -80,7 +82,8 @@ TEST(LinearCrossEntropy, AVocabularyOfAnySizeGivesTheGradientsOfItsLogits) {
                             .dx = dx,
                             .dweight = dweight,
                             .dweight_squares = squares});
-      Tensor expected_losses = empty_tensor({kTokens}, DType::f32), expected_dx = empty_tensor({kTokens, kWidth}, DType::f32);
+      Tensor expected_losses = empty_tensor({kTokens}, DType::f32),
+             expected_dx = empty_tensor({kTokens, kWidth}, DType::f32);
       Tensor expected_dweight = empty_tensor({vocab, kWidth}, DType::f32);
       const KernelTable& plain = *reference_table();
       plain.matmul(stream(), {.a = x, .b = {.data = weight}, .c = logits, .transpose_b = true});

@@ -19,8 +19,8 @@ namespace HWY_NAMESPACE {
 
 constexpr size_t kBlock = 1024;
 
-// Adds a stretch of a row to its `largest` and its `sum` of exp(x - largest), in lanes, in one pass over memory: block by
-// block, the largest of a block from cache first, then its sum. Where `terms` is given, terms[i] becomes
+// Adds a stretch of a row to its `largest` and to its `sum` (lanes) of exp(x - largest), in one pass over memory: block
+// by block, the largest of a block from cache first, then its sum. Where `terms` is given, terms[i] becomes
 // exp(x[i] - shifts[i / kBlock]) for the gradient to take up.
 template <class T>
 void add_exponentials(const T* x, size_t count, float* terms, float* shifts, float& largest, Floats& sum) {
@@ -40,15 +40,16 @@ void add_exponentials(const T* x, size_t count, float* terms, float* shifts, flo
       largest = block_largest;
     }
     // Only -inf (or NaN) so far: terms of 0 (or NaN), whatever the shift.
-    Floats shift = set(largest == kLowest ? 0.0f : largest), block_sum = sum;
+    Floats shift = set(largest == kLowest ? 0.0f : largest);
+    Floats running = sum;  // a copy: the sum itself would be written and read again beside every term
     if (terms) shifts[first / kBlock] = hn::GetLane(shift);
     for_vectors(length, [&](size_t i, size_t n) HWY_ATTR {
       Floats e = exp_nonpositive(hn::Sub(load_n(block + i, n), shift));
       if (terms) store_n(e, terms + first + i, n);
       if (n < kLanes) e = hn::IfThenElseZero(hn::FirstN(kFloats, n), e);
-      block_sum = hn::Add(block_sum, e);
+      running = hn::Add(running, e);
     });
-    sum = block_sum;
+    sum = running;
   }
 }
 
