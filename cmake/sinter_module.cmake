@@ -33,8 +33,9 @@ function(sinter_module name)
   set(target sinter_${name})
   set(MODULE_LIBS "")
   set(MODULE_PRECOMPILED "")  # heavy headers that most files of the module include
+  set(MODULE_OPTIONS "")      # of the compiler, beside everyone's
   if(EXISTS ${folder}/module.cmake)
-    include(${folder}/module.cmake)  # may append to `sources` and MODULE_LIBS
+    include(${folder}/module.cmake)  # may append to `sources`, set these
   endif()
   if(NOT sources)
     return()
@@ -42,6 +43,7 @@ function(sinter_module name)
   add_library(${target} STATIC ${sources})
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(${target} PUBLIC ${ARG_LIBS} ${MODULE_LIBS})
+  target_compile_options(${target} PRIVATE ${MODULE_OPTIONS})
   if(MODULE_PRECOMPILED)
     target_precompile_headers(${target} PRIVATE ${MODULE_PRECOMPILED})
   endif()

@@ -145,12 +145,6 @@ inline void transpose_units(const uint32_t* in, int64_t rows, int64_t columns, u
 #endif
 }
 
-// Asks for `count` elements that will be read soon.
-template <class T>
-HWY_INLINE void ask_for(const T* p, int64_t count) {
-  for (int64_t i = 0; i < count; i += 64 / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(p + i);
-}
-
 // How tiles are kept and multiplied: as f32 ...
 struct FloatTiles {
   static constexpr int64_t kPerUnit = 1, kDimMultiple = 16;
@@ -221,27 +215,6 @@ struct PairTiles {
 #endif
 
 // ---- softmax ------------------------------------------------------------------------------------------------------
-inline constexpr float kLog2E = 1.44269504088896341f, kLn2 = 0.69314718055994531f;
-
-// 2^x for x <= 127 or so; 0 below 2^-126; NaN stays. The short polynomial (7e-6) is for results rounded to bf16.
-template <bool kIsShort>
-HWY_INLINE Floats exp2_nonpositive(Floats x) {
-  Floats n = hn::Round(x), f = hn::Sub(x, n), p;
-  if constexpr (kIsShort) {
-    p = hn::MulAdd(f, set(0.00965672575155f), set(0.0558384169641f));
-    p = hn::MulAdd(p, f, set(0.240225300008f));
-    p = hn::MulAdd(p, f, set(0.693136725512f));
-  } else {
-    p = hn::MulAdd(f, set(0.0001545318283f), set(0.00133908863321f));
-    p = hn::MulAdd(p, f, set(0.00961808251999f));
-    p = hn::MulAdd(p, f, set(0.0555035707115f));
-    p = hn::MulAdd(p, f, set(0.240226507606f));
-    p = hn::MulAdd(p, f, set(0.693147188035f));
-  }
-  p = hn::MulAdd(p, f, set(1.0f));
-  return hn::IfThenZeroElse(hn::Lt(x, set(-126.0f)), times_power_of_two(p, n));
-}
-
 #if HWY_TARGET <= HWY_AVX3
 // Lane i: the largest lane of x[i]. Pairs of vectors become one that holds as much of both, four times.
 HWY_INLINE Floats max_lanes_of_16(Floats (&x)[16]) {

@@ -35,4 +35,7 @@ void muon_momentum(Stream&, const MuonMomentumArgs&);
 void normalize(Stream&, const NormalizeArgs&);
 void sum_squares(Stream&, const SumSquaresArgs&);
 
+// y (width) += the parts (count, width), in order.
+void add_parts(const float* parts, int64_t count, int64_t width, float* y);
+
 }  // namespace sinter::kernels::cpu

@@ -43,8 +43,14 @@ void add_exponentials(const T* x, size_t count, float* terms, float* shifts, flo
     Floats shift = set(largest == kLowest ? 0.0f : largest);
     Floats running = sum;  // a copy: the sum itself would be written and read again beside every term
     if (terms) shifts[first / kBlock] = hn::GetLane(shift);
+    const Floats shift_of_log2 = hn::Mul(shift, set(kLog2E));
     for_vectors(length, [&](size_t i, size_t n) HWY_ATTR {
-      Floats e = exp_nonpositive(hn::Sub(load_n(block + i, n), shift));
+      Floats v = load_n(block + i, n), e;
+      if constexpr (std::is_same_v<T, bf16>) {
+        e = exp2_nonpositive<true>(hn::MulSub(v, set(kLog2E), shift_of_log2));
+      } else {
+        e = exp_nonpositive(hn::Sub(v, shift));
+      }
       if (terms) store_n(e, terms + first + i, n);
       if (n < kLanes) e = hn::IfThenElseZero(hn::FirstN(kFloats, n), e);
       running = hn::Add(running, e);

@@ -92,24 +92,29 @@ TEST(CpuActivation, IsAccurateOverTheWholeRange) {
   for (float x : {-1e30f, -200.0f, -100.0f, -88.5f, -0.0f, 0.0f, 1e-30f, 88.5f, 100.0f, 200.0f, 1e30f})
     values.push_back(x);
   Shape shape{1, static_cast<int64_t>(values.size())};
-  Tensor x = core::make_tensor(allocator(), shape, values), ones = empty_tensor(shape, DType::f32);
-  cpu_table()->fill(stream(), ones, 1.0f);
-  for (auto kind : kActivations) {
-    auto run = [&](const KernelTable& table) {
-      Tensor y = empty_tensor(shape, DType::f32), dx = empty_tensor(shape, DType::f32);
-      table.activation_forward(stream(), {.kind = kind, .gated = false, .x = x, .y = y});
-      table.activation_backward(stream(), {.kind = kind, .gated = false, .dy = ones, .x = x, .dx = dx});
-      std::vector<float> both = core::to_host_floats(y), slopes = core::to_host_floats(dx);
-      both.insert(both.end(), slopes.begin(), slopes.end());
-      return both;
-    };
-    std::vector<float> actual = run(*cpu_table()), expected = run(*reference_table());
-    for (size_t i = 0; i < actual.size(); ++i) {
-      // Below these the rounding of the argument shows; a slope is a sum that passes through 0.
-      double least = i < values.size() ? 0.05 : 0.2;
-      double limit = 6e-7 * std::max(least, std::abs(static_cast<double>(expected[i])));
-      ASSERT_NEAR(actual[i], expected[i], limit)
-          << "kind " << static_cast<int>(kind) << " at " << values[i % values.size()];
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    Tensor x = empty_tensor(shape, dtype), ones = empty_tensor(shape, dtype);
+    cpu_table()->axpby(stream(), {.x = core::make_tensor(allocator(), shape, values), .y = x, .alpha = 1.0f});
+    cpu_table()->fill(stream(), ones, 1.0f);
+    // Of f32 some rounding; of bf16 the next number above or below.
+    const double rounding = dtype == DType::f32 ? 6e-7 : std::exp2(-7);
+    for (auto kind : kActivations) {
+      auto run = [&](const KernelTable& table) {
+        Tensor y = empty_tensor(shape, dtype), dx = empty_tensor(shape, dtype);
+        table.activation_forward(stream(), {.kind = kind, .gated = false, .x = x, .y = y});
+        table.activation_backward(stream(), {.kind = kind, .gated = false, .dy = ones, .x = x, .dx = dx});
+        std::vector<float> both = core::to_host_floats(y), slopes = core::to_host_floats(dx);
+        both.insert(both.end(), slopes.begin(), slopes.end());
+        return both;
+      };
+      std::vector<float> actual = run(*cpu_table()), expected = run(*reference_table());
+      for (size_t i = 0; i < actual.size(); ++i) {
+        // Below these the rounding of the argument shows; a slope is a sum that passes through 0.
+        double least = dtype == DType::bf16 ? 1e-3 : i < values.size() ? 0.05 : 0.2;
+        double limit = rounding * std::max(least, std::abs(static_cast<double>(expected[i])));
+        ASSERT_NEAR(actual[i], expected[i], limit)
+            << base::dtype_name(dtype) << " kind " << static_cast<int>(kind) << " at " << values[i % values.size()];
+      }
     }
   }
 }

@@ -41,6 +41,12 @@ void for_each_row(int64_t rows, int64_t row_elements, Body&& body) {
   });
 }
 
+// Asks for `count` elements that will be read soon.
+template <class T>
+inline void ask_for(const T* p, int64_t count) {
+  for (int64_t i = 0; i < count; i += 64 / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(p + i);
+}
+
 // How sums over rows are cut: at most 64 parts of at least 16 rows, fixed by the number of rows alone, so that the
 // result is the same for any number of threads.
 struct RowParts {

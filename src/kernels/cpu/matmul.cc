@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/threads.h"
 #include "kernels/cpu/activation.h"
+#include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/matmul_product.h"
 #include "kernels/cpu/matmul_weight.h"
@@ -58,8 +59,7 @@ Product make_product(const MatmulArgs& args, int64_t m, int64_t n, int64_t k, in
   return p;
 }
 
-void multiply_plain(const MatmulKernel& kernel, const MatmulArgs& args,
-                    const base::FunctionRef<void(const Block&)>* after = nullptr) {
+void multiply_plain(const MatmulKernel& kernel, const MatmulArgs& args, const PieceWork* pieces = nullptr) {
   int64_t n = args.c.size(-1), m = args.c.rows();
   int64_t k = args.transpose_a ? args.a.rows() : args.a.size(-1);
   if (args.c_squares) args.c_squares.data<float>()[0] = 0.0f;
@@ -73,7 +73,11 @@ void multiply_plain(const MatmulKernel& kernel, const MatmulArgs& args,
   check_bias(args, n);
   Product product = make_product(args, m, n, k, 0, 0, 0);
   if (args.c_squares) product.c_squares = args.c_squares.data<float>();
-  product.after = after;
+  product.pieces = pieces;
+  if (args.addend) {
+    product.accumulate = true;
+    product.addend = args.addend.raw();
+  }
   PackedWeight::Form form{&kernel, args.a.dtype(), 1, n, k, args.transpose_b};
   if (const PackedWeight* packed = packed_weight(args.b, form)) product.packed_b = packed->panels(0);
   run_product(kernel, product);
@@ -137,7 +141,7 @@ void matmul(Stream& stream, const MatmulArgs& args) {
     for (int64_t i = 0; i < args.batch; ++i) matmul(stream, matmul_of_batch(args, i));
     return;
   }
-  if (args.addend) {
+  if (args.addend && (args.beta != 1.0f || args.addend.dtype() != args.c.dtype())) {
     axpby(stream, {.x = args.addend, .y = args.c, .alpha = args.beta});
     MatmulArgs rest = args;
     rest.addend = {};
@@ -153,23 +157,33 @@ void matmul(Stream& stream, const MatmulArgs& args) {
   }
 }
 
-// Each piece of the product goes through the activation while it is in a cache.
-void matmul_activation(Stream& stream, const FusedMatmulArgs& args) {
+// Each piece of the product goes through the activation before it is written.
+void matmul_activation(Stream&, const FusedMatmulArgs& args) {
   MatmulArgs product = args.product;
   const Tensor& c = args.product.c;
   if (args.pre_activation) product.c = args.pre_activation;
   check_formats(product);
   const ActivationForwardArgs forward{
-      .kind = args.activation, .gated = false, .x = product.c, .y = c, .slope = args.slope};
+      .kind = args.activation, .gated = false, .x = args.pre_activation, .y = c, .slope = args.slope};
   const ActivationBackwardArgs backward{
       .kind = args.activation, .gated = false, .dy = c, .x = args.activation_input, .dx = c, .slope = args.slope_input};
   const bool is_backward = args.activation_input || args.slope_input;
-  auto activate = [&](const Block& block) {
-    is_backward ? activation_backward_block(backward, block) : activation_forward_block(forward, block);
+  // Sums of columns, one row of them for each panel of rows: added up in their order, whichever thread made them.
+  const MatmulKernel& kernel = matmul_kernel(product.a.dtype());
+  const int64_t N = c.size(-1), panels = (c.rows() + kernel.rows - 1) / kernel.rows;
+  static thread_local AlignedBuffer t_sums;
+  float* sums = args.c_sums ? t_sums.reserve_array<float>(panels * N) : nullptr;
+  auto ask = [&](const Block& block) {
+    if (is_backward) ask_for_block(args.slope_input ? args.slope_input : args.activation_input, block);
   };
-  const base::FunctionRef<void(const Block&)> after(activate);
-  multiply_plain(matmul_kernel(product.a.dtype()), product, &after);
-  if (args.c_sums) column_sum(stream, {.x = c, .y = args.c_sums, .accumulate = true});
+  auto take = [&](const Block& block, const void* values, int64_t stride, bool streams) {
+    if (!is_backward) return activation_forward_block(forward, block, {values, stride, streams});
+    activation_backward_block(backward, block, {values, stride},
+                              sums ? sums + block.row / kernel.rows * N + block.column : nullptr);
+  };
+  const PieceWork pieces{ask, take};
+  multiply_plain(kernel, product, &pieces);
+  if (sums) add_parts(sums, panels, N, args.c_sums.data<float>());
 }
 
 }  // namespace sinter::kernels::cpu

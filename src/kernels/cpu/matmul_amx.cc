@@ -35,12 +35,34 @@ void release_tiles() {
   fence_streams();
 }
 
+// Two whole tiles of b from 32 rows of K, 32 columns of each at `rows`, `stride` bytes apart: rows 2 i and 2 i + 1
+// interleaved are row i of both.
+void interleave_rows(const char* rows, int64_t stride, uint32_t* tiles) {
+  // Interleaving takes low or high halves of each 16 bytes: what is to come first is put into the low ones.
+  const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+  for (int i = 0; i < kSide; ++i, rows += 2 * stride, tiles += kSide) {
+    __builtin_prefetch(rows + 2 * kSide * stride, 0, 2);
+    __builtin_prefetch(rows + (2 * kSide + 1) * stride, 0, 2);
+    const __m512i even = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(rows));
+    const __m512i odd = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(rows + stride));
+    _mm512_storeu_si512(tiles, _mm512_unpacklo_epi16(even, odd));
+    _mm512_storeu_si512(tiles + kTileUnits, _mm512_unpackhi_epi16(even, odd));
+  }
+}
+
 // Tiles of a hold lines as rows (kByLine), tiles of b hold units as rows.
 template <bool kByLine, bool kContiguous>
 void pack_tiles(const PackSource& source, const PackRange& range, uint32_t* panels) {
   BlockWalk<kContiguous, kWidth, 2 * kSide> at{range.num_lines, range.num_k};
   for (; !at.is_done(); at.next()) {
     uint32_t* tile = panels + at.line / kWidth * range.panel_stride + at.k * kSide;
+    if (!kByLine && !kContiguous && range.num_lines - at.line >= kWidth && range.num_k - at.k >= 2 * kSide) {
+      const int64_t stride = source.stride * PairsFromBf16::kBytes;
+      interleave_rows(static_cast<const char*>(source.data) + (range.first_k + at.k) * stride +
+                          (range.first_line + at.line) * PairsFromBf16::kBytes,
+                      stride, tile);
+      continue;
+    }
     for (int w = 0; w < kWidth; w += kSide, tile += kTileUnits) {
       int64_t lines = range.num_lines - at.line - w;
       __m512i x[16];
@@ -198,6 +220,7 @@ void finish_tiles(const TileOutput& out) {
   const __m512 bias_high = bias ? ToBf16::load(bias + kSide, 0xffff) : _mm512_setzero_ps();
   const float* tile = out.tile;
   auto* c = static_cast<uint16_t*>(out.c);
+  const auto* added = static_cast<const uint16_t*>(out.added);
   for (int64_t r = 0; r < out.rows; ++r, tile += out.tile_stride, c += out.c_stride) {
     __m512 low = _mm512_mul_ps(alpha, _mm512_loadu_ps(tile)),
            high = _mm512_mul_ps(alpha, _mm512_loadu_ps(tile + kSide));
@@ -205,9 +228,10 @@ void finish_tiles(const TileOutput& out) {
       low = _mm512_add_ps(low, bias_low);
       high = _mm512_add_ps(high, bias_high);
     }
-    if (out.accumulate) {
-      low = _mm512_add_ps(low, ToBf16::load(c, 0xffff));
-      high = _mm512_add_ps(high, ToBf16::load(c + kSide, 0xffff));
+    if (added) {
+      low = _mm512_add_ps(low, ToBf16::load(added, 0xffff));
+      high = _mm512_add_ps(high, ToBf16::load(added + kSide, 0xffff));
+      added += out.c_stride;
     }
     const auto rounded = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
     if (out.streams) {

@@ -129,7 +129,7 @@ void finish_tile(const TileOutput& out) {
       int64_t at = r * out.c_stride + j;
       __m256 value = _mm256_mul_ps(alpha, _mm256_loadu_ps(out.tile + r * out.tile_stride + j));
       if (out.bias) value = _mm256_add_ps(value, load_elements(out.bias, out.dtype, j));
-      if (out.accumulate) value = _mm256_add_ps(value, load_elements(out.c, out.dtype, at));
+      if (out.added) value = _mm256_add_ps(value, load_elements(out.added, out.dtype, at));
       store_elements(out.c, out.dtype, at, value);
     }
     finish_row_plainly(out, r, j);

@@ -105,7 +105,7 @@ bool reads_in_place(const MatmulKernel& kernel, const Product& p) {
 bool is_better_turned(const MatmulKernel& kernel, const Product& p) {
   constexpr int64_t kLongK = 1024;  // shorter, and turning c costs more than it saves
   return kernel.transpose && is_plain(p) && !p.a.k_is_contiguous && !p.b.k_is_contiguous && !p.packed_b.data &&
-         !p.after && p.m > p.n && p.k >= kLongK;
+         !p.pieces && p.m > p.n && p.k >= kLongK;
 }
 
 Blocking choose_blocking(const MatmulKernel& kernel, const Product& p, bool sums_in_c) {

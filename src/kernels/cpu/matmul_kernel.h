@@ -30,7 +30,7 @@ struct PackRange {
   int64_t panel_stride;
 };
 
-// c = alpha * tile (+ bias) (+ c) for a block of c.
+// c = alpha * tile (+ bias) (+ added) for a block of c.
 struct TileOutput {
   const float* tile;
   int64_t tile_stride;
@@ -40,7 +40,7 @@ struct TileOutput {
   base::DType dtype;  // of c and bias
   const void* bias;   // of the first column, or null
   float alpha;
-  bool accumulate;
+  const void* added;  // rows c_stride apart, in c's format: c itself, or null
   // c is too large for a cache: a kernel that `can_stream` writes f32 and whole lines of bf16 past it.
   bool streams;
 };

@@ -100,16 +100,18 @@ void finish_as(const TileOutput& out) {
   auto* c = static_cast<typename To::Element*>(out.c);
   auto* bias = static_cast<const typename To::Element*>(out.bias);
   const __m512 alpha = _mm512_set1_ps(out.alpha);
-  const bool has_bias = bias != nullptr, accumulate = out.accumulate;
+  auto* addends = static_cast<const typename To::Element*>(out.added);
+  const bool has_bias = bias != nullptr, has_addends = addends != nullptr;
   for (int64_t j = 0; j < out.columns; j += 16) {
     __mmask16 mask = first_lanes(out.columns - j);
     __m512 added = has_bias ? To::load(bias + j, mask) : _mm512_setzero_ps();
     const float* tile = out.tile + j;
     typename To::Element* to = c + j;
-    for (int64_t r = 0; r < out.rows; ++r, tile += out.tile_stride, to += out.c_stride) {
+    const typename To::Element* from = has_addends ? addends + j : c;
+    for (int64_t r = 0; r < out.rows; ++r, tile += out.tile_stride, to += out.c_stride, from += out.c_stride) {
       __m512 value = _mm512_mul_ps(alpha, _mm512_maskz_loadu_ps(mask, tile));
       if (has_bias) value = _mm512_add_ps(value, added);
-      if (accumulate) value = _mm512_add_ps(value, To::load(to, mask));
+      if (has_addends) value = _mm512_add_ps(value, To::load(from, mask));
       To::store(to, mask, value);
     }
   }

@@ -7,6 +7,7 @@
 
 #include "base/threads.h"
 #include "kernels/cpu/aligned_buffer.h"
+#include "kernels/cpu/formats.h"
 #include "kernels/cpu/matmul_blocking.h"
 
 namespace sinter::kernels::cpu {
@@ -16,6 +17,7 @@ constexpr int64_t kMaxTileElements = 32 * 64;
 // A c of this size is gone from the caches before it is read; a gradient, which waits for all others, sooner.
 constexpr int64_t kStreamedBytes = int64_t{64} << 20;
 constexpr int64_t kStreamedGradientBytes = int64_t{1} << 20;
+constexpr int64_t kStreamedPiecesBytes = int64_t{8} << 20;
 
 thread_local AlignedBuffer t_packed;    // for everyone; of the thread that called run_product
 thread_local AlignedBuffer t_partials;  // likewise
@@ -60,7 +62,7 @@ class ProductRun {
   // Whether c is written past the caches: whole lines that nobody adds to, and more of them than a cache keeps.
   bool streams() const {
     const int64_t width = p_.c_is_turned ? p_.m : p_.n, bytes = static_cast<int64_t>(base::dtype_bytes(p_.c_dtype));
-    if (!kernel_.can_stream || reinterpret_cast<uintptr_t>(p_.c) % kLineBytes != 0 || p_.accumulate || p_.after)
+    if (!kernel_.can_stream || reinterpret_cast<uintptr_t>(p_.c) % kLineBytes != 0 || p_.accumulate || p_.pieces)
       return false;
     const bool is_large = p_.m * p_.n * bytes >= (p_.is_gradient ? kStreamedGradientBytes : kStreamedBytes);
     if (p_.c_dtype == base::DType::bf16) return is_large && width % kernel_.columns == 0;
@@ -211,23 +213,29 @@ class ProductRun {
     const int64_t units = block_units(), row_panels = divide_up(strip.num_rows, kernel_.rows);
     const int64_t num_tiles = row_panels * strip.num_panels, tile_size = kernel_.rows * kernel_.columns;
     const int64_t slice = num_tiles == 1 ? units : slice_units(units);
-    const bool is_sliced = slice < units;
+    const bool is_sliced = slice < units, has_sums = partials_ && !is_first();
     alignas(64) float one_tile[kMaxTileElements];
-    float* sums = is_sliced ? t_sums.reserve_array<float>(num_tiles * tile_size) : one_tile;
+    float* sums = is_sliced && !partials_ ? t_sums.reserve_array<float>(num_tiles * tile_size) : one_tile;
+    const int64_t next_sums =
+        cut_.keeps_rows ? cut_.columns * kernel_.rows : tile_size;  // from one tile's to another's
     int64_t u = 0;
     do {
+      int64_t i = 0, j = 0;  // panels of the strip
       for (int64_t t = 0; t < num_tiles; ++t) {
-        const int64_t i = t / strip.num_panels, j = t % strip.num_panels, r = i * kernel_.rows;
+        const int64_t r = i * kernel_.rows;
         const int num_rows = static_cast<int>(std::min<int64_t>(kernel_.rows, strip.num_rows - r));
-        float* buffer = is_sliced ? sums + t * tile_size : sums;
+        float* buffer = is_sliced && !partials_ ? sums + t * tile_size : sums;
         const Tile tile = tile_at(strip.row + r, num_rows, (strip.panel + j) * kernel_.columns, buffer, is_sliced);
         if (u == 0) begin_tile(tile);
+        if (u == 0 && has_sums) ask_for(tile.sums + next_sums, tile_size);
+        if (u + slice >= units && is_last()) ask_for_piece(tile);
         const uint32_t* a = strip.a + i * x.a_panel_stride + (x.a_row_bytes ? u : u * kernel_.rows);
         const uint32_t* b = strip.b + j * x.b_panel_stride + u * kernel_.columns;
         kernel_.multiply({num_rows, std::min(slice, units - u), a, x.a_row_bytes, b, tile.sums, tile.stride,
                           u > 0 || !is_first(), cut_.keeps_rows},
                          ahead);
         if (u + slice >= units) end_tile(tile);
+        if (++j == strip.num_panels) j = 0, ++i;
       }
       u += slice;
     } while (u < units);
@@ -254,9 +262,9 @@ class ProductRun {
               buffer, kernel_.columns, true,     nullptr,
               0};
     if (partials_) {
-      tile.so_far = partials_ + row * cut_.columns + column;
-      tile.so_far_stride = cut_.columns;
-      tile.is_buffered = needs_buffer;
+      tile.so_far = partials_ + row * cut_.columns + column * kernel_.rows;
+      tile.so_far_stride = kernel_.columns;
+      tile.is_buffered = false;
     } else if (sums_in_c_) {
       tile.so_far = static_cast<float*>(p_.c) + c_at(tile);
       tile.so_far_stride = p_.n;
@@ -280,26 +288,28 @@ class ProductRun {
     }
   }
 
+  // Before the last sums of a tile: what it will be added to, or what is done with it, reads memory.
+  void ask_for_piece(const Tile& tile) const {
+    if (p_.pieces) return p_.pieces->ask(piece_at(tile));
+    if (!p_.accumulate || p_.c_is_turned) return;
+    const int64_t bytes = static_cast<int64_t>(base::dtype_bytes(p_.c_dtype));
+    const char* row = static_cast<const char*>(p_.addend ? p_.addend : p_.c) + c_at(tile) * bytes;
+    for (int64_t r = 0; r < tile.num_rows; ++r, row += p_.n * bytes) ask_for(row, tile.columns * bytes);
+  }
+  Block piece_at(const Tile& tile) const {
+    return {first_row_ + tile.row, tile.num_rows, first_column_ + tile.column, tile.columns};
+  }
+
   void end_tile(const Tile& tile) const {
     const bool is_done = sums_in_c_ && is_plain_ && !tile.is_buffered;
-    if (is_last() && !is_done) {
-      const int64_t bytes = static_cast<int64_t>(base::dtype_bytes(p_.c_dtype));
-      void* c = static_cast<char*>(p_.c) + c_at(tile) * bytes;
-      const void* bias = p_.bias ? static_cast<const char*>(p_.bias) + (first_column_ + tile.column) * bytes : nullptr;
-      if (p_.c_is_turned) {
-        alignas(64) float turned[kMaxTileElements];
-        kernel_.transpose(tile.sums, tile.stride, turned);
-        kernel_.finish({turned, kernel_.rows, tile.columns, tile.num_rows, c, p_.m, p_.c_dtype, nullptr, p_.alpha,
-                        p_.accumulate, streams_});
-      } else {
-        kernel_.finish({tile.sums, tile.stride, tile.num_rows, tile.columns, c, p_.n, p_.c_dtype, bias, p_.alpha,
-                        p_.accumulate, streams_});
+    if (is_last()) {
+      if (p_.pieces) {
+        hand_over(tile, is_done);
+      } else if (!is_done) {
+        write_tile(tile);
       }
     } else if (tile.is_buffered) {
       copy_sums(tile.sums, tile.stride, tile.so_far, tile.so_far_stride, tile.num_rows, tile.columns);
-    }
-    if (p_.after && is_last()) {
-      (*p_.after)({first_row_ + tile.row, tile.num_rows, first_column_ + tile.column, tile.columns});
     }
     if (squares_ && is_last()) {
       const int64_t at =
@@ -311,6 +321,35 @@ class ProductRun {
               ? kernel_.sum_squares(tile.sums, tile.stride, tile.num_rows, tile.columns)
               : kernel_.sum_squares(static_cast<float*>(p_.c) + c_at(tile), p_.n, tile.num_rows, tile.columns);
     }
+  }
+
+  const void* bias_at(const Tile& tile) const {
+    const int64_t bytes = static_cast<int64_t>(base::dtype_bytes(p_.c_dtype));
+    return p_.bias ? static_cast<const char*>(p_.bias) + (first_column_ + tile.column) * bytes : nullptr;
+  }
+  void write_tile(const Tile& tile) const {
+    const int64_t at = c_at(tile) * static_cast<int64_t>(base::dtype_bytes(p_.c_dtype));
+    char* c = static_cast<char*>(p_.c) + at;
+    const void* added = p_.addend ? static_cast<const char*>(p_.addend) + at : c;
+    if (!p_.accumulate) added = nullptr;
+    if (p_.c_is_turned) {
+      alignas(64) float turned[kMaxTileElements];
+      kernel_.transpose(tile.sums, tile.stride, turned);
+      kernel_.finish(
+          {turned, kernel_.rows, tile.columns, tile.num_rows, c, p_.m, p_.c_dtype, nullptr, p_.alpha, added, streams_});
+    } else {
+      kernel_.finish({tile.sums, tile.stride, tile.num_rows, tile.columns, c, p_.n, p_.c_dtype, bias_at(tile), p_.alpha,
+                      added, streams_});
+    }
+  }
+  void hand_over(const Tile& tile, bool is_done) const {
+    const bool streams =
+        kernel_.can_stream && p_.m * p_.n * static_cast<int64_t>(base::dtype_bytes(p_.c_dtype)) >= kStreamedPiecesBytes;
+    if (is_done) return p_.pieces->take(piece_at(tile), tile.sums, tile.stride, streams);
+    alignas(64) float values[kMaxTileElements];
+    kernel_.finish({tile.sums, tile.stride, tile.num_rows, tile.columns, values, kernel_.columns, p_.c_dtype,
+                    bias_at(tile), p_.alpha, nullptr, false});
+    p_.pieces->take(piece_at(tile), values, kernel_.columns, streams);
   }
 
   static void copy_sums(const float* from, int64_t from_stride, float* to, int64_t to_stride, int64_t rows,
@@ -327,7 +366,7 @@ class ProductRun {
   const Blocking cut_;
   const bool streams_;                                         // c is written past the caches
   uint32_t* packed_ = nullptr;                                 // the side that passes by, of this block; null: in place
-  float* partials_ = nullptr;                                  // (cut_.rows, cut_.columns)
+  float* partials_ = nullptr;                                  // (panels of rows, panels of columns, a tile's sums)
   float* squares_ = nullptr;                                   // (panels of rows, panels of columns) of c
   int64_t first_row_ = 0, first_column_ = 0, first_unit_ = 0;  // of the block now worked on
 };

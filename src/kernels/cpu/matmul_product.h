@@ -17,6 +17,15 @@ struct Block {
   int64_t row, num_rows, column, num_columns;
 };
 
+// Work on every piece of c, done by the thread that makes it, in the place of writing c.
+struct PieceWork {
+  // The piece comes soon: what will be read for it can be asked for.
+  base::FunctionRef<void(const Block&)> ask;
+  // Here it is, in the format of c, its rows `stride` elements apart: in a cache, or in c itself. With `streams` what
+  // is not read soon can be written past the caches.
+  base::FunctionRef<void(const Block&, const void* values, int64_t stride, bool streams)> take;
+};
+
 struct Product {
   int64_t m = 0, n = 0, k = 0;
   PackSource a, b;
@@ -27,10 +36,10 @@ struct Product {
   const void* bias = nullptr;  // (n) in the format of c
   float alpha = 1.0f;
   bool accumulate = false;
-  bool is_gradient = false;    // c will not be read soon, except to add to it
-  float* c_squares = nullptr;  // becomes the sum of the squares of c, which is f32
-  // Called for every piece of c once it is there, by the thread in whose cache it still is.
-  const base::FunctionRef<void(const Block&)>* after = nullptr;
+  const void* addend = nullptr;  // added in the place of c where it accumulates: as c
+  bool is_gradient = false;      // c will not be read soon, except to add to it
+  float* c_squares = nullptr;    // becomes the sum of the squares of c, which is f32
+  const PieceWork* pieces = nullptr;
 };
 
 // Whether c is nothing but the sums.

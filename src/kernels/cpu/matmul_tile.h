@@ -113,7 +113,7 @@ inline void finish_row_plainly(const TileOutput& out, int64_t row, int64_t first
     int64_t at = row * out.c_stride + j;
     float value = out.alpha * tile[j];
     if (out.bias) value += read_float(out.bias, out.dtype, j);
-    if (out.accumulate) value += read_float(out.c, out.dtype, at);
+    if (out.added) value += read_float(out.added, out.dtype, at);
     switch (out.dtype) {
       case base::DType::bf16:
         static_cast<base::bf16*>(out.c)[at] = base::bf16(value);

@@ -140,10 +140,14 @@ void column_sum(Stream&, const ColumnSumArgs& args) {
   float* parts = t_parts.reserve_array<float>(cut.count * columns);
   HWY_DYNAMIC_DISPATCH(column_sum_any)(args.x, cut, parts);
   float* y = args.y.data<float>();
-  base::parallel_for(columns, 1024, [&](int64_t begin, int64_t end) {
-    if (!args.accumulate) std::fill(y + begin, y + end, 0.0f);
-    for (int64_t p = 0; p < cut.count; ++p) {
-      const float* part = parts + p * columns;
+  if (!args.accumulate) std::fill(y, y + columns, 0.0f);
+  add_parts(parts, cut.count, columns, y);
+}
+
+void add_parts(const float* parts, int64_t count, int64_t width, float* y) {
+  base::parallel_for(width, 1024, [&](int64_t begin, int64_t end) {
+    for (int64_t p = 0; p < count; ++p) {
+      const float* part = parts + p * width;
       for (int64_t n = begin; n < end; ++n) y[n] += part[n];
     }
   });

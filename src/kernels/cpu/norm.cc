@@ -70,11 +70,11 @@ void norm_forward_rows(const NormForwardArgs& args) {
   });
 }
 
-// Adds this row's dy * n to dweight and dy to dbias (when given), and writes ds = rstd * (g - mean(g) - n mean(g n))
-// (+ dsum), where n is the normalised row and g = dy * weight; rms has no mean(g).
+// Adds this row's dy * n to dweight, dy to dbias and ds to ds_sums (when given), and writes ds = rstd * (g - mean(g) -
+// n mean(g n)) (+ dsum), where n is the normalised row and g = dy * weight; rms has no mean(g).
 template <class T>
 void norm_backward_row(const T* dy, const T* dsum, const T* s, const float* weight, float mean, float rstd,
-                       bool is_layer, T* ds, float* dweight, float* dbias, size_t channels) {
+                       bool is_layer, T* ds, float* dweight, float* dbias, float* ds_sums, size_t channels) {
   Floats m = set(mean), r = set(rstd), g_sum = zero(), gn_sum = zero();
   for_vectors(channels, [&](size_t i, size_t n) HWY_ATTR {
     Floats d = load_n(dy + i, n);  // 0 beyond n, so the sums need no mask
@@ -93,6 +93,7 @@ void norm_backward_row(const T* dy, const T* dsum, const T* s, const float* weig
     Floats v = hn::Mul(hn::NegMulAdd(normed, gn_mean, hn::Sub(g, g_mean)), r);
     if (dsum) v = hn::Add(v, load_n(dsum + i, n));
     store_n(v, ds + i, n);
+    if (ds_sums) store_n(hn::Add(load_n(ds_sums + i, n), load_n(ds + i, n)), ds_sums + i, n);  // as rounded
   });
 }
 
@@ -107,23 +108,25 @@ void add_parts(const float* parts, int64_t count, size_t stride, float* out, siz
 
 template <class T>
 void norm_backward_rows(const NormBackwardArgs& args, float* parts) {
-  size_t channels = static_cast<size_t>(args.s.size(-1)), stride = 2 * channels;
+  size_t channels = static_cast<size_t>(args.s.size(-1)), stride = 3 * channels;
   bool is_layer = args.kind == spec::NormKind::layer;
   RowParts cut(args.s.rows());
   base::parallel_for(cut.count, 1, [&](int64_t part, int64_t) {
     float* dweight = parts + static_cast<size_t>(part) * stride;
     float* dbias = args.dbias ? dweight + channels : nullptr;
+    float* ds_sums = args.ds_sums ? dweight + 2 * channels : nullptr;
     std::fill(dweight, dweight + stride, 0.0f);
     for (int64_t r = cut.begin(part); r < cut.end(part); ++r) {
       size_t first = static_cast<size_t>(r) * channels;
       norm_backward_row(args.dy.data<T>() + first, args.dsum ? args.dsum.data<T>() + first : nullptr,
                         args.s.data<T>() + first, args.weight.data<float>(),
                         is_layer ? args.mean.data<float>()[r] : 0.0f, args.rstd.data<float>()[r], is_layer,
-                        args.ds.data<T>() + first, dweight, dbias, channels);
+                        args.ds.data<T>() + first, dweight, dbias, ds_sums, channels);
     }
   });
   add_parts(parts, cut.count, stride, args.dweight.data<float>(), channels);
   if (args.dbias) add_parts(parts + channels, cut.count, stride, args.dbias.data<float>(), channels);
+  if (args.ds_sums) add_parts(parts + 2 * channels, cut.count, stride, args.ds_sums.data<float>(), channels);
 }
 
 // ---- heads --------------------------------------------------------------------------------------------------------
@@ -161,7 +164,7 @@ void head_norm_backward_rows(const HeadNormBackwardArgs& args, float* parts) {
         norm_backward_row(args.dout.data<T>() + first, static_cast<const T*>(nullptr), args.qkv.data<T>() + first,
                           (is_query ? args.q_weight : args.k_weight).data<float>(), 0.0f,
                           args.rstd.data<float>()[t * normed + h], false, args.dqkv.data<T>() + first,
-                          is_query ? dweights : dweights + dim, nullptr, dim);
+                          is_query ? dweights : dweights + dim, nullptr, nullptr, dim);
       }
       size_t values = static_cast<size_t>(t * heads + normed) * dim;
       std::memmove(args.dqkv.data<T>() + values, args.dout.data<T>() + values,
@@ -203,11 +206,10 @@ thread_local AlignedBuffer t_parts;
 
 void norm_forward(Stream&, const NormForwardArgs& args) { HWY_DYNAMIC_DISPATCH(norm_forward_any)(args); }
 
-void norm_backward(Stream& stream, const NormBackwardArgs& args) {
+void norm_backward(Stream&, const NormBackwardArgs& args) {
   RowParts cut(args.s.rows());
-  float* parts = t_parts.reserve_array<float>(cut.count * 2 * args.s.size(-1));
+  float* parts = t_parts.reserve_array<float>(cut.count * 3 * args.s.size(-1));
   HWY_DYNAMIC_DISPATCH(norm_backward_any)(args, parts);
-  if (args.ds_sums) column_sum(stream, {.x = args.ds, .y = args.ds_sums, .accumulate = true});
 }
 
 void head_norm_forward(Stream&, const HeadNormForwardArgs& args) { HWY_DYNAMIC_DISPATCH(head_norm_forward_any)(args); }

@@ -140,6 +140,9 @@ HWY_INLINE void for_vectors(size_t count, F&& f) {
 HWY_INLINE float sum_lanes(Floats v) { return hn::GetLane(hn::SumOfLanes(kFloats, v)); }
 HWY_INLINE float max_lanes(Floats v) { return hn::GetLane(hn::MaxOfLanes(kFloats, v)); }
 
+// x within [low, high]; a NaN stays one (x86 returns the second operand then).
+HWY_INLINE Floats clamp(Floats x, float low, float high) { return hn::Min(set(high), hn::Max(set(low), x)); }
+
 // ---- functions ---------------------------------------------------------------------------------------------------
 // x 2^n for whole n in [-126, 127].
 HWY_INLINE Floats times_power_of_two(Floats x, Floats n) {
@@ -151,20 +154,45 @@ HWY_INLINE Floats times_power_of_two(Floats x, Floats n) {
 #endif
 }
 
-// e^x for x <= 0, within 1 ulp or so; results below 2^-126 are 0. A NaN stays one.
-HWY_INLINE Floats exp_nonpositive(Floats x) {
+inline constexpr float kLog2E = 1.44269504088896341f, kLn2 = 0.69314718055994531f;
+
+// 2^x for |x| <= 126; a NaN stays one. The short polynomial (7e-6) is for results rounded to bf16.
+template <bool kIsShort>
+HWY_INLINE Floats exp2_in_range(Floats x) {
+  Floats n = hn::Round(x), f = hn::Sub(x, n), p;
+  if constexpr (kIsShort) {
+    p = hn::MulAdd(f, set(0.00965672575155f), set(0.0558384169641f));
+    p = hn::MulAdd(p, f, set(0.240225300008f));
+    p = hn::MulAdd(p, f, set(0.693136725512f));
+  } else {
+    p = hn::MulAdd(f, set(0.0001545318283f), set(0.00133908863321f));
+    p = hn::MulAdd(p, f, set(0.00961808251999f));
+    p = hn::MulAdd(p, f, set(0.0555035707115f));
+    p = hn::MulAdd(p, f, set(0.240226507606f));
+    p = hn::MulAdd(p, f, set(0.693147188035f));
+  }
+  return times_power_of_two(hn::MulAdd(p, f, set(1.0f)), n);
+}
+// The same for x below that, too: 0.
+template <bool kIsShort>
+HWY_INLINE Floats exp2_nonpositive(Floats x) {
+  return hn::IfThenZeroElse(hn::Lt(x, set(-126.0f)), exp2_in_range<kIsShort>(x));
+}
+
+// e^x for |x| <= 87, within 1 ulp or so.
+HWY_INLINE Floats exp_in_range(Floats x) {
   // x = n ln 2 + r, |r| <= ln 2 / 2; e^r by a polynomial fitted on that interval (error 8e-9).
-  Floats n = hn::Round(hn::Mul(hn::Max(x, set(-88.0f)), set(1.44269504088896f)));
+  Floats n = hn::Round(hn::Mul(x, set(kLog2E)));
   Floats r = hn::NegMulAdd(n, set(0.693145751953125f), x);
   r = hn::NegMulAdd(n, set(1.42860682030941723212e-6f), r);
   Floats p = hn::MulAdd(r, set(0.00139261835877f), set(0.00836317905272f));
   p = hn::MulAdd(p, r, set(0.0416665546172f));
   p = hn::MulAdd(p, r, set(0.166665769897f));
   p = hn::MulAdd(p, r, set(0.5f));
-  p = hn::MulAdd(hn::Mul(p, r), r, hn::Add(r, set(1.0f)));
-  Floats scaled = times_power_of_two(p, n);
-  return hn::IfThenZeroElse(hn::Lt(x, set(-87.0f)), scaled);
+  return times_power_of_two(hn::MulAdd(hn::Mul(p, r), r, hn::Add(r, set(1.0f))), n);
 }
+// The same for x below that, too: 0.
+HWY_INLINE Floats exp_nonpositive(Floats x) { return hn::IfThenZeroElse(hn::Lt(x, set(-87.0f)), exp_in_range(x)); }
 
 // 1 / x within 1 ulp or so, for x in the middle of the range: 14 bits of an estimate doubled by one Newton step cost a
 // third of a division on AVX-512. Other targets have only 12 bits, or none.
@@ -177,15 +205,16 @@ HWY_INLINE Floats reciprocal(Floats x) {
   }
 }
 
-// 1 / (1 + e^-x) and one minus it, both without cancellation.
+// The sigmoid of x, 1 / (1 + e^-x), and one minus it, both without cancellation, from e^-x for |x| <= 86. The short one
+// is for results rounded to bf16.
 struct Sigmoid {
   Floats value, rest;
 };
-HWY_INLINE Sigmoid sigmoid(Floats x) {
-  Floats small = exp_nonpositive(hn::Neg(hn::Abs(x)));
-  Floats large_part = reciprocal(hn::Add(set(1.0f), small)), small_part = hn::Mul(small, large_part);
-  auto negative = hn::Lt(x, zero());
-  return {hn::IfThenElse(negative, small_part, large_part), hn::IfThenElse(negative, large_part, small_part)};
+template <bool kIsShort>
+HWY_INLINE Sigmoid sigmoid_of(Floats exp_minus_x) {
+  Floats sum = hn::Add(set(1.0f), exp_minus_x);
+  Floats value = kIsShort && kLanes >= 16 ? hn::ApproximateReciprocal(sum) : reciprocal(sum);
+  return {value, hn::Mul(exp_minus_x, value)};
 }
 
 // The normal distribution at x: its density and its integral from minus infinity.
