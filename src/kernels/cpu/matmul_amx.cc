@@ -115,7 +115,8 @@ struct RowTiles {
 // A register set to zero after its last use takes no tile of the core: where it has few to rename into
 // (docs/performance.md), loads run beside products only as far as tiles are free.
 template <bool kKeepsB>
-void multiply_two(const TileProduct& x, float* tile, int64_t stride_bytes, Ahead& ahead) {
+void multiply_two(const TileProduct& x, float* tile, int64_t stride_bytes, Ahead& shared_ahead) {
+  Ahead ahead = shared_ahead;  // a copy can stay in registers
   char* upper = reinterpret_cast<char*>(tile);
   char* lower = upper + kSide * stride_bytes;
   if (x.continues) {
@@ -162,6 +163,7 @@ void multiply_two(const TileProduct& x, float* tile, int64_t stride_bytes, Ahead
   _tile_stored(1, upper + kRowBytes, stride_bytes);
   _tile_stored(2, lower, stride_bytes);
   _tile_stored(3, lower + kRowBytes, stride_bytes);
+  shared_ahead = ahead;
 }
 
 // The same for 16 rows or fewer.
@@ -212,7 +214,8 @@ void multiply_tiles(const TileProduct& x, Ahead& ahead) {
 }
 
 // A whole tile to bf16, a line of c at a time; everything else as the other kernels do it.
-void finish_tiles(const TileOutput& out) {
+void finish_tiles(const TileOutput& shared_out) {
+  const TileOutput out = shared_out;  // c cannot lie in a copy
   if (out.dtype != base::DType::bf16 || out.columns != kWidth) return finish_tile<ToBf16Rounded>(out);
   const auto* bias = static_cast<const uint16_t*>(out.bias);
   const __m512 alpha = _mm512_set1_ps(out.alpha);

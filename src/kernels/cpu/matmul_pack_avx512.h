@@ -118,7 +118,7 @@ void finish_as(const TileOutput& out) {
 }
 
 // Whole lines past the caches: reading c first, which an ordinary store does, would double the traffic.
-inline void stream_tile(const TileOutput& out) {
+inline void stream_tile(const TileOutput out) {
   for (int64_t r = 0; r < out.rows; ++r) {
     float* to = static_cast<float*>(out.c) + r * out.c_stride;
     for (int64_t j = 0; j < out.columns; j += 16) {

@@ -31,6 +31,7 @@ class ProductRun {
       : kernel_(kernel),
         p_(product),
         total_units_(panel_units(kernel, product.k)),
+        column_panels_(divide_up(product.n, kernel.columns)),
         sums_in_c_(product.c_dtype == base::DType::f32 && !product.accumulate && !product.c_is_turned),
         is_plain_(is_plain(product)),
         reads_in_place_(reads_in_place(kernel, product)),
@@ -44,7 +45,7 @@ class ProductRun {
     if (total_units_ > cut_.units && !sums_in_c_) {
       partials_ = t_partials.reserve_array<float>(cut_.rows * cut_.columns);
     }
-    const int64_t num_tiles = divide_up(p_.m, kernel_.rows) * column_panels();
+    const int64_t num_tiles = divide_up(p_.m, kernel_.rows) * column_panels_;
     if (p_.c_squares) squares_ = t_squares.reserve_array<float>(num_tiles);
     for (first_row_ = 0; first_row_ < p_.m; first_row_ += cut_.rows) {
       for (first_column_ = 0; first_column_ < p_.n; first_column_ += cut_.columns) {
@@ -68,7 +69,6 @@ class ProductRun {
     if (p_.c_dtype == base::DType::bf16) return is_large && width % kernel_.columns == 0;
     return is_large && is_plain_ && total_units_ <= cut_.units && width * bytes % kLineBytes == 0;
   }
-  int64_t column_panels() const { return divide_up(p_.n, kernel_.columns); }
   int64_t block_units() const { return std::min(cut_.units, total_units_ - first_unit_); }
   int64_t block_rows() const { return std::min(cut_.rows, p_.m - first_row_); }
   int64_t block_columns() const { return std::min(cut_.columns, p_.n - first_column_); }
@@ -175,15 +175,18 @@ class ProductRun {
     const int64_t row_panels = divide_up(rows, kernel_.rows), strips = cut_.keeps_rows ? panels : row_panels;
     const int64_t task = cut_.keeps_rows ? task_row / cut_.task_rows : task_panel / cut_.task_panels;
     const int64_t start = task % 2 == 0 ? 0 : strips / 2;
+    const int64_t row_panel = (first_row_ + task_row) / kernel_.rows,
+                  column_panel = first_column_ / kernel_.columns + task_panel;
     for (int64_t i = 0; i < strips; ++i) {
       const int64_t at = (start + i) % strips, next = (start + i + 1) % strips;
       Ahead ahead = panel_ahead(x, next, cut_.keeps_rows ? row_panels : panels);
       if (cut_.keeps_rows) {
-        run_strip({task_row, rows, task_panel + at, 1, x.a, x.b + at * x.b_panel_stride}, x, ahead);
+        run_strip({task_row, rows, task_panel + at, 1, x.a, x.b + at * x.b_panel_stride, row_panel, column_panel + at},
+                  x, ahead);
       } else {
         const int64_t r = at * kernel_.rows;
         run_strip({task_row + r, std::min<int64_t>(kernel_.rows, rows - r), task_panel, panels,
-                   x.a + at * x.a_panel_stride, x.b},
+                   x.a + at * x.a_panel_stride, x.b, row_panel + at, column_panel},
                   x, ahead);
       }
     }
@@ -205,6 +208,7 @@ class ProductRun {
   struct Strip {
     int64_t row, num_rows, panel, num_panels;
     const uint32_t *a, *b;
+    int64_t row_panel, column_panel;  // of all of c: where it begins
   };
 
   // A kernel that slices K has one slice of the passing panel meet every kept panel before the next: the slice stays in
@@ -213,28 +217,41 @@ class ProductRun {
     const int64_t units = block_units(), row_panels = divide_up(strip.num_rows, kernel_.rows);
     const int64_t num_tiles = row_panels * strip.num_panels, tile_size = kernel_.rows * kernel_.columns;
     const int64_t slice = num_tiles == 1 ? units : slice_units(units);
-    const bool is_sliced = slice < units, has_sums = partials_ && !is_first();
+    const bool is_sliced = slice < units, is_buffered = is_sliced && !partials_, has_sums = partials_ && !is_first();
     alignas(64) float one_tile[kMaxTileElements];
-    float* sums = is_sliced && !partials_ ? t_sums.reserve_array<float>(num_tiles * tile_size) : one_tile;
-    const int64_t next_sums =
-        cut_.keeps_rows ? cut_.columns * kernel_.rows : tile_size;  // from one tile's to another's
+    float* sums = is_buffered ? t_sums.reserve_array<float>(num_tiles * tile_size) : one_tile;
+    // From one tile's sums in memory to the next one's.
+    const int64_t next_sums = cut_.keeps_rows ? cut_.columns * kernel_.rows : tile_size;
     int64_t u = 0;
     do {
+      const bool begins = u == 0, ends = u + slice >= units;
+      // Buffered sums that neither come from elsewhere nor end here need not be asked where they stand.
+      const bool stays = is_buffered && !ends && (!begins || is_first());
+      TileProduct product{kernel_.rows,    std::min(slice, units - u), nullptr,        x.a_row_bytes, nullptr, sums,
+                          kernel_.columns, !begins || !is_first(),     cut_.keeps_rows};
       int64_t i = 0, j = 0;  // panels of the strip
       for (int64_t t = 0; t < num_tiles; ++t) {
         const int64_t r = i * kernel_.rows;
-        const int num_rows = static_cast<int>(std::min<int64_t>(kernel_.rows, strip.num_rows - r));
-        float* buffer = is_sliced && !partials_ ? sums + t * tile_size : sums;
-        const Tile tile = tile_at(strip.row + r, num_rows, (strip.panel + j) * kernel_.columns, buffer, is_sliced);
-        if (u == 0) begin_tile(tile);
-        if (u == 0 && has_sums) ask_for(tile.sums + next_sums, tile_size);
-        if (u + slice >= units && is_last()) ask_for_piece(tile);
-        const uint32_t* a = strip.a + i * x.a_panel_stride + (x.a_row_bytes ? u : u * kernel_.rows);
-        const uint32_t* b = strip.b + j * x.b_panel_stride + u * kernel_.columns;
-        kernel_.multiply({num_rows, std::min(slice, units - u), a, x.a_row_bytes, b, tile.sums, tile.stride,
-                          u > 0 || !is_first(), cut_.keeps_rows},
-                         ahead);
-        if (u + slice >= units) end_tile(tile);
+        product.num_rows = static_cast<int>(std::min<int64_t>(kernel_.rows, strip.num_rows - r));
+        product.a = strip.a + i * x.a_panel_stride + (x.a_row_bytes ? u : u * kernel_.rows);
+        product.b = strip.b + j * x.b_panel_stride + u * kernel_.columns;
+        float* buffer = is_buffered ? sums + t * tile_size : sums;
+        if (stays) {
+          product.tile = buffer;
+          kernel_.multiply(product, ahead);
+        } else {
+          const Tile tile =
+              tile_at(strip.row + r, product.num_rows, (strip.panel + j) * kernel_.columns, buffer, is_sliced);
+          if (begins) begin_tile(tile);
+          if (begins && has_sums) ask_for(tile.sums + next_sums, tile_size);
+          if (ends && is_last()) ask_for_piece(tile);
+          product.tile = tile.sums;
+          product.tile_stride = tile.stride;
+          kernel_.multiply(product, ahead);
+          if (ends) end_tile(tile);
+          if (ends && squares_)
+            squares_[(strip.row_panel + i) * column_panels_ + strip.column_panel + j] = squares_of(tile);
+        }
         if (++j == strip.num_panels) j = 0, ++i;
       }
       u += slice;
@@ -311,16 +328,13 @@ class ProductRun {
     } else if (tile.is_buffered) {
       copy_sums(tile.sums, tile.stride, tile.so_far, tile.so_far_stride, tile.num_rows, tile.columns);
     }
-    if (squares_ && is_last()) {
-      const int64_t at =
-          (first_row_ + tile.row) / kernel_.rows * column_panels() + (first_column_ + tile.column) / kernel_.columns;
-      // What was streamed or turned stands in the tile (turned products have nothing added), everything else in the
-      // cache.
-      squares_[at] =
-          streams_ || p_.c_is_turned
-              ? kernel_.sum_squares(tile.sums, tile.stride, tile.num_rows, tile.columns)
-              : kernel_.sum_squares(static_cast<float*>(p_.c) + c_at(tile), p_.n, tile.num_rows, tile.columns);
-    }
+  }
+
+  // What was streamed or turned stands in the tile (turned products have nothing added), everything else in the cache.
+  float squares_of(const Tile& tile) const {
+    return streams_ || p_.c_is_turned
+               ? kernel_.sum_squares(tile.sums, tile.stride, tile.num_rows, tile.columns)
+               : kernel_.sum_squares(static_cast<float*>(p_.c) + c_at(tile), p_.n, tile.num_rows, tile.columns);
   }
 
   const void* bias_at(const Tile& tile) const {
@@ -360,6 +374,7 @@ class ProductRun {
   const MatmulKernel& kernel_;
   const Product& p_;
   const int64_t total_units_;
+  const int64_t column_panels_;
   const bool sums_in_c_;       // partial sums over K can stand in c itself
   const bool is_plain_;        // and need nothing more at the end
   const bool reads_in_place_;  // a is not packed
