@@ -122,6 +122,8 @@ TEST(BackgroundTask, RunsBesideTheCallerOffThePoolAndHandsOverItsError) {
 TEST(NearestName, SuggestsOnlyLikelySlips) {
   EXPECT_EQ(nearest_name("lerning_rate", {"learning_rate", "warmup"}), "learning_rate");
   EXPECT_EQ(nearest_name("zzz", {"learning_rate", "warmup"}), "");
+  EXPECT_EQ(nearest_name("uz", {"us", "uk"}), "us");
+  EXPECT_EQ(nearest_name("-1", {"us", "uk"}), "");
 }
 
 TEST(Table, LinesUpColumns) {

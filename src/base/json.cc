@@ -11,7 +11,11 @@ nlohmann::json parse_json(std::string_view text, std::string_view origin) {
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::exception& e) {
-    fail("'{}' is not valid JSON: {}", origin, e.what());
+    // The parser quotes the whole value it was reading.
+    constexpr size_t kHead = 200, kTail = 60;
+    std::string reason = e.what();
+    if (reason.size() > kHead + kTail) reason.replace(kHead, reason.size() - kHead - kTail, " ... ");
+    fail("'{}' is not valid JSON: {}", origin, reason);
   }
 }
 

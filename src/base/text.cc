@@ -38,7 +38,8 @@ bool looks_numeric(std::string_view cell) {
 
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {
   std::string best;
-  size_t best_distance = std::max<size_t>(2, name.size() / 3) + 1;
+  // A third of the name, or two letters, but never more than half: "-1" is two edits from "us".
+  size_t best_distance = std::min(std::max<size_t>(2, name.size() / 3), name.size() / 2) + 1;
   for (const std::string& candidate : candidates) {
     size_t distance = edit_distance(name, candidate);
     if (distance < best_distance) {

@@ -40,6 +40,7 @@ void print_samples(const models::Transformer& transformer, const tokenizer::Toke
     requests.push_back(std::move(request));
     prompts.push_back(prompt);
   }
+  if (requests.empty()) return;
   engine::Generator generator(transformer, {});
   const std::vector<engine::Result> results = generator.run(requests);
   for (size_t i = 0; i < results.size(); ++i) {
@@ -56,7 +57,7 @@ void train(const Flags& flags, comm::Communicator& comm) {
     return;
   }
   train::Trainer trainer(recipe, comm);
-  if (comm.rank() == 0 && !flags.is_quiet) {
+  if (comm.rank() == 0 && (!flags.is_quiet || flags.as_json)) {
     std::printf("%s\n", (flags.as_json ? trainer.plan_json() : trainer.plan_text()).c_str());
   }
   std::fflush(stdout);
@@ -69,10 +70,12 @@ void train(const Flags& flags, comm::Communicator& comm) {
   if (comm.rank() != 0) return;
   if (!flags.is_quiet && result.losses.size() > 1)
     std::printf("%s\n", base::text_plot(result.losses, 72, 14, "loss").c_str());
-  std::string line = fmt::format("{} steps, loss {:.4f}", base::format_grouped(result.steps), result.loss);
+  std::string line = fmt::format("{} {}", base::format_grouped(result.steps), result.steps == 1 ? "step" : "steps");
+  if (!result.losses.empty()) line += fmt::format(", loss {:.4f}", result.loss);
   if (result.validation_loss) line += fmt::format(", validation loss {:.4f}", *result.validation_loss);
   if (!result.stopped.empty()) line += ", stopped early: " + result.stopped;
-  std::printf("%s; model in %s\n", line.c_str(), result.checkpoint.c_str());
+  line += result.checkpoint.empty() ? "; nothing saved" : "; model in " + result.checkpoint;
+  std::printf("%s\n", line.c_str());
   if (result.stopped.starts_with("diverged")) base::fail("training {}", result.stopped);
 }
 

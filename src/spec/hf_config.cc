@@ -109,6 +109,9 @@ RopeSpec parse_rope(const Reader& r, int64_t max_positions, double default_theta
   const char* key = r.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
   r.refuse_unless("partial_rotary_factor", 1.0);
   if (!r.has(key)) return rope;
+  SINTER_CHECK(!r.has("rope_parameters") || !r.has("rope_scaling") || r.at("rope_parameters") == r.at("rope_scaling"),
+               "'{}': keys 'rope_parameters' ({}) and 'rope_scaling' ({}) differ; keep the one that is meant",
+               r.origin(), r.at("rope_parameters").dump(), r.at("rope_scaling").dump());
   Reader s(r.at(key), r.origin() + ": " + key);
   rope.theta = s.number("rope_theta", rope.theta);
   s.refuse_unless("partial_rotary_factor", 1.0);
@@ -312,7 +315,11 @@ ModelSpec parse_hf_config(const json& config, const std::string& origin) {
   spec.mtp_heads = r.integer("sinter_mtp_heads", 0);
   spec.init_std = static_cast<float>(r.number("initializer_range", 0.02));
   parse_tokens(r, spec);
-  check_model_spec(spec);
+  try {
+    check_model_spec(spec);
+  } catch (const base::Error& e) {
+    fail("'{}': {}", origin, e.what());
+  }
   return spec;
 }
 

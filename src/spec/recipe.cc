@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 #include <utility>
 
 #include "base/error.h"
@@ -38,6 +39,8 @@ const Names<ScheduleKind> kSchedules{{"constant", ScheduleKind::constant},
                                      {"linear", ScheduleKind::linear},
                                      {"wsd", ScheduleKind::wsd}};
 const Names<ExportFormat> kExports{{"precision", ExportFormat::precision}, {"f32", ExportFormat::f32}};
+// An update with numbers that are not finite would destroy the weights, so one of these it must be.
+const Names<GuardAction> kNanGuards{{"skip", GuardAction::skip}, {"stop", GuardAction::stop}};
 const Names<GuardAction> kGuards{{"off", GuardAction::off}, {"skip", GuardAction::skip}, {"stop", GuardAction::stop}};
 
 // What a number may be.
@@ -142,7 +145,7 @@ void visit_schedule(Visitor& v, ScheduleRecipe& schedule) {
 template <class Visitor>
 void visit_guard(Visitor& v, GuardRecipe& guard) {
   v.section("guard");
-  v.choice("on_nan", guard.on_nan, kGuards);
+  v.choice("on_nan", guard.on_nan, kNanGuards);
   v.choice("on_outlier", guard.on_outlier, kGuards);
   v.value("max_z", guard.max_z);
   v.value("window", guard.window, Range{8, 1 << 16});
@@ -214,22 +217,22 @@ class Reader {
   }
   void value(const char* key, std::string& out) {
     if (const toml::node* node = take(key)) {
-      SINTER_CHECK(node->is_string(), "{} must be a string", where(key));
+      SINTER_CHECK(node->is_string(), "{} is {}; expected a string", where(key), found(*node));
       out = **node->as_string();
     }
   }
   void value(const char* key, bool& out) {
     if (const toml::node* node = take(key)) {
-      SINTER_CHECK(node->is_boolean(), "{} must be true or false", where(key));
+      SINTER_CHECK(node->is_boolean(), "{} is {}; expected true or false", where(key), found(*node));
       out = **node->as_boolean();
     }
   }
   void value(const char* key, double& out, Range range = {}) {
-    if (const toml::node* node = take(key)) out = number(key, *node, range);
+    if (const toml::node* node = take(key)) out = number(where(key), *node, range);
   }
   void value(const char* key, int64_t& out, Range range = {}) {
     if (const toml::node* node = take(key)) {
-      double number = this->number(key, *node, range);
+      double number = this->number(where(key), *node, range);
       SINTER_CHECK(number == std::floor(number), "{} is {}; expected a whole number", where(key), number);
       out = static_cast<int64_t>(number);
     }
@@ -289,10 +292,17 @@ class Reader {
     keys_.push_back(key);
     return table_ ? table_->get(key) : nullptr;
   }
-  double number(const char* key, const toml::node& node, Range range) const {
-    SINTER_CHECK(node.is_number(), "{} must be a number", where(key));
+  // A value of the wrong kind, for people.
+  static std::string found(const toml::node& node) {
+    if (const auto text = node.value_exact<std::string>()) return "'" + *text + "'";
+    if (const auto flag = node.value_exact<bool>()) return *flag ? "true" : "false";
+    if (const auto number = node.value<double>()) return fmt::format("{}", *number);
+    return node.is_array() ? "a list" : node.is_table() ? "a table" : "a date or time";
+  }
+  double number(const std::string& place, const toml::node& node, Range range) const {
+    SINTER_CHECK(node.is_number(), "{} is {}; expected a number", place, found(node));
     double value = *node.value<double>();
-    SINTER_CHECK(value >= range.low && value <= range.high, "{} is {}; expected {} to {}", where(key), value, range.low,
+    SINTER_CHECK(value >= range.low && value <= range.high, "{} is {}; expected {} to {}", place, value, range.low,
                  range.high);
     return value;
   }
@@ -310,7 +320,7 @@ class Reader {
         SINTER_CHECK(value.is_string(), "{}: path must be a string", where(key));
         out.path = **value.as_string();
       } else if (text == "weight") {
-        out.weight = number(key, value, {1e-9, 1e9});
+        out.weight = number(where(key) + ": a source's weight", value, {1e-9, 1e9});
       } else {
         fail("{}: a source has no key '{}'{}", where(key), text, base::did_you_mean(text, known));
       }
@@ -410,16 +420,40 @@ void apply_override(toml::table& root, const std::string& text) {
   table->insert_or_assign(key, *parsed.get("v"));
 }
 
+// With a path the model is its folder's: a key that would change it is not to be passed over in silence.
+void check_model_of_path(const ModelRecipe& model, const std::string& origin) {
+  ModelRecipe given = model, plain{.path = model.path, .random = model.random, .mtp_weight = model.mtp_weight};
+  Writer given_text, plain_text;
+  visit_model(given_text, given);
+  visit_model(plain_text, plain);
+  std::istringstream given_lines(given_text.text()), plain_lines(plain_text.text());
+  std::string line, expected;
+  while (std::getline(given_lines, line) && std::getline(plain_lines, expected)) {
+    SINTER_CHECK(line == expected,
+                 "{}: model.{} is given, but with model.path the model is that of '{}/config.json'; remove the key, or "
+                 "model.path for a model of your own",
+                 origin, line, model.path);
+  }
+}
+
 void check_recipe(const Recipe& r, const std::string& origin) {
   SINTER_CHECK(r.model.path.empty() != r.model.family.empty(),
                "{}: [model] needs either path (a Hugging Face folder) or family (an architecture written out){}",
                origin, r.model.path.empty() ? "" : ", not both");
+  if (!r.model.path.empty()) check_model_of_path(r.model, origin);
   SINTER_CHECK(r.train.steps > 0 || r.train.tokens > 0, "{}: [train] needs steps or tokens", origin);
   SINTER_CHECK(r.train.steps == 0 || r.train.tokens == 0, "{}: [train] has both steps and tokens; keep one", origin);
   SINTER_CHECK(!r.data.sources.empty(), "{}: [data] needs sources, a token shard or a text file", origin);
   SINTER_CHECK(!r.checkpoint.dir.empty(), "{}: checkpoint.dir is empty", origin);
   SINTER_CHECK((r.train.ramp_from_tokens > 0) == (r.train.ramp_steps > 0),
                "{}: a batch-size ramp needs both train.ramp_from_tokens and train.ramp_steps", origin);
+  SINTER_CHECK(r.train.ramp_from_tokens <= r.train.batch_tokens || r.train.batch_tokens == 0,
+               "{}: train.ramp_from_tokens is {}, above train.batch_tokens {}; a ramp begins with smaller batches",
+               origin, r.train.ramp_from_tokens, r.train.batch_tokens);
+  SINTER_CHECK(r.checkpoint.time_limit == 0 || r.checkpoint.time_limit > r.checkpoint.time_margin,
+               "{}: checkpoint.time_limit is {} s, of which checkpoint.time_margin, {} s, is kept for the last "
+               "checkpoint: no time is left to train",
+               origin, r.checkpoint.time_limit, r.checkpoint.time_margin);
 }
 
 Recipe read_recipe(const toml::table& root, const std::string& place) {

@@ -89,7 +89,11 @@ ModelSpec make_model_spec(const Recipe& recipe, int64_t tokenizer_vocab) {
     s.window.assign(static_cast<size_t>(s.num_layers), m.window);
   }
   set_experts(s, m);
-  check_model_spec(s);
+  try {
+    check_model_spec(s);
+  } catch (const base::Error& e) {
+    base::fail("the recipe's [model] cannot be, by the names of Hugging Face's config.json: {}", e.what());
+  }
   return s;
 }
 

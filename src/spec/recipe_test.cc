@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "base/error.h"
 
 namespace sinter::spec {
@@ -70,7 +72,7 @@ TEST(Recipe, AnOverrideThatCannotBeReadIsAnErrorOfUsageUnlessTheFileIsWrongToo) 
 }
 
 TEST(Recipe, WrongTypesAndValuesNameTheKey) {
-  EXPECT_NE(error_of(kText, {"train.steps=\"many\""}).find("train.steps must be a number"), std::string::npos);
+  EXPECT_NE(error_of(kText, {"train.steps=\"many\""}).find("train.steps is 'many'; expected a number"), std::string::npos);
   EXPECT_NE(error_of(kText, {"train.steps=1.5"}).find("whole number"), std::string::npos);
   EXPECT_NE(error_of(kText, {"train.micro_batch=0"}).find("train.micro_batch is 0"), std::string::npos);
   EXPECT_NE(error_of(kText, {"schedule.final_ratio=nan"}).find("schedule.final_ratio"), std::string::npos);
@@ -78,6 +80,26 @@ TEST(Recipe, WrongTypesAndValuesNameTheKey) {
   EXPECT_NE(error_of(kText, {"optimizer.beta2=1.0"}).find("optimizer.beta2 is 1"), std::string::npos);
   EXPECT_NE(error_of("[model\n").find("line 1"), std::string::npos);
   EXPECT_NE(error_of("[model]\nfamily='llama'\n[train]\nsteps=1").find("sources"), std::string::npos);
+}
+
+TEST(Recipe, WhatWouldBePassedOverIsRefused) {
+  const std::string text =
+      "[model]\npath = 'somewhere'\n[data]\nsources = 'a.tok'\n[train]\nsteps = 1\nbatch_tokens = 64\n";
+  EXPECT_EQ(parse_recipe(text, "test").model.path, "somewhere");
+  EXPECT_EQ(parse_recipe(recipe_to_toml(parse_recipe(text, "test")), "test").model.path, "somewhere");
+  for (const char* wrong : {"model.hidden=128", "model.dropout=0.1", "guard.on_nan=off", "checkpoint.time_limit=60",
+                            "train.ramp_from_tokens=128 train.ramp_steps=2", "train.steps=abc"}) {
+    std::vector<std::string> overrides;
+    std::istringstream words(wrong);
+    for (std::string word; words >> word;) overrides.push_back(word);
+    try {
+      parse_recipe(text, "test", overrides);
+      ADD_FAILURE() << wrong;
+    } catch (const base::Error& e) {
+      const std::string key = overrides[0].substr(0, overrides[0].find('='));
+      EXPECT_NE(std::string(e.what()).find(key), std::string::npos) << e.what();
+    }
+  }
 }
 
 TEST(Recipe, WrittenOutItParsesBackToItself) {

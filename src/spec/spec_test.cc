@@ -58,6 +58,9 @@ TEST(HfConfig, RefusesWhatWouldChangeTheAnswer) {
   expect_error(with("hidden_act", "tanhshrink"), "hidden_act");
   expect_error(with("quantization_config", {{"bits", 4}}), "quantization_config");
   expect_error(with("rope_parameters", {{"rope_type", "longrope"}, {"factor", 2.0}}), "longrope");
+  json two_ropes = with("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 10000.0}});
+  two_ropes["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
+  expect_error(two_ropes, "rope_scaling");
   expect_error(with("partial_rotary_factor", 0.5), "partial_rotary_factor");
   expect_error(with("num_key_value_heads", 3), "num_key_value_heads");
   expect_error(with("vocab_size", "many"), "vocab_size");

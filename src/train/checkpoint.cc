@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -30,6 +30,28 @@ constexpr const char* kPrefix = "step-";
 constexpr const char* kTemporary = ".tmp";
 
 std::string step_name(int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
+
+// The step of a checkpoint's folder; nothing for all other names, which are the user's.
+std::optional<int64_t> step_of(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(std::strlen(kPrefix));
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  const bool is_number = error == std::errc() && end == name.data() + name.size();
+  return is_number && step >= 0 && name.size() >= 8 ? std::optional(step) : std::nullopt;
+}
+
+// The checkpoints in a folder, by step; with `suffix` those whose names end in it.
+std::map<int64_t, std::string> steps_in(const std::string& dir, std::string_view suffix = "") {
+  std::map<int64_t, std::string> steps;
+  for (const auto& entry : fs::directory_iterator(dir)) {
+    std::string name = entry.path().filename().string();
+    if (!name.ends_with(suffix) || !entry.is_directory()) continue;
+    name.resize(name.size() - suffix.size());
+    if (const std::optional<int64_t> step = step_of(name)) steps[*step] = entry.path().string();
+  }
+  return steps;
+}
 
 std::vector<int64_t> axes_of(const core::Tensor& t) {
   std::vector<int64_t> axes;
@@ -146,10 +168,7 @@ CheckpointFolder::CheckpointFolder(std::string dir, int64_t keep, comm::Communic
     std::error_code error;
     fs::create_directories(dir_, error);
     SINTER_CHECK(!error, "cannot create checkpoint.dir '{}': {}", dir_, error.message());
-    for (const auto& entry : fs::directory_iterator(dir_)) {  // what a killed run left half written
-      const std::string name = entry.path().filename().string();
-      if (name.starts_with(kPrefix) && name.ends_with(kTemporary)) fs::remove_all(entry.path());
-    }
+    for (const auto& [step, path] : steps_in(dir_, kTemporary)) fs::remove_all(path);  // a killed run's
   }
   comm.barrier();
 }
@@ -157,15 +176,15 @@ CheckpointFolder::CheckpointFolder(std::string dir, int64_t keep, comm::Communic
 std::optional<std::string> CheckpointFolder::find_latest() const {
   const std::string latest = dir_ + "/latest";
   if (fs::exists(index_path(latest))) return latest;
-  std::string best;
   if (!fs::exists(dir_)) return std::nullopt;
-  for (const auto& entry : fs::directory_iterator(dir_)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(kPrefix) && !name.ends_with(kTemporary) && fs::exists(index_path(entry.path().string()))) {
-      best = std::max(best, entry.path().string());
-    }
+  std::string best;
+  for (const auto& [step, path] : steps_in(dir_)) {
+    if (fs::exists(index_path(path))) best = path;
   }
-  return best.empty() ? std::nullopt : std::optional(best);
+  if (best.empty()) return std::nullopt;
+  if (fs::is_symlink(latest))
+    base::log_warning("'{}' leads to no complete checkpoint (state/index.json is missing); taking '{}'", latest, best);
+  return best;
 }
 
 std::string CheckpointFolder::path(int64_t step) const { return dir_ + "/" + step_name(step); }
@@ -198,19 +217,18 @@ void CheckpointFolder::commit(int64_t step, const json& index) const {
   fs::create_directory_symlink(step_name(step), link);
   fs::rename(link, dir_ + "/latest");
   base::sync_folder(dir_);
-  clean_up();
+  clean_up(step);
 }
 
-void CheckpointFolder::clean_up() const {
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(dir_)) {
-    const std::string name = entry.path().filename().string();
-    // The first weights were asked for on their own (checkpoint.initial), so they are not old ones.
-    if (name.starts_with(kPrefix) && !name.ends_with(kTemporary) && name != step_name(0)) names.insert(name);
-  }
-  while (static_cast<int64_t>(names.size()) > keep_) {
-    const std::string oldest = dir_ + "/" + *names.begin(), doomed = oldest + kTemporary;
-    names.erase(names.begin());
+void CheckpointFolder::clean_up(int64_t newest) const {
+  std::map<int64_t, std::string> steps = steps_in(dir_);
+  // The first weights were asked for on their own (checkpoint.initial), so they are not old ones. Later steps are of a
+  // run that was given up for an earlier checkpoint: not this one's to remove, until it gets there itself.
+  steps.erase(0);
+  steps.erase(steps.upper_bound(newest), steps.end());
+  while (static_cast<int64_t>(steps.size()) > keep_) {
+    const std::string oldest = steps.begin()->second, doomed = oldest + kTemporary;
+    steps.erase(steps.begin());
     fs::rename(oldest, doomed);  // so that a kill in the middle of removing leaves nothing that looks complete
     fs::remove_all(doomed);
   }
@@ -242,7 +260,12 @@ RunState load_checkpoint(const std::string& folder, const std::vector<StateTenso
     std::vector<float> values(static_cast<size_t>(t.values.num_elements()));
     for (const StatePiece& piece : entry.pieces) {
       std::unique_ptr<io::SafetensorsFile>& file = files[piece.file];
-      if (!file) file = std::make_unique<io::SafetensorsFile>(folder + "/state/" + piece.file);
+      if (!file) {
+        const std::string file_path = folder + "/state/" + piece.file;
+        SINTER_CHECK(fs::exists(file_path), "checkpoint '{}' is not whole: '{}' is missing; resume from another step",
+                     folder, file_path);
+        file = std::make_unique<io::SafetensorsFile>(file_path);
+      }
       const io::TensorEntry* stored = file->find(key);
       SINTER_CHECK(stored && stored->dtype == base::DType::f32 && stored->num_elements() == piece.count,
                    "checkpoint file '{}' does not hold {} elements of '{}'", file->path(), piece.count, key);

@@ -73,14 +73,15 @@ class CheckpointFolder {
   // How step-N comes to be; rank 0 calls these, in this order. begin() makes its temporary folder anew.
   void begin(int64_t step) const;
   std::string temporary(int64_t step) const;
-  // Writes index.json, renames the folder, moves `latest` and removes all but the newest `keep`.
+  // Writes index.json, renames the folder, moves `latest` and removes all but the newest `keep` up to this step. Names
+  // other than step-NNNNNNNN are the user's and left alone.
   void commit(int64_t step, const nlohmann::json& index) const;
   // Instead of commit: removes the temporary folder. Never throws.
   void discard(int64_t step) const;
 
  private:
   std::string path(int64_t step) const;
-  void clean_up() const;
+  void clean_up(int64_t newest) const;
   std::string dir_;
   int64_t keep_;
 };

@@ -16,7 +16,6 @@ kernels::StepRule make_rule(const spec::Recipe& recipe) {
   rule.max_norm = static_cast<float>(recipe.optimizer.clip);
   rule.beta1 = static_cast<float>(recipe.optimizer.beta1);
   rule.beta2 = static_cast<float>(recipe.optimizer.beta2);
-  // An update with numbers that are not finite would destroy the weights, so `off` skips too.
   rule.stops_on_nan = recipe.guard.on_nan == spec::GuardAction::stop;
   rule.on_outlier = static_cast<kernels::OutlierAction>(recipe.guard.on_outlier);
   rule.max_z = static_cast<float>(recipe.guard.max_z);

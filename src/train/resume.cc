@@ -61,6 +61,12 @@ void check_model(const std::string& from, const spec::ModelSpec& before, const s
 
 }  // namespace
 
+bool was_in_f16(const std::string& recipe_before) {
+  const std::map<std::string, std::string> keys = keys_of(recipe_before);
+  const auto precision = keys.find("train.precision");
+  return precision != keys.end() && (precision->second == "\"f16\"" || precision->second == "\"fp16\"");
+}
+
 std::string check_resume(const std::string& from, const std::string& recipe_before, const spec::Recipe& recipe,
                          const spec::ModelSpec& model) {
   std::optional<spec::ModelSpec> before;

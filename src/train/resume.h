@@ -13,4 +13,7 @@ namespace sinter::train {
 std::string check_resume(const std::string& from, const std::string& recipe_before, const spec::Recipe& recipe,
                          const spec::ModelSpec& model);
 
+// Whether a checkpoint's recipe trained in f16, whose loss scale is then worth keeping.
+bool was_in_f16(const std::string& recipe_before);
+
 }  // namespace sinter::train

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "data/tokenize.h"
 #include "plan/flops.h"
@@ -228,6 +229,17 @@ void plan_memory_rows(RunPlan& plan, comm::Communicator& comm) {
   }
 }
 
+// What can be meant and mostly is not.
+void warn_of_oddities(const RunPlan& plan) {
+  const spec::Recipe& recipe = plan.recipe;
+  if (recipe.schedule.warmup >= plan.steps)
+    base::log_warning("schedule.warmup is {} of {} steps: the learning rate never gets to its full height",
+                      recipe.schedule.warmup, plan.steps);
+  if (recipe.data.sequence_length > plan.model.max_positions)
+    base::log_warning("data.sequence_length is {}, but the model says that it has {} positions (model.max_positions)",
+                      recipe.data.sequence_length, plan.model.max_positions);
+}
+
 }  // namespace
 
 size_t RunPlan::memory_bytes() const {
@@ -252,6 +264,9 @@ RunPlan make_run_plan(const spec::Recipe& recipe, comm::Communicator& comm) {
     plan.tokenizer = std::make_unique<tokenizer::Tokenizer>(tokenizer::Tokenizer::load(plan.tokenizer_path));
   }
   // What can be refused without the data is refused before time is spent on tokenizing it.
+  const std::string& dir = recipe.checkpoint.dir;
+  SINTER_CHECK(!std::filesystem::exists(dir) || std::filesystem::is_directory(dir),
+               "checkpoint.dir '{}' is a file; expected a folder, or a name for a new one", dir);
   core::runtime(plan.device);
   plan.batches = std::make_unique<data::BatchSchedule>(make_batches(recipe, comm.size()));
   if (plan.tokenizer) spec::make_model_spec(recipe, plan.tokenizer->vocab_size());
@@ -264,6 +279,7 @@ RunPlan make_run_plan(const spec::Recipe& recipe, comm::Communicator& comm) {
 
   const int64_t T = recipe.data.sequence_length;
   plan.steps = recipe.train.steps ? recipe.train.steps : plan.batches->steps_for((recipe.train.tokens + T - 1) / T);
+  if (comm.rank() == 0) warn_of_oddities(plan);
   int64_t most = 1;
   for (int64_t step = 0; step <= std::min(recipe.train.ramp_steps, plan.steps); ++step) {
     most = std::max(most, plan.loader->micro_batches_at(step));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
@@ -27,6 +28,7 @@
 #include "train/optimizer.h"
 #include "train/peak.h"
 #include "train/resume.h"
+#include "train/run_lock.h"
 #include "train/run_plan.h"
 #include "train/schedule.h"
 #include "train/stop_request.h"
@@ -69,6 +71,7 @@ class Run {
         guard_(recipe_, plan.device),
         squares_(device_.allocator(), {1}, core::DType::f32),
         checkpoints_(folder_, comm) {
+    if (is_first_rank()) lock_ = std::make_unique<RunLock>(folder_.dir());
     for (int64_t i = 0; i <= steps_ahead(); ++i) records_.emplace_back(plan.device, kernels::kRecordSize);
     if (plan.checkpoint_copy_bytes > 0)
       checkpoints_.reserve(all_state(), plan.device, plan.copies_masters(comm.size()));
@@ -89,7 +92,7 @@ class Run {
       if (!reason.empty() && state_.step < plan_.steps) {
         result_.stopped = reason;  // finish() saves
       } else if (recipe_.checkpoint.every > 0 && begun_ % recipe_.checkpoint.every == 0 && begun_ < plan_.steps) {
-        save(false);
+        save_if_sound();
       }
     }
     end_all_steps();
@@ -142,12 +145,17 @@ class Run {
     const std::string changes = check_resume(from, state_.recipe, recipe_, plan_.model);
     if (!changes.empty()) base::log_info("the recipe has changed since this checkpoint was written:\n{}", changes);
     if (runner_.fp8()) runner_.fp8()->resume();
+    if (recipe_.train.precision == core::DType::f16 && !was_in_f16(state_.recipe))
+      state_.loss_scale = {recipe_.train.loss_scale, 0.0};
     guard_.set_state({state_.guard, state_.loss_scale, state_.updates});
     kernels::restore_kernel_choices(plan_.device, state_.kernel_choices);
     noise_scale_.set_state(state_.noise_scale);
     store_.refresh_compute();
-    saved_step_ = state_.step;
-    saved_model_ = fs::exists(from + "/config.json");
+    std::error_code absent;
+    if (fs::equivalent(fs::path(from).parent_path(), recipe_.checkpoint.dir, absent)) {
+      saved_step_ = state_.step;
+      saved_model_ = fs::exists(from + "/config.json");
+    }
     base::log_info("resumed from {} after {} steps", from, base::format_grouped(state_.step));
     if (state_.step >= plan_.steps) base::log_info("all {} steps are done already", base::format_grouped(plan_.steps));
   }
@@ -194,6 +202,7 @@ class Run {
       progress_.finish();
       base::log_error("stopped at step {}: {}", begun.step + 1, reason);
       result_.stopped = "diverged: " + reason;
+      is_sound_ = std::isfinite(outcome.loss);
       in_flight_.clear();  // the device ignores them too
       begun_ = state_.step;
       return;
@@ -209,6 +218,7 @@ class Run {
     state_.tokens += begun.tokens;
     state_.updates = outcome.updates;
     result_.loss = outcome.loss;
+    is_sound_ = std::isfinite(outcome.loss);
 
     StepMetrics m{.step = state_.step,
                   .tokens = state_.tokens,
@@ -261,7 +271,11 @@ class Run {
     if (hooks_.sample && plan_.tokenizer && recipe_.log.sample_every > 0 && m.step % recipe_.log.sample_every == 0) {
       progress_.finish();
       note_peak();
-      hooks_.sample(transformer_, *plan_.tokenizer, m.step);
+      try {
+        hooks_.sample(transformer_, *plan_.tokenizer, m.step);
+      } catch (const std::exception& e) {  // a run is not to end for want of something to look at
+        base::log_warning("step {}: no samples: {}", m.step, e.what());
+      }
       device_.allocator().reset_peak();  // what the samples held is not part of the plan
     }
   }
@@ -293,6 +307,15 @@ class Run {
 
   core::DType export_dtype() const {
     return recipe_.checkpoint.exports == spec::ExportFormat::f32 ? core::DType::f32 : plan_.shape.compute;
+  }
+
+  // Weights that give a loss which is no number are not worth the good checkpoints they would push out.
+  void save_if_sound() {
+    if (is_sound_) return save(false);
+    progress_.finish();
+    if (is_first_rank())
+      base::log_warning("no checkpoint of step {}: the last loss is {}, so earlier ones are kept", state_.step,
+                        result_.loss);
   }
 
   // With `waits` the checkpoint is complete on return, or has failed.
@@ -335,8 +358,14 @@ class Run {
 
   void finish() {
     progress_.finish();
-    save_last();
-    result_.checkpoint = recipe_.checkpoint.dir + "/latest";
+    if (is_sound_) {
+      save_last();
+      result_.checkpoint = recipe_.checkpoint.dir + "/latest";
+    } else {
+      checkpoints_.finish();
+      tell_failure();
+      result_.checkpoint = folder_.find_latest().value_or("");
+    }
     if (!is_first_rank()) return;
     note_peak();
     const auto peak = static_cast<double>(peak_bytes_ - bytes_before_);
@@ -361,6 +390,7 @@ class Run {
   core::DeviceRuntime& device_;
   const kernels::KernelTable& kernels_;
   CheckpointFolder folder_;
+  std::unique_ptr<RunLock> lock_;  // of the first rank
   const size_t bytes_before_;
   models::ParameterStore store_;
   models::Transformer transformer_;
@@ -375,6 +405,7 @@ class Run {
   std::vector<core::HostCopy> records_;
   double step_began_ = 0;
   size_t peak_bytes_ = 0;
+  bool is_sound_ = true;           // the last loss is a number
   int64_t saved_step_ = -1;        // of the newest checkpoint begun and not known to have failed
   bool saved_model_ = false;       // with a model folder
   double checkpoint_seconds_ = 0;  // the loop stood still for checkpoints since the last line of metrics

@@ -28,7 +28,7 @@ struct TrainResult {
   double loss = 0;    // of the last step
   std::optional<double> validation_loss;
   std::string stopped;         // "" when all steps are done, else why not: "SIGTERM", "time limit", "diverged: ..."
-  std::string checkpoint;      // the last one written
+  std::string checkpoint;      // the last one written; "" when there is none
   std::vector<double> losses;  // of all steps logged, earlier runs included; rank 0 only
 };
 

@@ -16,6 +16,7 @@
 #include "train/checkpoint_writer.h"
 #include "train/file_size_limit.h"
 #include "train/optimizer.h"
+#include "train/run_lock.h"
 #include "train/run_plan.h"
 
 namespace sinter::train {
@@ -414,6 +415,84 @@ TEST_F(TrainerTest, AnExplodingRunStopsWithItsReason) {
       "boom", {"optimizer.lr=1e14", "optimizer.clip=0", "guard.max_skips=2", "train.steps=20", "optimizer.kind=sgd"});
   EXPECT_NE(result.stopped.find("diverged"), std::string::npos);
   EXPECT_LT(result.steps, 20);
+  EXPECT_EQ(result.checkpoint, "");  // nothing was worth saving
+}
+
+TEST_F(TrainerTest, AnExplodingRunKeepsTheCheckpointsFromBefore) {
+  train("boom", {"train.steps=4", "checkpoint.every=1", "checkpoint.keep=2"});
+  const std::string good = state("boom");
+  const TrainResult result = train("boom", {"optimizer.lr=1e14", "optimizer.clip=0", "guard.max_skips=4",
+                                            "train.steps=20", "checkpoint.every=1", "checkpoint.keep=2"});
+  EXPECT_NE(result.stopped.find("diverged"), std::string::npos);
+  EXPECT_GT(result.steps, 5);
+  EXPECT_EQ(result.checkpoint, dir_ + "/boom/latest");
+  // The step that ruined the weights may be there, none of those after it.
+  EXPECT_LE(index("boom")["step"], 5);
+  EXPECT_TRUE(fs::exists(dir_ + "/boom/step-00000004"));
+  EXPECT_FALSE(fs::exists(dir_ + "/boom/step-00000006"));
+}
+
+TEST_F(TrainerTest, ARunThatGoesBackKeepsWhatItWritesAndTheLaterSteps) {
+  train("back", {"checkpoint.every=1", "checkpoint.keep=3"});  // leaves 4, 5 and 6
+  const std::string from = "checkpoint.resume='" + dir_ + "/back/step-00000004'";
+  train("back", {from, "train.steps=5", "checkpoint.keep=1", "optimizer.lr=1e-3"});
+  EXPECT_EQ(index("back")["step"], 5);
+  EXPECT_FALSE(fs::exists(dir_ + "/back/step-00000004"));
+  EXPECT_TRUE(fs::exists(dir_ + "/back/step-00000006/state/index.json"));
+}
+
+TEST_F(TrainerTest, NamesThatAreNotCheckpointsAreTheUsers) {
+  for (const char* name : {"step-00000002-mine", "step-best", "step-3", "step-mine.tmp"}) {
+    fs::create_directories(dir_ + "/run/" + name + "/state");
+    base::write_file_atomic(dir_ + "/run/" + name + "/state/index.json", "{}");
+  }
+  train("run", {"checkpoint.every=1", "checkpoint.keep=2"});
+  for (const char* name : {"step-00000002-mine", "step-best", "step-3", "step-mine.tmp", "step-00000005"})
+    EXPECT_TRUE(fs::exists(dir_ + "/run/" + name)) << name;
+  fs::remove(dir_ + "/run/latest");
+  comm::Communicator& self = *self_;
+  EXPECT_EQ(CheckpointFolder(dir_ + "/run", 2, self).find_latest(), dir_ + "/run/step-00000006");
+}
+
+TEST_F(TrainerTest, ARunThatTurnsToF16BeginsWithTheRecipesLossScale) {
+  train("run", {"train.precision=bf16", "train.steps=2"});
+  train("run", {"train.precision=fp16", "train.steps=3", "train.loss_scale=1024"});
+  EXPECT_EQ(index("run")["loss_scale"][0], 1024);
+  train("run", {"train.precision=fp16", "train.steps=4", "train.loss_scale=4096"});  // it has its own by now
+  EXPECT_EQ(index("run")["loss_scale"][0], 1024);
+}
+
+TEST_F(TrainerTest, SamplesThatFailDoNotEndARun) {
+  base::write_file_atomic(dir_ + "/a.txt", "Once upon a time there was a fox. The fox ran and ran. ");
+  const std::string tokenizer =
+      std::string("data.tokenizer='") + SINTER_SOURCE_DIR + "/tests/golden/tokenizer/small.model'";
+  int asked = 0;
+  TrainHooks hooks;
+  hooks.sample = [&](const models::Transformer&, const tokenizer::Tokenizer&, int64_t) {
+    ++asked;
+    base::fail("nothing to say");
+  };
+  const spec::Recipe spoken =
+      recipe("run", {"data.sources='" + dir_ + "/a.txt'", "data.validation=[]", tokenizer, "log.sample_every=2",
+                     "data.sequence_length=8", "train.micro_batch=1", "train.batch_tokens=8"});
+  EXPECT_EQ(Trainer(spoken, *self_).run(hooks).steps, 6);
+  EXPECT_EQ(asked, 3);
+}
+
+TEST_F(TrainerTest, AFolderIsOneRunsAtATime) {
+  fs::create_directories(dir_ + "/run");
+  {
+    RunLock other(dir_ + "/run");
+    EXPECT_THROW(train("run"), base::Error);
+  }
+  EXPECT_EQ(train("run").steps, 6);
+}
+
+TEST_F(TrainerTest, AModelFromAnotherFolderIsWrittenToItsOwnEvenWithoutAStep) {
+  train("first");
+  const TrainResult result = train("second", {"checkpoint.resume='" + dir_ + "/first/latest'"});
+  EXPECT_EQ(result.steps, 6);
+  EXPECT_EQ(weights("second"), weights("first"));
 }
 
 }  // namespace
