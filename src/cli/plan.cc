@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -160,12 +161,26 @@ void run_plan(const PlanOptions& o) {
   if (o.explain) print_explanation(why);
 }
 
+// `plan searh gpt2` has a model called searh as far as the parser knows. What to say to it, or "".
+std::string misspelt_subcommand(const CLI::App& plan, const std::string& word) {
+  std::error_code ignored;
+  if (plan::find_preset(word) || word.ends_with(".json") || std::filesystem::exists(word, ignored)) return "";
+  std::vector<std::string> names;
+  for (const CLI::App* verb : plan.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(verb->get_name());
+  const std::string nearest = base::nearest_name(word, names);
+  return nearest.empty()
+             ? ""
+             : fmt::format("'{}' is neither a model nor a subcommand; did you mean `sinter plan {}`?", word, nearest);
+}
+
 }  // namespace
 
 void add_plan(CLI::App& app) {
   auto o = std::make_shared<PlanOptions>();
   CLI::App* plan = app.add_subcommand("plan", "parameters, FLOPs, memory, time, cost, layouts, scaling laws");
-  plan->add_option("model", o->model, "a model's name (see `plan models`), a Hugging Face folder or a config.json");
+  plan->add_option("model", o->model, "a model's name (see `plan models`), a Hugging Face folder or a config.json")
+      ->check(CLI::Validator([plan](std::string& word) { return misspelt_subcommand(*plan, word); }, ""));
   need_at_least(plan->add_option("--seq-len", o->seq_len,
                                  "sequence length (default: 4096, or the model's own limit where that is smaller)"),
                 1);
@@ -187,7 +202,7 @@ void add_plan(CLI::App& app) {
   plan->add_option("--recompute", o->recompute, "none, selective or full (default: chosen)");
   plan->add_option("--format", o->format, format_help())->capture_default_str();
   plan->add_option("--software", o->software, software_help())->capture_default_str();
-  plan->add_option("--grid", o->grid, "kg CO2 per kWh, or world, us, eu, france")->capture_default_str();
+  plan->add_option("--grid", o->grid, grid_help())->capture_default_str();
   need_at_least(
       plan->add_option("--pue", o->pue, "power of the building over power of the devices")->capture_default_str(), 1);
   plan->add_option("--html", o->html, "write one page of charts to this file");

@@ -40,9 +40,10 @@ auto parse_option(const char* option, const std::string& text, Parse parse) {
   }
 }
 
-// What --format, --software and --convention take, for their help.
+// What --format, --software, --grid and --convention take, for their help.
 std::string format_help();
 std::string software_help();
+std::string grid_help();
 std::string convention_help();
 
 // One formula with its numbers put in, for --explain.

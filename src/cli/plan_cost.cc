@@ -191,8 +191,7 @@ void add_plan_cost(CLI::App& plan) {
   need_positive(c->add_option("--power", o->power, "watts per device (default: the table's)"));
   need_at_least(
       c->add_option("--pue", o->pue, "power of the building over power of the devices")->capture_default_str(), 1);
-  c->add_option("--grid", o->grid, "kg CO2 per kWh, or world, us, eu, france, llama-2, llama-3.1")
-      ->capture_default_str();
+  c->add_option("--grid", o->grid, grid_help())->capture_default_str();
   c->add_flag("--json", o->json, "print JSON");
   c->add_flag("--explain", o->explain, "print each formula with the numbers put in");
   c->callback([o] { run_cost_command(*o); });

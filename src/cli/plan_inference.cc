@@ -83,7 +83,8 @@ struct Choice {
   plan::Capacity capacity;
   plan::Decode bound, typical;
   plan::Prefill prefill_bound, prefill_typical;
-  plan::Serving serving;
+  bool has_room = false;  // for one sequence and more
+  plan::Serving serving;  // zero where `batch` does not fit
 };
 
 Choice evaluate(const InferenceOptions& o, const Setting& s, int tp) {
@@ -91,12 +92,14 @@ Choice evaluate(const InferenceOptions& o, const Setting& s, int tp) {
   c.tp = tp;
   const plan::Device& device = s.cluster.device;
   c.capacity = plan::serving_capacity(s.model, device, tp, s.context, static_cast<double>(s.spec.max_positions));
-  if (!c.capacity.fits || c.capacity.max_sequences < 1) return c;
+  c.has_room = c.capacity.fits && c.capacity.max_sequences >= 1;
+  if (!c.has_room) return c;
   c.batch = o.batch > 0 ? o.batch : std::max(1.0, std::min(c.capacity.max_sequences, 256.0));
   c.bound = plan::decode_step(s.model, device, s.weights, tp, 1, s.context, {});
   c.typical = plan::decode_step(s.model, device, s.weights, tp, 1, s.context, s.typical);
   c.prefill_bound = plan::prefill(s.model, device, s.weights, tp, o.prompt, {});
   c.prefill_typical = plan::prefill(s.model, device, s.weights, tp, o.prompt, s.typical);
+  if (c.batch > c.capacity.max_sequences) return c;
   c.serving = plan::serving_rate(s.model, device, s.weights, tp, c.batch, o.prompt, o.output, s.typical,
                                  s.cluster.price_per_hour);
   return c;
@@ -109,7 +112,7 @@ json choice_json(const Choice& c) {
            {"kv_room_per_device", std::max(0.0, c.capacity.kv_room)},
            {"max_sequences", c.capacity.max_sequences},
            {"max_context", c.capacity.max_context}};
-  if (c.serving.output_tokens_per_s == 0) return out;
+  if (!c.has_room) return out;
   auto decode = [](const plan::Decode& d) {
     return json{{"tokens_per_s", d.tokens_per_s},
                 {"step_s", d.step_s},
@@ -123,7 +126,9 @@ json choice_json(const Choice& c) {
                   {"prefill_expected_s", c.prefill_typical.seconds},
                   {"prefill_flops", c.prefill_bound.flops},
                   {"batch", c.batch},
-                  {"output_tokens_per_s", c.serving.output_tokens_per_s},
+                  {"batch_fits", c.batch <= c.capacity.max_sequences}});
+  if (c.serving.output_tokens_per_s == 0) return out;
+  out.update(json{{"output_tokens_per_s", c.serving.output_tokens_per_s},
                   {"total_tokens_per_s", c.serving.total_tokens_per_s},
                   {"first_token_s", c.serving.first_token_s},
                   {"per_token_s", c.serving.per_token_s},
@@ -135,21 +140,36 @@ void print_choices(const Setting& s, const InferenceOptions& o, const std::vecto
   base::Table table({"tp", "weights/dev", "KV room/dev", "sequences", "max context", "prefill", "tok/s alone (bound)",
                      "tok/s alone", "batch", "tok/s", "tok/s/dev", "$/M out"});
   for (const Choice& c : choices) {
-    if (c.serving.output_tokens_per_s == 0) {
+    if (!c.has_room) {
       table.add_row({std::to_string(c.tp), base::format_bytes(c.capacity.weights_per_device), "does not fit", "-", "-",
                      "-", "-", "-", "-", "-", "-", "-"});
       continue;
     }
+    const bool fits = c.serving.output_tokens_per_s > 0;
     table.add_row({std::to_string(c.tp), base::format_bytes(c.capacity.weights_per_device),
                    base::format_bytes(c.capacity.kv_room), fmt::format("{:.0f}", c.capacity.max_sequences),
                    fmt::format("{:.0f}", c.capacity.max_context), base::format_duration(c.prefill_typical.seconds),
                    fmt::format("{:.1f}", c.bound.tokens_per_s), fmt::format("{:.1f}", c.typical.tokens_per_s),
-                   fmt::format("{:.0f}", c.batch), fmt::format("{:.0f}", c.serving.output_tokens_per_s),
-                   fmt::format("{:.0f}", c.serving.output_tokens_per_s / c.tp),
-                   fmt::format("{:.3f}", c.serving.dollars_per_million_output)});
+                   fits ? fmt::format("{:.0f}", c.batch) : "does not fit",
+                   fits ? fmt::format("{:.0f}", c.serving.output_tokens_per_s) : "-",
+                   fits ? fmt::format("{:.0f}", c.serving.output_tokens_per_s / c.tp) : "-",
+                   fits ? fmt::format("{:.3f}", c.serving.dollars_per_million_output) : "-"});
   }
   fmt::print("Tensor parallel width on {} ({:g} prompt + {:g} output tokens per request, cache for {:g})\n{}",
              s.cluster.device.name, o.prompt, o.output, s.context, table.to_string());
+}
+
+// Where --batch has no room: how many sequences do.
+void print_batch_note(const InferenceOptions& o, const std::vector<Choice>& choices) {
+  std::vector<std::string> room;
+  for (const Choice& c : choices) {
+    if (c.has_room && c.batch > c.capacity.max_sequences)
+      room.push_back(fmt::format("{:.0f} at tp {}", c.capacity.max_sequences, c.tp));
+  }
+  if (room.empty()) return;
+  fmt::print(
+      "--batch {:.0f} DOES NOT FIT: the most sequences with a cache of this length are {}; no rates are given there.\n",
+      o.batch, fmt::join(room, ", "));
 }
 
 void print_formats(const InferenceOptions& o, const Setting& s, int tp, json& out) {
@@ -261,8 +281,8 @@ void run_inference(const InferenceOptions& o) {
            {"tp", json::array()}};
   for (const Choice& c : choices) {
     out["tp"].push_back(choice_json(c));
+    if (c.has_room && !first) first = &c;
     if (c.serving.output_tokens_per_s == 0) continue;
-    if (!first) first = &c;
     if (!cheapest || c.serving.dollars_per_million_output < cheapest->serving.dollars_per_million_output) cheapest = &c;
   }
   if (cheapest) out["cheapest_tp"] = cheapest->tp;
@@ -272,9 +292,10 @@ void run_inference(const InferenceOptions& o) {
                base::format_bytes(s.model.kv_bytes_per_token()),
                plan::critical_decode_batch(s.cluster.device, s.weights));
     print_choices(s, o, choices);
-    if (!cheapest) {
+    print_batch_note(o, choices);
+    if (!first) {
       fmt::print("No width fits: take a device with more memory, more devices, or fewer bits per weight (below).\n");
-    } else {
+    } else if (cheapest) {
       fmt::print(
           "Cheapest per token: tp {}. 'Bound' is the whole bandwidth; the other figures assume {:.0f} % of it, {:.0f} "
           "us "

@@ -39,6 +39,17 @@ void save_device(const plan::Device& device, const std::string& path) {
   base::write_file_atomic(path, text);
 }
 
+plan::Device saved_device(const std::string& name, const std::string& path) {
+  const char* todo = "leave out --check-only (`sinter plan --measure`) to measure and save it first";
+  if (!std::filesystem::exists(path))
+    base::fail_usage("--check-only: there is no hardware file '{}' with a device '{}'; {}", path, name, todo);
+  try {
+    return plan::load_hardware(path).device(name);
+  } catch (const base::UsageError&) {
+    base::fail_usage("--check-only: '{}' has no device '{}'; {}", path, name, todo);
+  }
+}
+
 }  // namespace
 
 void add_measure_options(CLI::App& plan, MeasureOptions& o) {
@@ -60,7 +71,7 @@ void run_measure(const MeasureOptions& o, const std::string& hardware, bool as_j
   plan::Device measured;
   bench::Report report = bench::make_step_report(device);
   if (o.check_only) {
-    measured = plan::load_hardware(path).device(o.name);
+    measured = saved_device(o.name, path);
   } else {
     if (!as_json) {
       fmt::print("Measuring {}; this takes a minute or two.\n", device.to_string());

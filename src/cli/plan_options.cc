@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/plan.h"
+#include "plan/cost.h"
 #include "plan/flops.h"
 #include "plan/software.h"
 
@@ -67,6 +68,12 @@ std::string format_help() {
 
 std::string software_help() {
   return fmt::format("program whose memory and overlap are assumed: {}", fmt::join(plan::software_names(), ", "));
+}
+
+std::string grid_help() {
+  std::vector<std::string_view> names;
+  for (const plan::GridIntensity& grid : plan::grid_intensities()) names.push_back(grid.name);
+  return fmt::format("kg CO2 per kWh, or one of {}", fmt::join(names, ", "));
 }
 
 std::string convention_help() {

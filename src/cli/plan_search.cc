@@ -1,4 +1,4 @@
-// `sinter plan search MODEL --gpus ...`: the best layouts, why the others lose, a recipe section and a job script.
+// `sinter plan search MODEL --gpus ...`: the best layouts, why the others lose, a recipe and a job script.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -57,7 +57,7 @@ json candidate_json(const plan::Candidate& c) {
           {"why", c.why}};
 }
 
-void print_table(const SearchOptions& o, const plan::SearchResult& result) {
+void print_table(const SearchOptions& o, const plan::SearchResult& result, const std::string& recipe) {
   fmt::print("{} on {} x {}, {} sequences of {} tokens: {} layouts considered, {} fit in {}\n\n", o.model,
              o.request.cluster.num_devices, o.request.cluster.device.name, o.request.global_batch, o.request.seq_len,
              result.considered, result.fitting, base::format_bytes(result.usable_bytes));
@@ -74,7 +74,12 @@ void print_table(const SearchOptions& o, const plan::SearchResult& result) {
   for (const plan::Rejection& r : result.rejected) {
     fmt::print("  {:6}  {} (such as {})\n", r.count, r.reason, spec::describe(r.example));
   }
-  fmt::print("\n{}", plan::recipe_section(result.best[0].parallel));
+  if (o.recipe_out.empty()) {
+    fmt::print("\n{}", recipe);
+  } else {
+    fmt::print("\nWrote {}; fill in what says FILL IN.\n", o.recipe_out);
+  }
+  if (!o.slurm_out.empty()) fmt::print("Wrote {}\n", o.slurm_out);
 }
 
 void fail_with_smallest(const SearchOptions& o, const plan::SearchResult& result) {
@@ -101,7 +106,8 @@ void run_search(SearchOptions& o) {
     if (std::isalnum(static_cast<unsigned char>(c)) == 0 && std::string_view("._-").find(c) == std::string_view::npos)
       base::fail_usage("--job '{}': a job's name is made of letters, digits, '.', '_' and '-'", o.job);
   }
-  r.model = plan::resolve_model(o.model).spec;
+  const plan::ResolvedModel model = plan::resolve_model(o.model);
+  r.model = model.spec;
   r.cluster = make_cluster(o.cluster);
   r.format = plan::parse_format(o.format);
   if (r.format == plan::Format::fp32 || r.format == plan::Format::tf32) r.base.compute = base::DType::f32;
@@ -114,17 +120,18 @@ void run_search(SearchOptions& o) {
   plan::SearchResult result = plan::search_layouts(r);
   if (result.best.empty()) fail_with_smallest(o, result);
   const spec::ParallelSpec& best = result.best[0].parallel;
-  if (!o.recipe_out.empty()) base::write_file_atomic(o.recipe_out, plan::recipe_section(best));
+  const std::string recipe = plan::training_recipe(r, model, best);
+  if (!o.recipe_out.empty()) base::write_file_atomic(o.recipe_out, recipe);
   if (!o.slurm_out.empty()) {
-    std::string recipe = o.recipe_out.empty() ? "recipe.toml" : o.recipe_out;
-    base::write_file_atomic(o.slurm_out, plan::slurm_script(best, r.cluster, recipe, o.job, o.hours));
+    std::string path = o.recipe_out.empty() ? "recipe.toml" : o.recipe_out;
+    base::write_file_atomic(o.slurm_out, plan::slurm_script(best, r.cluster, path, o.job, o.hours));
   }
-  if (!o.json) return print_table(o, result);
+  if (!o.json) return print_table(o, result, recipe);
   json out{{"considered", result.considered},
            {"fitting", result.fitting},
            {"usable_bytes", result.usable_bytes},
            {"computed_in", plan::format_name(r.cluster.device.compute_format(r.format))},
-           {"recipe", plan::recipe_section(best)}};
+           {"recipe", recipe}};
   for (const plan::Candidate& c : result.best) out["layouts"].push_back(candidate_json(c));
   for (const plan::Rejection& rejection : result.rejected) {
     out["rejected"].push_back(
@@ -169,8 +176,8 @@ void add_plan_search(CLI::App& plan) {
       ->capture_default_str();
   search->add_flag("--offload-optimizer", o->offload_optimizer, "keep master weights and moments in host memory");
   search->add_option("--software", o->request.software, software_help())->capture_default_str();
-  search->add_option("--top", o->request.top, "layouts to print")->capture_default_str()->check(CLI::PositiveNumber);
-  search->add_option("--recipe", o->recipe_out, "write the best layout's recipe section to this file");
+  need_at_least(search->add_option("--top", o->request.top, "layouts to print")->capture_default_str(), 1);
+  search->add_option("--recipe", o->recipe_out, "write a recipe of the best layout for `sinter train` to this file");
   search->add_option("--slurm", o->slurm_out, "write a batch script for the best layout to this file");
   need_positive(search->add_option("--hours", o->hours, "time the batch script asks for")->capture_default_str());
   search->add_option("--job", o->job, "name of the job")->capture_default_str();

@@ -83,6 +83,26 @@ std::map<std::string, double> critical_seconds(const plan::PipelineTimeline& tim
   return seconds;
 }
 
+// A simulated step keeps every event of its slowest pipeline, some 400 bytes a micro-batch and stage.
+constexpr int64_t kMostInAPipeline = 1'000'000, kMostInAll = 20'000'000;  // micro-batches x stages
+
+void check_size(const SimulateOptions& o, const plan::SimulationInput& input) {
+  const spec::ParallelSpec& p = o.parallel;
+  const int64_t stages = p.pp * p.interleave;
+  // Those that differ from the others are run through, as plan::simulate does.
+  const int64_t distinct =
+      o.jitter > 0 ? input.pipelines : std::min(input.pipelines, static_cast<int64_t>(input.stragglers.size()) + 1);
+  int64_t most = std::min(kMostInAPipeline, kMostInAll / distinct) / stages;
+  if (p.micro_batches() <= most) return;
+  if (p.schedule == spec::PipelineKind::interleaved) most -= most % p.pp;
+  const std::string what =
+      fmt::format("--batch {}: {} micro-batches of {} stage{}{}", p.global_batch, p.micro_batches(), stages,
+                  stages == 1 ? "" : "s", distinct == 1 ? "" : fmt::format(" in each of {} pipelines", distinct));
+  if (most < 1) base::fail_usage("{} are too many to simulate; give fewer devices or leave out --jitter", what);
+  base::fail_usage("{} are too many to simulate; the most is --batch {} ({} micro-batches){}", what,
+                   most * p.micro_batch * p.dp(), most, o.jitter > 0 ? ", or leave out --jitter" : "");
+}
+
 void run_simulate(SimulateOptions& o) {
   plan::ResolvedModel model = plan::resolve_model(o.model);
   plan::Cluster cluster = make_cluster(o.cluster);
@@ -95,6 +115,7 @@ void run_simulate(SimulateOptions& o) {
   plan::TimeModel time(shape, o.parallel, cluster, software, efficiency, plan::parse_format(o.format));
   plan::SimulationInput input = plan::simulation_input(time, o.parallel, software);
   for (const std::string& text : o.stragglers) input.stragglers.push_back(parse_straggler(text, input));
+  check_size(o, input);
   input.jitter = o.jitter;
   input.seed = o.seed;
   auto begin = std::chrono::steady_clock::now();

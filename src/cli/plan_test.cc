@@ -116,6 +116,11 @@ TEST_F(PlanVerb, NonsenseNamesTheNearestValidChoice) {
   expect_usage_error("inference llama-2-7b --weights int5", "did you mean");
   expect_usage_error("inference llama-2-7b --context 9000", "4096");
   expect_usage_error("batch --loss 0", "more than 0");
+  expect_usage_error("searh gpt2", "did you mean `sinter plan search`?");
+  expect_usage_error("model", "did you mean `sinter plan models`?");
+  expect_usage_error("gpt2 --gpus this-machine", "run `sinter plan --measure`");
+  expect_usage_error("--measure --check-only --name ours", "'/dev/null' has no device 'ours'; leave out --check-only");
+  expect_usage_error("--measure --check-only --hardware /no/such.toml", "no hardware file '/no/such.toml'");
   expect_usage_error("", "name a model");
 }
 
@@ -131,6 +136,8 @@ TEST_F(PlanVerb, NumbersThatMeanNothingAreRefusedByTheOptionsName) {
   expect_usage_error("llama-3.1-8b --gpus 8xH100 --mtbf inf", "--mtbf");
   expect_usage_error("llama-3.1-8b --gpus 8xH100 --zero -1", "--zero");
   expect_usage_error("search llama-3.1-8b --max-tp 0", "--max-tp");
+  expect_usage_error("search llama-3.1-8b --top 0", "--top: 0 given; expected a finite number, the least is 1");
+  expect_usage_error("llama-3.1-8b --grid -1", "the least is 0");
   expect_usage_error("search llama-3.1-8b --hours nan", "--hours");
   expect_usage_error("search llama-3.1-8b --memory-share nan", "--memory-share");
   expect_usage_error("search llama-3.1-8b --job a;b", "--job");
@@ -151,6 +158,32 @@ TEST_F(PlanVerb, ALayoutThatCannotBeSimulatedIsRefusedWithTheNearestThatCan) {
   expect_usage_error("simulate llama-3.1-8b --pp 4 --interleave 2 --schedule 1f1b", "needs the schedule 'interleaved'");
   expect_usage_error("simulate llama-3.1-8b --cp 8 --seq-len 100", "not a multiple of 16");
   EXPECT_EQ(plan("simulate llama-3.1-8b --pp 4 --interleave 2 --batch 8").status, 0);
+}
+
+// Such a step would take minutes and all memory.
+TEST_F(PlanVerb, AStepTooLongToSimulateIsRefusedWithTheLongestThatIsNot) {
+  const std::string layout = "simulate llama-3.1-8b --gpus 16xH100 --pp 4 ";
+  expect_usage_error(layout + "--batch 100000000", "the most is --batch 1000000 (250000 micro-batches)");
+  expect_usage_error(layout + "--interleave 8 --batch 100000000", "the most is --batch 124992 (31248 micro-batches)");
+  expect_usage_error("simulate llama-3.1-8b --gpus 10000000xH100 --pp 32 --jitter 0.1",
+                     "(2 micro-batches), or leave out --jitter");
+  expect_usage_error("simulate llama-3.1-8b --gpus 10000000xH100 --pp 4 --interleave 8 --jitter 0.1", "fewer devices");
+  EXPECT_EQ(plan(layout + "--batch 4000").status, 0);
+}
+
+TEST_F(PlanVerb, ABatchWithoutRoomHasNoRates) {
+  json out = plan_json("inference llama-3.1-8b --batch 500")["tp"];
+  EXPECT_EQ(out[0]["max_sequences"], 385);
+  EXPECT_FALSE(out[0]["batch_fits"]);
+  EXPECT_FALSE(out[0].contains("dollars_per_million_output"));
+  EXPECT_TRUE(out[0].contains("decode_bound"));
+  EXPECT_TRUE(out[1]["batch_fits"]);  // of two devices
+  EXPECT_GT(out[1]["output_tokens_per_s"], 0);
+  Outcome text = plan("inference llama-3.1-8b --batch 1e9");
+  EXPECT_EQ(text.status, 0) << text.err;
+  EXPECT_NE(text.out.find("--batch 1000000000 DOES NOT FIT"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("385 at tp 1"), std::string::npos) << text.out;
+  EXPECT_EQ(text.out.find("Cheapest"), std::string::npos) << text.out;
 }
 
 TEST_F(PlanVerb, AFormatTheDeviceHasNoUnitForIsTold) {

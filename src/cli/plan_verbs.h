@@ -2,6 +2,8 @@
 #pragma once
 #include <string>
 
+#include "plan/hardware.h"
+
 namespace CLI {
 class App;
 }
@@ -10,7 +12,7 @@ namespace sinter::cli {
 
 // `sinter plan --measure`: benchmarks this machine and saves it in the hardware file `hardware` ("": the user's own).
 struct MeasureOptions {
-  std::string name = "this-machine", device = "cpu";
+  std::string name{plan::kMeasuredName}, device = "cpu";
   double seconds = 2;
   bool check_only = false;
 };

@@ -64,9 +64,12 @@ double parse_grid(const std::string& text) {
   }
   char* end = nullptr;
   double value = std::strtod(text.c_str(), &end);
-  if (end != text.c_str() && *end == 0 && std::isfinite(value) && value >= 0) return value;
-  base::fail_usage("unknown grid '{}'{}; expected kg CO2 per kWh or one of {}", text, base::did_you_mean(text, names),
-                   fmt::join(names, ", "));
+  if (end != text.c_str() && *end == 0) {
+    if (std::isfinite(value) && value >= 0) return value;
+    base::fail_usage("--grid: {} given; expected a finite number of kg CO2 per kWh, the least is 0", text);
+  }
+  base::fail_usage("unknown grid '{}'; expected kg CO2 per kWh or one of {}{}", text, fmt::join(names, ", "),
+                   base::did_you_mean(text, names));
 }
 
 Reliability plan_reliability(double num_devices, double checkpoint_bytes, double write_bandwidth, double read_bandwidth,

@@ -81,6 +81,22 @@ TEST(Cost, NonsenseIsRefused) {
   EXPECT_THROW(parse_grid("wolrd"), base::UsageError);
 }
 
+TEST(Cost, OnlyGridsThatAreAlikeAreSuggested) {
+  auto error = [](const char* grid) -> std::string {
+    try {
+      parse_grid(grid);
+    } catch (const base::UsageError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_NE(error("wolrd").find("did you mean 'world'?"), std::string::npos);
+  EXPECT_EQ(error("-1"), "--grid: -1 given; expected a finite number of kg CO2 per kWh, the least is 0");
+  EXPECT_NE(error("nan").find("expected a finite number"), std::string::npos);
+  EXPECT_NE(error("xy").find("or one of world"), std::string::npos);
+  EXPECT_EQ(error("xy").find("did you mean"), std::string::npos);
+}
+
 TEST(Reliability, Llama3RunLosesLessThanATenth) {
   // 405B parameters, 16,384 devices, storage that writes 2 TB/s.
   Reliability r = plan_reliability(16384, 405e9 * kCheckpointBytesPerParameter, 2e12, 2e12, 0);

@@ -37,6 +37,8 @@ const T& find_by_name(const std::vector<T>& all, std::string_view name, const ch
       owners.push_back(&entry);
     }
   }
+  if (wanted == plain(kMeasuredName))
+    base::fail_usage("{} '{}' has not been measured yet; run `sinter plan --measure` to add it", what, name);
   // The nearest by spelling; else one that starts alike ("A100x" -> A100).
   std::string nearest = base::nearest_name(wanted, keys);
   for (size_t n = wanted.size(); nearest.empty() && n >= 2; --n) {

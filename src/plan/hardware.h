@@ -116,9 +116,12 @@ class HardwareTable {
 };
 
 // The built-in table plus the user's file: `path`, else $SINTER_HARDWARE, else ~/.config/sinter/hardware.toml if there.
+// Throws UsageError when the variable names no file.
 HardwareTable load_hardware(const std::string& path = "");
 // Where `plan --measure` saves and load_hardware looks.
 std::string user_hardware_path();
+// The name `plan --measure` saves this machine under unless told another.
+inline constexpr std::string_view kMeasuredName = "this-machine";
 // One [[device]] as TOML text that add_toml reads back.
 std::string device_toml(const Device& device);
 

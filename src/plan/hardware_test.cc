@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -52,6 +53,24 @@ TEST(Hardware, UnknownDeviceNamesTheNearest) {
   expect_contains(error_of([&] { table.device("A100-90GB"); }), "A100");
   expect_contains(error_of([&] { table.device("quantum"); }), "unknown device 'quantum'");
   expect_contains(error_of([&] { parse_format("bf61"); }), "bf16");
+  EXPECT_EQ(error_of([&] { table.device("12"); }).find("did you mean"), std::string::npos);
+}
+
+TEST(Hardware, AMachineNotMeasuredYetSaysHow) {
+  HardwareTable table = built_in();
+  expect_contains(error_of([&] { table.device("this-machine"); }), "run `sinter plan --measure`");
+  table.devices[0].name = "this-machine";
+  EXPECT_NO_THROW(table.device("this machine"));
+}
+
+TEST(Hardware, TheVariableMustNameAFile) {
+  const char* before = std::getenv("SINTER_HARDWARE");
+  const std::string saved = before ? before : "";
+  ::setenv("SINTER_HARDWARE", "/no/such/file.toml", 1);
+  const std::string error = error_of([] { load_hardware(); });
+  EXPECT_NO_THROW(load_hardware("/dev/null"));  // a file told by name needs no variable
+  before ? ::setenv("SINTER_HARDWARE", saved.c_str(), 1) : ::unsetenv("SINTER_HARDWARE");
+  expect_contains(error, "SINTER_HARDWARE is '/no/such/file.toml'");
 }
 
 TEST(Hardware, FormatsWithoutAUnitRunOnTheNextWiderOne) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 
@@ -213,7 +214,15 @@ HardwareTable load_hardware(const std::string& path) {
   }();
   HardwareTable table = built_in;
   std::string user = path.empty() ? user_hardware_path() : path;
-  if (!path.empty() || std::filesystem::exists(user)) table.add_toml(base::read_file(user), user);
+  const char* variable = std::getenv("SINTER_HARDWARE");
+  const bool is_there = std::filesystem::exists(user);
+  if (path.empty() && !is_there && variable && *variable) {
+    base::fail_usage(
+        "SINTER_HARDWARE is '{}', and there is no such file; unset it, or write the file with "
+        "`sinter plan --measure`",
+        user);
+  }
+  if (!path.empty() || is_there) table.add_toml(base::read_file(user), user);
   return table;
 }
 

@@ -196,9 +196,12 @@ const ModelPreset* find_preset(const std::string& text) {
 ResolvedModel resolve_model(const std::string& text) {
   namespace fs = std::filesystem;
   std::error_code ignored;
-  if (text.ends_with(".json")) return {text, spec::load_hf_config(text)};
-  if (fs::is_directory(text, ignored)) return {text, spec::load_hf_config((fs::path(text) / "config.json").string())};
-  if (const ModelPreset* preset = find_preset(text)) return {preset->name, preset->spec};
+  if (text.ends_with(".json")) return {text, spec::load_hf_config(text), text};
+  if (fs::is_directory(text, ignored)) {
+    const std::string config = (fs::path(text) / "config.json").string();
+    return {text, spec::load_hf_config(config), config};
+  }
+  if (const ModelPreset* preset = find_preset(text)) return {preset->name, preset->spec, ""};
   const std::string wanted = plain(text);
   std::vector<std::string> keys, names;
   for (const ModelPreset& preset : model_presets()) {

@@ -25,6 +25,7 @@ const ModelPreset* find_preset(const std::string& text);
 struct ResolvedModel {
   std::string name;
   spec::ModelSpec spec;
+  std::string config;  // the file it was read from; "" for a preset
 };
 ResolvedModel resolve_model(const std::string& text);
 

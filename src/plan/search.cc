@@ -332,47 +332,4 @@ size_t choose_layout(const std::vector<Ranked>& layouts) {
   return chosen;
 }
 
-std::string recipe_section(const spec::ParallelSpec& p) {
-  std::string out = "[parallel]\n";
-  auto line = [&](const char* key, int64_t value, int64_t standard) {
-    if (value != standard) out += fmt::format("{} = {}\n", key, value);
-  };
-  out += fmt::format("dp = {}\n", p.dp());
-  if (p.zero > 0) {
-    line("zero", p.zero, 0);
-    line("shard", p.shard, p.dp());  // hybrid sharding: state is divided inside groups of this many ranks
-  }
-  line("tp", p.tp, 1);
-  if (p.sequence_parallel) out += "sequence_parallel = true\n";
-  line("pp", p.pp, 1);
-  if (p.pp > 1) out += fmt::format("schedule = \"{}\"\n", spec::pipeline_name(p.schedule));
-  line("interleave", p.interleave, 1);
-  line("cp", p.cp, 1);
-  line("ep", p.ep, 1);
-  if (p.offload.optimizer) out += "offload_optimizer = true\n";
-  if (p.offload.gradients) out += "offload_gradients = true\n";
-  if (p.offload.parameters) out += "offload_parameters = true\n";
-  if (p.offload.activations) out += "offload_activations = true\n";
-  out += fmt::format("\n[train]\nmicro_batch = {}\nbatch_tokens = {}\nrecompute = \"{}\"\nprecision = \"{}\"\n",
-                     p.micro_batch, p.global_batch * p.seq_len, spec::recompute_name(p.recompute),
-                     base::dtype_name(p.compute));
-  return out + fmt::format("\n[data]\nsequence_length = {}\n", p.seq_len);
-}
-
-std::string slurm_script(const spec::ParallelSpec& p, const Cluster& cluster, const std::string& recipe,
-                         const std::string& job_name, double hours) {
-  int64_t ranks = p.ranks(), per_node = std::min<int64_t>(ranks, cluster.per_node);
-  int64_t minutes = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(hours * 60)));
-  std::string out = "#!/bin/bash\n";
-  out += fmt::format("# {} on {} x {}: {}\n", job_name, ranks, cluster.device.name, spec::describe(p));
-  out += fmt::format("#SBATCH --job-name={}\n#SBATCH --nodes={}\n#SBATCH --ntasks-per-node={}\n", job_name,
-                     (ranks + per_node - 1) / per_node, per_node);
-  out += fmt::format("#SBATCH --gpus-per-node={}\n#SBATCH --gpus-per-task=1\n#SBATCH --exclusive\n", per_node);
-  out += fmt::format("#SBATCH --time={}-{:02}:{:02}:00\n", minutes / 1440, minutes / 60 % 24, minutes % 60);
-  out += "#SBATCH --signal=USR1@120   # to every rank: a checkpoint is written before the time ends\n";
-  out += "#SBATCH --output=%x-%j.log\n\nset -euo pipefail\n";
-  out += fmt::format("srun --kill-on-bad-exit=1 --cpu-bind=cores sinter train {}\n", recipe);
-  return out;
-}
-
 }  // namespace sinter::plan

@@ -7,6 +7,7 @@
 
 #include "plan/hardware.h"
 #include "plan/memory.h"
+#include "plan/models.h"
 #include "plan/time.h"
 #include "spec/parallel_spec.h"
 
@@ -70,8 +71,10 @@ int64_t tensor_nodes(const spec::ParallelSpec& parallel, const Cluster& cluster)
 // Throws base::Error, with the nearest valid choice, when a constraint cannot be met at all.
 SearchResult search_layouts(const SearchRequest& request);
 
-// Lines for a recipe: [parallel] with every key that is not the default, and what [train] must say with it.
-std::string recipe_section(const spec::ParallelSpec& parallel);
+// A recipe that `sinter train` reads: the model, the batch and the ranks of the layout. What the trainer has no keys
+// for stands in comments; what only the user knows is marked FILL IN.
+std::string training_recipe(const SearchRequest& request, const ResolvedModel& model,
+                            const spec::ParallelSpec& parallel);
 // A batch script that runs `sinter train RECIPE` on the cluster.
 std::string slurm_script(const spec::ParallelSpec& parallel, const Cluster& cluster, const std::string& recipe,
                          const std::string& job_name, double hours);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "plan/models.h"
+#include "spec/parameters.h"
 #include "spec/recipe.h"
 
 namespace sinter::plan {
@@ -162,16 +163,73 @@ TEST(Search, AWiderSpreadOverNodesMustBePredictedMuchFaster) {
 }
 
 TEST(Search, TheRecipeOfADataParallelLayoutIsReadByTheTrainer) {
+  SearchRequest request = request_for("gpt2", "4xH100", 16, 1024);
+  request.format = Format::fp8;
   spec::ParallelSpec p;
   p.replica = 4;
   p.micro_batch = 2;
   p.global_batch = 16;
   p.seq_len = 1024;
-  spec::Recipe recipe = spec::parse_recipe("[model]\npath = \"m\"\n" + recipe_section(p), "emitted",
-                                           {"train.steps=10", "data.sources=x"});
+  p.moments = base::DType::bf16;
+  const std::string text = training_recipe(request, resolve_model("gpt2"), p);
+  spec::Recipe recipe = spec::parse_recipe(text, "emitted");
   EXPECT_EQ(recipe.parallel.dp, 4);
   EXPECT_EQ(recipe.train.batch_tokens, 16 * 1024);
+  EXPECT_EQ(recipe.train.device, "cuda");
+  EXPECT_EQ(recipe.train.precision, base::DType::f8e4m3);
+  EXPECT_EQ(recipe.optimizer.states, base::DType::bf16);
   EXPECT_EQ(recipe.data.sequence_length, 1024);
+  ASSERT_EQ(recipe.data.sources.size(), 1u);
+  EXPECT_TRUE(recipe.data.sources[0].path.starts_with("FILL-IN"));
+  EXPECT_EQ(text.find("does not do"), std::string::npos);
+}
+
+// Keys that the trainer does not have would make `sinter train` refuse the whole file.
+TEST(Search, WhatTheTrainerDoesNotDoStandsInCommentsOfTheRecipe) {
+  SearchRequest request = request_for("llama-3.1-70b", "64xH100", 64);
+  spec::ParallelSpec p;
+  p.shard = 4;
+  p.tp = p.pp = 4;
+  p.zero = 1;
+  p.interleave = 5;
+  p.schedule = spec::PipelineKind::interleaved;
+  p.sequence_parallel = p.offload.optimizer = true;
+  p.global_batch = 64;
+  const std::string text = training_recipe(request, resolve_model("llama-3.1-70b"), p);
+  EXPECT_EQ(spec::parse_recipe(text, "emitted").parallel.dp, 4);
+  for (const char* line : {"# zero = 1  ", "# tp = 4  ", "# pp = 4  ", "# interleave = 5  ",
+                           "# schedule = ", "# sequence_parallel = true  ", "# offload_optimizer = true  "}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
+  }
+  EXPECT_NE(text.find("64 ranks"), std::string::npos) << text;
+  EXPECT_NE(slurm_script(p, request.cluster, "r.toml", "llama", 1).find("does not do zero = 1"), std::string::npos);
+}
+
+TEST(Search, TheRecipeOfEveryKnownModelIsThatModel) {
+  for (const ModelPreset& preset : model_presets()) {
+    SearchRequest request = request_for(preset.name, "8xH100", 8, 512);
+    const std::string text = training_recipe(request, resolve_model(preset.name), spec::ParallelSpec{});
+    const spec::ModelSpec read = spec::make_model_spec(spec::parse_recipe(text, preset.name), 0);
+    const spec::ParameterCounts wanted = spec::count_parameters(preset.spec), got = spec::count_parameters(read);
+    EXPECT_EQ(got.total, wanted.total) << preset.name;
+    EXPECT_EQ(got.active, wanted.active) << preset.name;
+    EXPECT_EQ(read.rope.theta, preset.spec.rope.theta) << preset.name;
+    EXPECT_EQ(read.norm_eps, preset.spec.norm_eps) << preset.name;
+    EXPECT_EQ(read.window, preset.spec.window) << preset.name;
+    EXPECT_EQ(read.max_positions, preset.spec.max_positions) << preset.name;
+  }
+}
+
+TEST(Search, TheRecipeOfAModelFromAFileNamesItsFolder) {
+  SearchRequest request = request_for("gpt2", "8xH100", 8, 512);
+  ResolvedModel model = resolve_model("gpt2");
+  auto path_of = [&](const char* config) {
+    model.config = config;
+    return spec::parse_recipe(training_recipe(request, model, spec::ParallelSpec{}), "emitted").model.path;
+  };
+  EXPECT_EQ(path_of("my \"own\" model/config.json"), "my \"own\" model");
+  EXPECT_EQ(path_of("config.json"), ".");
+  EXPECT_TRUE(path_of("shapes/small.json").starts_with("FILL-IN"));
 }
 
 TEST(Search, TheSlurmScriptAsksForTheRanksOfTheLayout) {
@@ -182,6 +240,10 @@ TEST(Search, TheSlurmScriptAsksForTheRanksOfTheLayout) {
   EXPECT_NE(script.find("--nodes=4\n"), std::string::npos);
   EXPECT_NE(script.find("--ntasks-per-node=8\n"), std::string::npos);
   EXPECT_NE(script.find("--time=1-12:30:00\n"), std::string::npos);
+  EXPECT_NE(script.find(" sinter train recipe.toml\n"), std::string::npos);
+  EXPECT_EQ(script.find("does not do"), std::string::npos);
+  script = slurm_script(p, request.cluster, "it's mine.toml", "llama", 1);
+  EXPECT_NE(script.find(R"( sinter train 'it'\''s mine.toml')"), std::string::npos) << script;
 }
 
 }  // namespace

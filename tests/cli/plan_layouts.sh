@@ -25,6 +25,7 @@ assert len(json.load(open(folder + "trace.json"))["traceEvents"]) > 100
 xml.dom.minidom.parse(folder + "timeline.svg")
 PY
 bash -n "$scratch/job.sh"
+"$sinter" train "$scratch/layout.toml" --print-recipe | grep -q "FILL-IN-YOUR-DATA"
 
 refused() {  # [exit status, 2 if left out,] expected words, then the command
   wanted=2; case "$1" in [12]) wanted=$1; shift ;; esac
