@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "bench/ceilings.h"
 #include "bench/gpu_train_step.h"
@@ -10,6 +11,7 @@
 #include "bench/tokenizer.h"
 #include "bench/train_step.h"
 #include "cli/verbs.h"
+#include "core/device.h"
 
 namespace sinter::cli {
 namespace {
@@ -18,6 +20,7 @@ struct Benchmark {
   const char* name;
   const char* help;
   bench::Report (*run)(const bench::Options&);
+  bool needs_gpu = false;
 };
 
 // In the order they run when none is named: the machine's ceilings first.
@@ -28,7 +31,7 @@ constexpr Benchmark kBenchmarks[] = {
     {"train_step", "an optimizer step of GPT-2 124M, and where its time goes", bench::bench_train_step},
     {"tokenizer", "splitting, encoding, decoding and training, MB/s", bench::bench_tokenizer},
     {"gpu_train_step", "optimizer steps of GPT-2 124M (also a small batch), 1.5B and Llama 1B on a GPU",
-     bench::bench_gpu_train_step},
+     bench::bench_gpu_train_step, true},
 };
 
 // Other programs' work only ever makes figures worse: say so rather than print them without a word.
@@ -44,7 +47,13 @@ void run_benchmarks(const std::vector<std::string>& names, const bench::Options&
   nlohmann::json all = nlohmann::json::object();
   for (const Benchmark& benchmark : kBenchmarks) {
     if (!names.empty() && std::find(names.begin(), names.end(), benchmark.name) == names.end()) continue;
+    if (benchmark.needs_gpu && names.empty() && !core::cuda_runtime(0)) continue;  // not asked for by name
+    SINTER_CHECK(!benchmark.needs_gpu || core::cuda_runtime(0), "{} needs a GPU: {}", benchmark.name,
+                 core::has_cuda_backend() ? "this machine shows none"
+                                          : "this sinter was built without CUDA (build with `make cuda`)");
     bench::Report report = benchmark.run(options);
+    SINTER_CHECK(!benchmark.needs_gpu || !report.rows.empty(), "{} has no case with '{}' in its name (--only)",
+                 benchmark.name, options.only);
     if (is_json) {
       all[report.name] = report.to_json();
     } else {

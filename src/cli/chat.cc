@@ -5,8 +5,10 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <tuple>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "cli/generation_flags.h"
 #include "cli/verbs.h"
 #include "tokenizer/chat_template.h"
@@ -36,6 +38,7 @@ class Conversation {
   }
 
   std::vector<int32_t> prompt_for(const std::string& line) {
+    before_ = {messages_, text_};
     if (!chat_) {
       text_ += line;
       return tokenizer_.encode(text_, {.parse_special = true, .add_special = true});
@@ -44,6 +47,9 @@ class Conversation {
     tokenizer::ChatInput input{.messages = tokenizer::jinja::from_json(messages_), .add_generation_prompt = true};
     return tokenizer_.encode(chat_->render(input), {.parse_special = true});  // the template wrote BOS itself
   }
+
+  // Forgets the line of the last prompt_for().
+  void take_back() { std::tie(messages_, text_) = before_; }
 
   void add_answer(const std::string& answer) {
     if (chat_) {
@@ -59,43 +65,56 @@ class Conversation {
   std::optional<tokenizer::ChatTemplate> chat_;
   nlohmann::ordered_json messages_;
   std::string text_;
+  std::pair<nlohmann::ordered_json, std::string> before_;  // messages and text without the last line
+};
+
+// What the model said, and how long prompt and answer are together.
+struct Answer {
+  std::string text;
+  size_t num_tokens = 0;
 };
 
 // Streams the answer to the terminal and returns it.
-std::string answer(const Flags& flags, const eval::OpenModel& model, const tokenizer::Tokenizer& tokenizer,
-                   tokenizer::StreamDecoder decoder, std::vector<int32_t> prompt, uint64_t turn) {
+Answer answer(const Flags& flags, const eval::OpenModel& model, const tokenizer::Tokenizer& tokenizer,
+              tokenizer::StreamDecoder decoder, std::vector<int32_t> prompt, uint64_t turn) {
   engine::Generator generator(*model.transformer, {});
   GenerationFlags own = flags.generation;
   own.sampling.seed += turn;
-  std::string text;
+  Answer result;
   auto show = [&](const std::string& piece) {
-    text += piece;
+    result.text += piece;
     std::fputs(piece.c_str(), stdout);
     std::fflush(stdout);
   };
+  result.num_tokens = prompt.size();
   generator.run({make_request(own, std::move(prompt), model.spec, tokenizer)}, [&](size_t, int32_t token) {
+    ++result.num_tokens;
     show(decoder.push(token));
     return true;
   });
   show(decoder.finish());
   std::printf("\n");
+  std::fflush(stdout);
   if (flags.shows_stats) print_generation_stats(generator.stats());
-  return text;
+  return result;
 }
 
+constexpr const char* kCommands = "/reset forgets the conversation, /exit or Ctrl-D ends it";
+
 void run_chat(const Flags& flags) {
-  engine::check_sampling(flags.generation.sampling);
+  check_generation_flags(flags.generation);
   auto tokenizer = load_tokenizer(flags.generation, flags.model);
   eval::OpenModel model = open_for_generation(flags.generation, flags.model);
   Conversation conversation(flags, tokenizer);
   const bool is_terminal = ::isatty(0) == 1;
   if (is_terminal) {
     std::printf(
-        conversation.has_template()
-            ? "Talk to the model. /reset forgets the conversation, /exit or Ctrl-D ends it.\n"
-            : "This model continues text: begin a story and it goes on. /reset starts anew, /exit or Ctrl-D ends.\n");
+        "%s %s.\n",
+        conversation.has_template() ? "Talk to the model." : "This model continues text: begin a story and it goes on.",
+        kCommands);
   }
   std::string line;
+  bool has_warned = false;
   for (uint64_t turn = 0;; ++turn) {
     if (is_terminal) {
       std::printf("> ");
@@ -104,16 +123,27 @@ void run_chat(const Flags& flags) {
     if (!std::getline(std::cin, line) || line == "/exit") break;
     if (line == "/reset") {
       conversation.reset();
+      has_warned = false;
       continue;
     }
     if (line.empty()) continue;
     std::vector<int32_t> prompt = conversation.prompt_for(line);
+    if (!has_room(model.spec, prompt.size())) {
+      conversation.take_back();
+      base::log_warning("the conversation would have {}, but the model only {}: say less, or /reset to begin a new one",
+                        counted(static_cast<int64_t>(prompt.size()), "token"),
+                        counted(model.spec.max_positions, "position"));
+      continue;
+    }
     tokenizer::StreamDecoder decoder(tokenizer, true);
     if (!conversation.has_template()) {  // the answer goes on in the line
       std::fputs(line.c_str(), stdout);
       decoder.skip(prompt);
     }
-    conversation.add_answer(answer(flags, model, tokenizer, std::move(decoder), std::move(prompt), turn));
+    const Answer said = answer(flags, model, tokenizer, std::move(decoder), std::move(prompt), turn);
+    conversation.add_answer(said.text);
+    if (!has_warned)
+      has_warned = warn_past_positions(model.spec, said.num_tokens, "/reset to begin a new conversation");
   }
   if (is_terminal) std::printf("\n");
 }
@@ -128,6 +158,7 @@ void add_chat(CLI::App& app) {
                    "system message (or the text's beginning for a model without a template)");
   verb->add_flag("--stats", flags->shows_stats, "print rates after each answer");
   add_generation_flags(*verb, flags->generation);
+  verb->footer(std::string("While talking: ") + kCommands + ".");
   verb->callback([flags] { run_chat(*flags); });
 }
 

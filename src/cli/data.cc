@@ -7,6 +7,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/generation_flags.h"
+#include "cli/plan.h"
 #include "cli/verbs.h"
 #include "comm/communicator.h"
 #include "data/source.h"
@@ -43,10 +45,10 @@ void run_tokenize(TokenizeFlags& flags) {
     std::printf("%s\n", out.dump().c_str());
     return;
   }
-  std::printf("%s documents, %s tokens (%.2f bytes a token) in %zu shard%s:\n",
-              base::format_grouped(result.num_documents).c_str(), base::format_grouped(result.num_tokens).c_str(),
+  std::printf("%s, %s (%.2f bytes a token) in %s:\n", counted(result.num_documents, "document").c_str(),
+              counted(result.num_tokens, "token").c_str(),
               static_cast<double>(result.num_bytes) / static_cast<double>(std::max<int64_t>(result.num_tokens, 1)),
-              result.shards.size(), result.shards.size() == 1 ? "" : "s");
+              counted(static_cast<int64_t>(result.shards.size()), "shard").c_str());
   for (const std::string& shard : result.shards) std::printf("  %s\n", shard.c_str());
 }
 
@@ -84,8 +86,8 @@ void run_batches(const BatchFlags& flags) {
   const std::unique_ptr<comm::Communicator> self = comm::make_self();
   const train::RunPlan plan = train::make_run_plan(spec::load_recipe(flags.recipe, flags.overrides), *self);
   const int64_t last = flags.steps > 0 ? std::min(flags.first + flags.steps, plan.steps) : plan.steps;
-  SINTER_CHECK(flags.is_validation || flags.first < last, "the recipe has {} steps; nothing from step {} on",
-               plan.steps, flags.first);
+  SINTER_CHECK(flags.is_validation || flags.first < last, "the recipe has {}; nothing from step {} on",
+               counted(plan.steps, "step"), flags.first);
   SINTER_CHECK(!flags.is_validation || !plan.loader->validation().empty(), "the recipe has no data.validation");
   auto batches_at = [&](int64_t step) {
     return flags.is_validation ? plan.loader->validation() : plan.loader->step(step);
@@ -106,8 +108,8 @@ void run_batches(const BatchFlags& flags) {
     }
   }
   writer.commit();
-  std::printf("%s micro-batches of %s tokens in %s\n", base::format_grouped(micro_batches).c_str(),
-              base::format_grouped(T).c_str(), flags.output.c_str());
+  std::printf("%s micro-batch%s of %s in %s\n", base::format_grouped(micro_batches).c_str(),
+              micro_batches == 1 ? "" : "es", counted(T, "token").c_str(), flags.output.c_str());
 }
 
 }  // namespace
@@ -128,9 +130,9 @@ void add_data(CLI::App& app) {
       ->capture_default_str();
   tokenize->add_option("--text-key", flags->options.text_key, "field of a .jsonl line that holds the text")
       ->capture_default_str();
-  tokenize->add_option("--shard-tokens", flags->options.max_shard_tokens, "most tokens of one shard")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+  need_at_least(tokenize->add_option("--shard-tokens", flags->options.max_shard_tokens, "most tokens of one shard")
+                    ->capture_default_str(),
+                1);
   tokenize->add_flag("--no-bos", flags->no_bos, "no BOS token before each document");
   tokenize->add_flag("--no-eos", flags->no_eos, "no EOS token after each document");
   tokenize->add_flag("--json", flags->as_json, "print the result as JSON");
@@ -151,12 +153,11 @@ void add_data(CLI::App& app) {
       ->add_option("-o,--output", batch_flags->output,
                    "file with `tokens` and `targets` (micro-batches, tokens) i32; a target of -1 is not trained on")
       ->required();
-  batches->add_option("--first", batch_flags->first, "first step, counted from 0")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  batches->add_option("--steps", batch_flags->steps, "number of steps; 0 = to the end of the recipe")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+  need_at_least(batches->add_option("--first", batch_flags->first, "first step, counted from 0")->capture_default_str(),
+                0);
+  need_at_least(batches->add_option("--steps", batch_flags->steps, "number of steps; 0 = to the end of the recipe")
+                    ->capture_default_str(),
+                0);
   batches->add_flag("--validation", batch_flags->is_validation, "the validation batches instead");
   batches->callback([batch_flags] { run_batches(*batch_flags); });
 }

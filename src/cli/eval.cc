@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/generation_flags.h"
+#include "cli/plan.h"
 #include "cli/verbs.h"
 #include "eval/perplexity.h"
 #include "tokenizer/tokenizer.h"
@@ -37,6 +38,11 @@ int32_t find_separator(const tokenizer::Tokenizer& tokenizer, const std::string&
   const int64_t id = text >= 0 ? text : tokenizer.special_ids().eos;
   SINTER_CHECK(id >= 0, "the tokenizer of '{}' has neither <|endoftext|> nor EOS: leave out --documents", model);
   return static_cast<int32_t>(id);
+}
+
+// A model that knows nothing of the text has perplexities of hundreds of digits.
+std::string perplexity_text(double value) {
+  return value < 1e9 ? fmt::format("{:.4f}", value) : fmt::format("{:.4e}", value);
 }
 
 void run_perplexity(const Flags& flags) {
@@ -82,7 +88,7 @@ void run_perplexity(const Flags& flags) {
   }
   base::Table table({"per", "count", "perplexity", "loss (nats)"});
   auto row = [&](const char* unit, int64_t count, double value) {
-    table.add_row({unit, base::format_grouped(count), fmt::format("{:.4f}", value),
+    table.add_row({unit, base::format_grouped(count), perplexity_text(value),
                    fmt::format("{:.4f}", r.negative_log_likelihood / double(count))});
   };
   row("token", r.num_tokens, r.token_perplexity());
@@ -100,10 +106,11 @@ void add_eval(CLI::App& app) {
   CLI::App* perplexity = verb->add_subcommand("perplexity", "how well a model predicts a text file");
   perplexity->add_option("MODEL", flags->model, "model folder")->required();
   perplexity->add_option("FILE", flags->file, "text file, or - for standard input")->required();
-  perplexity->add_option("--context", flags->options.context, "longest window in tokens (default: the model's)")
-      ->check(CLI::PositiveNumber);
-  perplexity->add_option("--stride", flags->options.stride, "tokens predicted per window (default: all of it)")
-      ->check(CLI::PositiveNumber);
+  need_at_least(
+      perplexity->add_option("--context", flags->options.context, "longest window in tokens (default: the model's)"),
+      1);
+  need_at_least(
+      perplexity->add_option("--stride", flags->options.stride, "tokens predicted per window (default: all of it)"), 1);
   perplexity->add_flag("--documents", flags->reads_documents,
                        "the text is documents that end with <|endoftext|> (or EOS): predict each by itself, as a "
                        "model trained with data.packing = \"documents\" has seen them");

@@ -1,6 +1,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -25,6 +27,8 @@ struct Flags {
   bool shows_stats = false;
 };
 
+constexpr const char* kShorter = "lower --max-tokens or shorten the prompt";
+
 std::vector<int32_t> encode_prompt(const tokenizer::Tokenizer& tokenizer, const std::string& text,
                                    const spec::ModelSpec& spec) {
   std::vector<int32_t> ids = tokenizer.encode(text, {.parse_special = true, .add_special = true});
@@ -43,12 +47,14 @@ void generate_one(const Flags& flags, const eval::OpenModel& model, const tokeni
       make_request(flags.generation, encode_prompt(tokenizer, flags.prompt, model.spec), model.spec, tokenizer);
   decoder.skip(request.prompt);
   std::fputs(flags.prompt.c_str(), stdout);
-  generator.run({request}, [&](size_t, int32_t token) {
+  const engine::Result result = generator.run({request}, [&](size_t, int32_t token) {
     std::fputs(decoder.push(token).c_str(), stdout);
     std::fflush(stdout);
     return true;
-  });
+  })[0];
   std::printf("%s\n", decoder.finish().c_str());
+  std::fflush(stdout);
+  warn_past_positions(model.spec, request.prompt.size() + result.tokens.size(), kShorter);
   if (flags.shows_stats) print_generation_stats(generator.stats());
 }
 
@@ -81,58 +87,91 @@ GenerationFlags read_line_flags(const nlohmann::json& line, const std::string& o
   return flags;
 }
 
-// Lines {"prompt": "...", "max_tokens": n, "temperature": t, "seed": s, ...} -> lines with "text" added.
-void generate_file(const Flags& flags, const eval::OpenModel& model, const tokenizer::Tokenizer& tokenizer) {
-  std::ifstream file;
-  if (flags.input != "-") {
-    file.open(flags.input);
-    SINTER_CHECK(file.good(), "cannot open '{}'", flags.input);
-  }
-  std::istream& in = flags.input == "-" ? std::cin : file;
+struct Batch {
   std::vector<nlohmann::json> lines;
   std::vector<engine::Request> requests;
+};
+
+// A line's request; what is wrong with it names the line.
+engine::Request read_request(const Flags& flags, const nlohmann::json& line, int64_t number, const std::string& origin,
+                             const eval::OpenModel& model, const tokenizer::Tokenizer& tokenizer) {
+  SINTER_CHECK(line.is_object() && line.contains("prompt") && line["prompt"].is_string(),
+               "{}: expected an object with a string \"prompt\"", origin);
+  GenerationFlags own = flags.generation;
+  // Each line draws its own numbers, so that equal prompts differ unless seeds are given.
+  own.sampling.seed += static_cast<uint64_t>(number - 1);
+  own = read_line_flags(line, origin, own);
+  try {
+    check_generation_flags(own);
+    return make_request(own, encode_prompt(tokenizer, line["prompt"], model.spec), model.spec, tokenizer);
+  } catch (const base::Error& e) {  // the file is wrong, not the command line
+    base::fail("{}: {}", origin, e.what());
+  }
+}
+
+// All lines are checked before the first token is made.
+Batch read_batch(const Flags& flags, const eval::OpenModel& model, const tokenizer::Tokenizer& tokenizer,
+                 const engine::Generator& generator) {
+  std::ifstream file;
+  if (flags.input != "-") {
+    errno = 0;
+    file.open(flags.input);
+    SINTER_CHECK(file.good(), "cannot open '{}': {}", flags.input, std::strerror(errno));
+  }
+  std::istream& in = flags.input == "-" ? std::cin : file;
+  Batch batch;
   std::string text;
+  errno = 0;
   for (int64_t number = 1; std::getline(in, text); ++number) {
     if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
-    std::string origin = fmt::format("{}:{}", flags.input, number);
+    const std::string origin = fmt::format("{}:{}", flags.input, number);
     nlohmann::json line = base::parse_json(text, origin);
-    SINTER_CHECK(line.is_object() && line.contains("prompt") && line["prompt"].is_string(),
-                 "{}: expected an object with a string \"prompt\"", origin);
-    GenerationFlags own = flags.generation;
-    // Each line draws its own numbers, so that equal prompts differ unless seeds are given.
-    own.sampling.seed += static_cast<uint64_t>(number - 1);
-    own = read_line_flags(line, origin, own);
-    requests.push_back(make_request(own, encode_prompt(tokenizer, line["prompt"], model.spec), model.spec, tokenizer));
-    lines.push_back(std::move(line));
+    batch.requests.push_back(read_request(flags, line, number, origin, model, tokenizer));
+    generator.check(batch.requests.back(), origin);
+    batch.lines.push_back(std::move(line));
   }
-  SINTER_CHECK(!requests.empty(), "'{}' has no requests", flags.input);
+  SINTER_CHECK(!in.bad(), "cannot read '{}': {}", flags.input, std::strerror(errno));
+  SINTER_CHECK(!batch.requests.empty(), "'{}' has no requests; expected lines like {{\"prompt\": \"Once upon\"}}",
+               flags.input);
+  return batch;
+}
+
+// Lines {"prompt": "...", "max_tokens": n, "temperature": t, "seed": s, ...} -> lines with "text" added.
+void generate_file(const Flags& flags, const eval::OpenModel& model, const tokenizer::Tokenizer& tokenizer) {
   engine::Generator generator(*model.transformer, {});
+  Batch batch = read_batch(flags, model, tokenizer, generator);
+  std::ofstream out_file;
+  if (!flags.output.empty()) {  // before the work: what has no place to go is lost
+    errno = 0;
+    out_file.open(flags.output);
+    SINTER_CHECK(out_file.good(), "cannot create '{}': {}", flags.output, std::strerror(errno));
+  }
   base::ProgressLine progress;
   int64_t made = 0;
-  std::vector<engine::Result> results = generator.run(requests, [&](size_t, int32_t) {
-    progress.update(fmt::format("{} requests, {} tokens generated so far", requests.size(), ++made));
+  const std::string count = counted(static_cast<int64_t>(batch.requests.size()), "request");
+  std::vector<engine::Result> results = generator.run(batch.requests, [&](size_t, int32_t) {
+    progress.update(fmt::format("{}, {} generated so far", count, counted(++made, "token")));
     return true;
   });
   progress.finish();
-  std::ofstream out_file;
-  if (!flags.output.empty()) {
-    out_file.open(flags.output);
-    SINTER_CHECK(out_file.good(), "cannot create '{}'", flags.output);
-  }
   std::ostream& out = flags.output.empty() ? std::cout : out_file;
+  size_t longest = 0;
   for (size_t i = 0; i < results.size(); ++i) {
-    lines[i]["text"] = continuation_text(tokenizer, requests[i].prompt, results[i].tokens);
-    lines[i]["tokens"] = results[i].tokens.size();
-    lines[i]["finish_reason"] = results[i].reason == engine::FinishReason::stop ? "stop" : "length";
-    out << lines[i].dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+    nlohmann::json& line = batch.lines[i];
+    line["text"] = continuation_text(tokenizer, batch.requests[i].prompt, results[i].tokens);
+    line["tokens"] = results[i].tokens.size();
+    line["finish_reason"] = results[i].reason == engine::FinishReason::stop ? "stop" : "length";
+    out << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+    longest = std::max(longest, batch.requests[i].prompt.size() + results[i].tokens.size());
   }
   out.flush();
   SINTER_CHECK(out.good(), "cannot write '{}'", flags.output.empty() ? "standard output" : flags.output);
+  warn_past_positions(model.spec, longest, kShorter);
   if (flags.shows_stats) print_generation_stats(generator.stats());
 }
 
 void run_generate(const Flags& flags) {
-  engine::check_sampling(flags.generation.sampling);
+  check_generation_flags(flags.generation);
   auto tokenizer = load_tokenizer(flags.generation, flags.model);
   eval::OpenModel model = open_for_generation(flags.generation, flags.model);
   if (flags.input.empty()) {

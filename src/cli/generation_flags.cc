@@ -5,6 +5,8 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
 
 namespace sinter::cli {
 
@@ -23,6 +25,11 @@ void add_generation_flags(CLI::App& verb, GenerationFlags& flags) {
   verb.add_flag("--ignore-eos", flags.ignores_eos, "go on past the end-of-text token");
 }
 
+void check_generation_flags(const GenerationFlags& flags) {
+  engine::check_sampling(flags.sampling);
+  if (flags.max_tokens < 0) base::fail_usage("max-tokens is {}; expected 0 or more", flags.max_tokens);
+}
+
 void check_model_folder(const std::string& folder) {
   namespace fs = std::filesystem;
   SINTER_CHECK(fs::exists(fs::path(folder) / "config.json") || !fs::exists(fs::path(folder) / "latest"),
@@ -39,21 +46,24 @@ eval::OpenModel open_for_generation(const GenerationFlags& flags, const std::str
   return eval::open_model(model, {core::parse_device(flags.device), eval::parse_precision(flags.precision), false});
 }
 
+bool has_room(const spec::ModelSpec& spec, size_t prompt_tokens) {
+  return !spec.learned_positions || static_cast<int64_t>(prompt_tokens) < spec.max_positions;
+}
+
 engine::Request make_request(const GenerationFlags& flags, std::vector<int32_t> prompt, const spec::ModelSpec& spec,
                              const tokenizer::Tokenizer& tokenizer) {
-  if (flags.max_tokens < 0) base::fail_usage("max-tokens is {}; expected 0 or more", flags.max_tokens);
   engine::Request request{.prompt = std::move(prompt),
                           .sampling = flags.sampling,
                           .max_new_tokens = flags.max_tokens,
                           .stop_tokens = {},
                           .vocab_limit = tokenizer.vocab_size()};
   if (!flags.ignores_eos) request.stop_tokens = spec.eos_tokens;
-  if (spec.learned_positions) {
-    const int64_t room = spec.max_positions - static_cast<int64_t>(request.prompt.size());
-    SINTER_CHECK(room > 0, "the prompt has {} tokens, but the model only {} positions", request.prompt.size(),
-                 spec.max_positions);
-    request.max_new_tokens = std::min(request.max_new_tokens, room);
-  }
+  const auto num_tokens = static_cast<int64_t>(request.prompt.size());
+  SINTER_CHECK(has_room(spec, request.prompt.size()),
+               "the prompt has {}, but the model only {}: none is left for new tokens; shorten it",
+               counted(num_tokens, "token"), counted(spec.max_positions, "position"));
+  if (spec.learned_positions)
+    request.max_new_tokens = std::min(request.max_new_tokens, spec.max_positions - num_tokens);
   return request;
 }
 
@@ -66,10 +76,25 @@ std::string continuation_text(const tokenizer::Tokenizer& tokenizer, std::span<c
   return text + decoder.finish();
 }
 
+bool warn_past_positions(const spec::ModelSpec& spec, size_t num_tokens, const char* advice) {
+  // Dynamic scaling is made for going on.
+  if (spec.learned_positions || spec.rope.kind == spec::RopeKind::dynamic) return false;
+  if (static_cast<int64_t>(num_tokens) <= spec.max_positions) return false;
+  base::log_warning(
+      "the text came to {}, past the {} that the model's config.json names (max_position_embeddings): what stands "
+      "beyond may make no sense; {}",
+      counted(static_cast<int64_t>(num_tokens), "token"), counted(spec.max_positions, "position"), advice);
+  return true;
+}
+
+std::string counted(int64_t count, const std::string& unit) {
+  return fmt::format("{} {}{}", base::format_grouped(count), unit, count == 1 ? "" : "s");
+}
+
 void print_generation_stats(const engine::GeneratorStats& stats) {
-  std::fprintf(stderr, "%ld prompt tokens, %ld new tokens in %.2f s: %.1f new tokens/s, %ld steps\n",
-               stats.prompt_tokens, stats.new_tokens, stats.seconds, double(stats.new_tokens) / stats.seconds,
-               stats.num_steps);
+  std::fprintf(stderr, "%s, %s in %.2f s: %.1f new tokens/s, %s\n",
+               counted(stats.prompt_tokens, "prompt token").c_str(), counted(stats.new_tokens, "new token").c_str(),
+               stats.seconds, double(stats.new_tokens) / stats.seconds, counted(stats.num_steps, "step").c_str());
 }
 
 }  // namespace sinter::cli

@@ -24,14 +24,22 @@ struct GenerationFlags {
 // Throws Error for a training run's folder, naming the model in it.
 void check_model_folder(const std::string& folder);
 void add_generation_flags(CLI::App& verb, GenerationFlags& flags);
+// Throws UsageError naming the value that makes no sense.
+void check_generation_flags(const GenerationFlags& flags);
 tokenizer::Tokenizer load_tokenizer(const GenerationFlags& flags, const std::string& model);
 eval::OpenModel open_for_generation(const GenerationFlags& flags, const std::string& model);
-// Room is cut to the model's positions where it has a position table.
+// Whether the prompt leaves room for new tokens: a position table has an end, rotary positions go on.
+bool has_room(const spec::ModelSpec& spec, size_t prompt_tokens);
+// New tokens are cut to the model's positions where it has a position table. Throws Error where they leave no room.
 engine::Request make_request(const GenerationFlags& flags, std::vector<int32_t> prompt, const spec::ModelSpec& spec,
                              const tokenizer::Tokenizer& tokenizer);
 // The text of new tokens behind a prompt's, special ones left out; bytes that are no UTF-8 stay.
 std::string continuation_text(const tokenizer::Tokenizer& tokenizer, std::span<const int32_t> prompt,
                               std::span<const int32_t> tokens);
+// Warns, and says so, where a text of so many tokens went past the positions that rotary embeddings were trained with.
+bool warn_past_positions(const spec::ModelSpec& spec, size_t num_tokens, const char* advice);
+// "1 token", "2,000 tokens"
+std::string counted(int64_t count, const std::string& unit);
 void print_generation_stats(const engine::GeneratorStats& stats);
 
 }  // namespace sinter::cli

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "base/threads.h"
+#include "cli/generation_flags.h"
 #include "cli/verbs.h"
 #include "data/source.h"
 #include "data/token_shard.h"
@@ -220,11 +221,18 @@ void add_tokenizer_of(const std::string& path, Report& report) {
 }
 
 void add_chat_templates(const std::string& folder, Report& report) {
-  tokenizer::ChatTemplate chat = tokenizer::ChatTemplate::load(folder);
+  std::optional<tokenizer::ChatTemplate> chat;
+  try {
+    chat = tokenizer::ChatTemplate::load(folder);
+  } catch (const base::Error& e) {  // the rest of the folder can still be looked at
+    report.add("chat template", fmt::format("not one this program reads: {}", e.what()));
+    report.json["chat_templates"] = {{"problem", e.what()}};
+    return;
+  }
   std::string text;
   ordered_json list = ordered_json::object();
-  for (const std::string& name : chat.names()) {
-    size_t size = chat.source(name).size();
+  for (const std::string& name : chat->names()) {
+    size_t size = chat->source(name).size();
     text += fmt::format("{}{} ({} bytes)", text.empty() ? "" : ", ", name,
                         base::format_grouped(static_cast<int64_t>(size)));
     list[name] = size;
@@ -248,13 +256,12 @@ void add_state(const std::string& index_path, const Flags& flags, Report& report
     table.add_row({e.name, e.kind, io::shape_to_string(e.shape), std::to_string(e.pieces.size())});
     list.push_back({{"name", e.name}, {"kind", e.kind}, {"shape", e.shape}, {"pieces", e.pieces.size()}});
   }
-  report.add("checkpoint",
-             fmt::format("step {}, {} optimizer updates, {} tokens, written by {} rank{}",
-                         base::format_grouped(index.run.step), base::format_grouped(index.run.updates),
-                         base::format_grouped(index.run.tokens), index.ranks, index.ranks == 1 ? "" : "s"));
+  report.add("checkpoint", fmt::format("step {}, {}, {}, written by {}", base::format_grouped(index.run.step),
+                                       counted(index.run.updates, "optimizer update"),
+                                       counted(index.run.tokens, "token"), counted(index.ranks, "rank")));
   ordered_json sums = ordered_json::object();
   for (const auto& [kind, sum] : kinds) {
-    report.add("", fmt::format("{}: {} tensors, {} elements", kind, sum.first, base::format_grouped(sum.second)));
+    report.add("", fmt::format("{}: {}, {}", kind, counted(sum.first, "tensor"), counted(sum.second, "element")));
     sums[kind] = {{"tensors", sum.first}, {"elements", sum.second}};
   }
   report.json["checkpoint"] = {
@@ -292,9 +299,9 @@ void add_shards(const std::string& path, Report& report) {
     const data::TokenShard shard(name);
     shard.verify();
     report.add("token shard",
-               fmt::format("{}{} tokens in {} documents, vocabulary {}, {} bytes per token",
+               fmt::format("{}{} in {}, vocabulary {}, {} bytes per token",
                            is_folder ? fs::path(name).filename().string() + ": " : "",
-                           base::format_grouped(shard.num_tokens()), base::format_grouped(shard.num_documents()),
+                           counted(shard.num_tokens(), "token"), counted(shard.num_documents(), "document"),
                            base::format_grouped(shard.vocab_size()), shard.token_bytes()));
     ordered_json found{{"tokens", shard.num_tokens()},
                        {"documents", shard.num_documents()},

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -36,7 +37,28 @@ std::vector<std::string> names_of(const std::vector<const CLI::App*>& verbs) {
   return names;
 }
 
-// What CLI11 found wrong, with the verb or flag that was not understood and the nearest one.
+// Whether a word of the command line is an option's name rather than a value: -o, --output, --output=x, but not -1.
+bool is_option_word(std::string_view word) {
+  return word.size() > 1 && word[0] == '-' &&
+         (std::isalpha(static_cast<unsigned char>(word[1])) != 0 || word[1] == '-');
+}
+
+// "" for an option the verb has, else a message with the nearest it has.
+std::string explain_option(const CLI::App& verb, const std::string& path, std::string word) {
+  word = word.substr(0, word.find('='));
+  std::vector<std::string> known;
+  for (const CLI::Option* option : verb.get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) {
+      if (!word.starts_with("--") && word.starts_with("-" + name)) return "";  // -ovalue
+    }
+  }
+  if (std::find(known.begin(), known.end(), word) != known.end()) return "";
+  return fmt::format("there is no option '{}' of `{}`{}", word, path, base::did_you_mean(word, known));
+}
+
+// What is wrong with the command line: a verb or option that is not there, with the nearest that is, before what CLI11
+// missed or could not read.
 std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
   const auto children_of = [](const CLI::App* verb) {
     return verb->get_subcommands([](const CLI::App*) { return true; });
@@ -44,15 +66,10 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc,
   const CLI::App* level = &app;
   std::string path = "sinter";
   for (int i = 1; i < argc; ++i) {
-    std::string word = argv[i];
-    if (word.rfind("--", 0) == 0) {
-      word = word.substr(0, word.find('='));
-      std::vector<std::string> flags;
-      for (const CLI::Option* option : level->get_options()) {
-        for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
-      }
-      if (std::find(flags.begin(), flags.end(), word) == flags.end())
-        return error.what() + base::did_you_mean(word, flags);
+    const std::string word = argv[i];
+    if (word == "--") break;  // only values follow
+    if (is_option_word(word)) {
+      if (std::string problem = explain_option(*level, path, word); !problem.empty()) return problem;
     } else if (auto children = children_of(level); !children.empty()) {
       const std::vector<std::string> names = names_of(children);
       const auto found = std::find(names.begin(), names.end(), word);

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <iterator>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/generation_flags.h"
 #include "cli/verbs.h"
 #include "tokenizer/train.h"
 
@@ -108,7 +110,9 @@ void add_bpe_train(CLI::App& parent) {
       ->required();
   verb->add_option("--vocab-size", options->vocab_size, "tokens in all: 256 bytes, merges and special tokens")
       ->capture_default_str();
-  verb->add_option("--special", options->special, "special tokens, cut out of the text; the first is BOS and EOS")
+  verb->add_option("--special", options->special,
+                   "a special token, cut out of the text; give it again for more; the first is BOS and EOS")
+      ->allow_extra_args(false)  // what follows the token is a file
       ->capture_default_str();
   verb->add_option("--pattern", options->pattern, "gpt2, cl100k, llama3, qwen2, o200k or a regular expression")
       ->capture_default_str();
@@ -120,6 +124,9 @@ void add_bpe_train(CLI::App& parent) {
     std::vector<std::string_view> texts;
     size_t bytes = 0;
     for (const std::string& path : options->files) {
+      if (path.starts_with('<') && !std::filesystem::exists(path))
+        base::fail_usage("there is no file '{}'; --special takes one token: for a second say --special '{}'", path,
+                         path);
       files.emplace_back(path);
       texts.push_back(files.back().text());
       bytes += texts.back().size();
@@ -153,12 +160,11 @@ void add_bpe_train(CLI::App& parent) {
                        .dump(2) +
                    "\n");
     } else {
-      write_output(fmt::format("{} tokens ({} merges) from {} of text, {} distinct pieces, in {}: {}\n",
-                               base::format_grouped(result.tokenizer.vocab_size()),
-                               base::format_grouped(static_cast<int64_t>(result.merges.size())),
-                               base::format_bytes(static_cast<double>(bytes)),
-                               base::format_grouped(static_cast<int64_t>(result.num_distinct)),
-                               base::format_duration(seconds), options->out));
+      write_output(fmt::format(
+          "{} ({}) from {} of text, {}, in {}: {}\n", counted(result.tokenizer.vocab_size(), "token"),
+          counted(static_cast<int64_t>(result.merges.size()), "merge"), base::format_bytes(static_cast<double>(bytes)),
+          counted(static_cast<int64_t>(result.num_distinct), "distinct piece"), base::format_duration(seconds),
+          options->out));
     }
   });
 }

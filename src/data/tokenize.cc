@@ -1,6 +1,7 @@
 #include "data/tokenize.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -54,6 +55,16 @@ void visit_documents(const base::MappedFile& file, const TokenizeOptions& option
   }
 }
 
+// A shard without a name before its ending would be a hidden file that nobody looks for.
+void check_output(const std::string& output) {
+  std::string name = fs::path(output).filename().string();
+  if (has_ending(name, kShardExtension)) name.resize(name.size() - std::string_view(kShardExtension).size());
+  if (name.empty() || name == "." || name == "..") {
+    base::fail_usage("the output '{}' has no file name; expected one, as in '{}'", output,
+                     (fs::path(output).parent_path() / (std::string("train") + kShardExtension)).string());
+  }
+}
+
 // Gathers documents into groups, tokenizes a group on all cores and writes it in order.
 class ShardStream {
  public:
@@ -89,9 +100,11 @@ class ShardStream {
     group_bytes_ = 0;
   }
 
+  bool has_text() const { return !texts_.empty() || !result_.shards.empty(); }
+
+  // There must be text.
   TokenizeResult finish() {
     flush();
-    SINTER_CHECK(writer_ || !result_.shards.empty(), "there is no text to tokenize for '{}'", output_);
     if (writer_) writer_->commit();
     remove_older_shards();
     return std::move(result_);
@@ -153,6 +166,7 @@ bool is_text_path(const std::string& path) {
 
 TokenizeResult tokenize_files(const std::vector<std::string>& inputs, const std::string& output,
                               const tokenizer::Tokenizer& tokenizer, const TokenizeOptions& options) {
+  check_output(output);
   int64_t bytes = 0, done = 0;
   for (const std::string& input : inputs) {
     SINTER_CHECK(fs::is_regular_file(input), "'{}' is not a file", input);
@@ -169,6 +183,7 @@ TokenizeResult tokenize_files(const std::vector<std::string>& inputs, const std:
     });
     done += static_cast<int64_t>(file.bytes().size());
   }
+  SINTER_CHECK(stream.has_text(), "there is no text to tokenize in '{}'", fmt::join(inputs, "', '"));
   return stream.finish();
 }
 

@@ -32,7 +32,8 @@ bool is_text_path(const std::string& path);
 
 // Documents of the files in order, tokenized and written as OUTPUT.tok, then OUTPUT-00001.tok and on when there are
 // more tokens than fit one shard. `output` may end in .tok. Documents that are empty or only white space are left out.
-// Throws base::Error naming the file (and line, for .jsonl) that cannot be read.
+// Throws base::Error naming the file (and line, for .jsonl) that cannot be read, or the files when none has text;
+// base::UsageError for an output without a file name.
 TokenizeResult tokenize_files(const std::vector<std::string>& inputs, const std::string& output,
                               const tokenizer::Tokenizer& tokenizer, const TokenizeOptions& options);
 

@@ -94,7 +94,32 @@ TEST_F(Tokenize, ABadLineIsNamed) {
   } catch (const base::Error& e) {
     EXPECT_NE(std::string(e.what()).find("line 2"), std::string::npos) << e.what();
   }
-  EXPECT_THROW(tokenize_files({write("empty.txt", " \n")}, (folder_ / "out").string(), tokenizer_, {}), base::Error);
+}
+
+TEST_F(Tokenize, AFileWithoutTextIsNamed) {
+  const std::string empty = write("empty.txt", " \n");
+  auto message_of = [&](auto run) {
+    try {
+      run();
+    } catch (const base::Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("no error");
+  };
+  const std::string said = message_of([&] { tokenize_files({empty}, (folder_ / "out").string(), tokenizer_, {}); });
+  EXPECT_NE(said.find("'" + empty + "'"), std::string::npos) << said;
+  const std::string cache = (folder_ / "cache").string();
+  const std::string prepared = message_of([&] { prepare_sources({{empty, 1.0}}, cache, &tokenizer_, {}); });
+  EXPECT_NE(prepared.find("'" + empty + "'"), std::string::npos) << prepared;
+}
+
+TEST_F(Tokenize, AnOutputWithoutAFileNameIsRefused) {
+  const std::string text = write("a.txt", "the cat");
+  for (const char* name : {"/", "/.tok", "/.", "/.."}) {
+    EXPECT_THROW(tokenize_files({text}, folder_.string() + name, tokenizer_, {}), base::UsageError) << name;
+  }
+  EXPECT_FALSE(fs::exists(folder_ / ".tok"));
+  EXPECT_EQ(tokenize_files({text}, (folder_ / ".hidden").string(), tokenizer_, {}).num_documents, 1);
 }
 
 TEST_F(Tokenize, TextSourcesAreTokenizedOnceAndAgainWhenTheyChange) {

@@ -189,6 +189,37 @@ TEST(Generator, StopsAtAStopTokenAndRefusesBadRequests) {
   EXPECT_THROW(generator.run({r}), base::UsageError);
 }
 
+TEST(Generator, NoRequestsGiveNoResults) {
+  Model model("llama", core::DType::f32);
+  Generator generator(*model.transformer, {});
+  EXPECT_TRUE(generator.run({}).empty());
+}
+
+TEST(Generator, ARequestIsRefusedByItsName) {
+  Model model("llama", core::DType::f32);
+  Generator generator(*model.transformer, {});
+  generator.check({.prompt = {5}}, "in.jsonl:3");
+  try {
+    generator.check({.prompt = {100000}}, "in.jsonl:3");
+    FAIL();
+  } catch (const base::Error& e) {
+    EXPECT_TRUE(std::string(e.what()).starts_with("in.jsonl:3: token 100000")) << e.what();
+  }
+}
+
+TEST(Sampler, LogitsThatAreNotFiniteAreAnError) {
+  const float nan = std::nanf(""), infinity = INFINITY;
+  const std::vector<std::vector<float>> bad{
+      {nan, 1, 2}, {1, nan, 2}, {1, 2, nan}, {nan, nan, nan}, {-infinity, -infinity}, {1, infinity}};
+  for (const std::vector<float>& logits : bad) {
+    EXPECT_THROW(sample_token(logits, {.temperature = 0}, 0), base::Error) << logits[0] << " " << logits[1];
+    EXPECT_THROW(sample_token(logits, {.temperature = 0.8f, .top_p = 0.95f}, 0), base::Error);
+    EXPECT_THROW(sample_token(logits, {.top_k = 2}, 0), base::Error);
+  }
+  const std::vector<float> masked{-infinity, 1, -infinity};  // tokens that must not come
+  for (uint64_t i = 0; i < 100; ++i) EXPECT_EQ(sample_token(masked, {}, i), 1);
+}
+
 TEST(Sampler, FollowsTheDistributionItsFiltersLeave) {
   std::vector<float> logits{std::log(0.5f), std::log(0.3f), std::log(0.15f), std::log(0.05f)};
   auto shares = [&](SamplingOptions options) {

@@ -36,17 +36,17 @@ Generator::Generator(const models::Transformer& transformer, const GeneratorOpti
                "[generator] block size, step tokens and sequences must be positive");
 }
 
-void Generator::check(const Request& request, size_t index) const {
+void Generator::check(const Request& request, const std::string& name) const {
   const spec::ModelSpec& spec = transformer_.spec();
-  SINTER_CHECK(!request.prompt.empty(), "request {}: the prompt has no tokens", index);
+  SINTER_CHECK(!request.prompt.empty(), "{}: the prompt has no tokens", name);
   for (int32_t token : request.prompt) {
-    SINTER_CHECK(token >= 0 && token < spec.vocab_size, "request {}: token {} is outside the model's vocabulary of {}",
-                 index, token, spec.vocab_size);
+    SINTER_CHECK(token >= 0 && token < spec.vocab_size, "{}: token {} is outside the model's vocabulary of {}", name,
+                 token, spec.vocab_size);
   }
-  SINTER_CHECK(request.max_new_tokens >= 0, "request {}: {} new tokens asked for", index, request.max_new_tokens);
+  SINTER_CHECK(request.max_new_tokens >= 0, "{}: {} new tokens asked for", name, request.max_new_tokens);
   // A position table has an end; rotary positions go on, though not as trained.
   SINTER_CHECK(!spec.learned_positions || longest_of(request) <= spec.max_positions + 1,
-               "request {}: {} prompt and {} new tokens, but the model has {} positions", index, request.prompt.size(),
+               "{}: {} prompt and {} new tokens, but the model has {} positions", name, request.prompt.size(),
                request.max_new_tokens, spec.max_positions);
   check_sampling(request.sampling);
 }
@@ -83,7 +83,8 @@ int64_t Generator::share_of(const Sequence& s, int64_t budget) const {
 }
 
 std::vector<Result> Generator::run(const std::vector<Request>& requests, const OnToken& on_token) {
-  for (size_t i = 0; i < requests.size(); ++i) check(requests[i], i);
+  if (requests.empty()) return {};
+  for (size_t i = 0; i < requests.size(); ++i) check(requests[i], fmt::format("request {}", i));
   make_cache(requests);
   auto start = std::chrono::steady_clock::now();
   BlockPool pool(cache_.num_blocks);

@@ -47,14 +47,15 @@ class Generator {
   Generator(const models::Transformer& transformer, const GeneratorOptions& options);
   // Called with (request, token) as each token is chosen; return false to end that request there.
   using OnToken = std::function<bool(size_t request, int32_t token)>;
-  // Runs all requests to their end. Throws base::Error for an empty prompt, a token outside the vocabulary, or a
-  // request longer than the model's context.
+  // Runs all requests to their end. Throws what check() throws, before any work.
   std::vector<Result> run(const std::vector<Request>& requests, const OnToken& on_token = {});
+  // Throws base::Error that begins with `name` for an empty prompt, a token outside the vocabulary, or a request longer
+  // than the model's context; base::UsageError for sampling options that make no sense.
+  void check(const Request& request, const std::string& name) const;
   const GeneratorStats& stats() const { return stats_; }
 
  private:
   struct Sequence;
-  void check(const Request& request, size_t index) const;
   void make_cache(const std::vector<Request>& requests);
   void run_step(std::vector<Sequence>& running, const OnToken& on_token);
   core::Tensor forward(std::vector<Sequence>& running, const std::vector<int64_t>& shares);

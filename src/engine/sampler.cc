@@ -19,8 +19,26 @@ void check_sampling(const SamplingOptions& o) {
   check(o.min_p >= 0 && o.min_p <= 1, "min-p", o.min_p, "0 to 1");
 }
 
+namespace {
+
+// The likeliest token, the first of equals. Candidates with a NaN among them have no order to choose by.
+size_t find_best(std::span<const float> logits) {
+  size_t best = 0;
+  bool has_nan = logits.empty();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    has_nan |= std::isnan(logits[i]);
+    if (logits[i] > logits[best]) best = i;
+  }
+  SINTER_CHECK(!has_nan && std::isfinite(logits[best]),
+               "the logits are not finite: the model's weights are damaged or its training diverged; `sinter inspect "
+               "MODEL --values` counts the weights that are NaN or infinite");
+  return best;
+}
+
+}  // namespace
+
 int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, uint64_t position) {
-  const auto best = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  const auto best = static_cast<int32_t>(find_best(logits));
   if (options.temperature == 0.0f || options.top_k == 1) return best;
   struct Candidate {
     int32_t token;

@@ -17,7 +17,8 @@ struct SamplingOptions {
 // Throws base::UsageError naming the option that makes no sense.
 void check_sampling(const SamplingOptions& options);
 
-// Filters apply in the order temperature, top-k, top-p, min-p. Ties go to the lower token.
+// Filters apply in the order temperature, top-k, top-p, min-p. Ties go to the lower token. Throws base::Error when a
+// logit is NaN or none is finite.
 int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, uint64_t position);
 
 }  // namespace sinter::engine

@@ -86,7 +86,13 @@ PerplexityResult perplexity(const OpenModel& model, const std::vector<int32_t>& 
   core::HostBatch batch;
   auto run_batch = [&](int64_t done) {
     if (batch.num_tokens() == 0) return;
-    result.negative_log_likelihood += batch_loss(model, batch);
+    const double loss = batch_loss(model, batch);
+    SINTER_CHECK(
+        std::isfinite(loss),
+        "the loss of the text is {}: the model's weights are damaged or its training diverged; `sinter inspect "
+        "MODEL --values` counts the weights that are NaN or infinite",
+        std::abs(loss));
+    result.negative_log_likelihood += loss;
     batch = {};
     if (progress) progress(done, total);
   };

@@ -30,7 +30,7 @@ struct PerplexityResult {
 
 // `prefix_token` is put before the text (each document of it); -1: nothing, and the first token is not predicted (nor
 // counted).
-// `progress` (may be empty) gets (tokens done, tokens in all).
+// `progress` (may be empty) gets (tokens done, tokens in all). Throws base::Error when a loss is not finite.
 PerplexityResult perplexity(const OpenModel& model, const std::vector<int32_t>& tokens, int32_t prefix_token,
                             const PerplexityOptions& options,
                             const std::function<void(int64_t, int64_t)>& progress = {});

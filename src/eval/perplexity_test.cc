@@ -115,5 +115,12 @@ TEST(Perplexity, WhatCannotBePredictedIsRefused) {
   EXPECT_EQ(perplexity(golden.model, {7}, 1, {}).num_tokens, 1);
 }
 
+TEST(Perplexity, WeightsThatAreNotFiniteAreAnError) {
+  Golden golden;
+  core::DeviceRuntime& device = core::runtime({});
+  kernels::kernels_for({}).fill(device.stream(), golden.model.store->compute(), std::nanf(""));
+  EXPECT_THROW(perplexity(golden.model, {7, 8, 9}, 1, {}), base::Error);
+}
+
 }  // namespace
 }  // namespace sinter::eval

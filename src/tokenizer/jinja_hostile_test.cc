@@ -143,6 +143,7 @@ TEST(HostileTemplate, UnreadableInputIsAnErrorWithItsLine) {
   EXPECT_NE(run("\n\n{% fo x in y %}").find("line 3: unknown block 'fo'; did you mean 'for'?"), std::string::npos);
   EXPECT_NE(run("{{ x|trimm }}").find("unknown filter 'trimm'; did you mean 'trim'?"), std::string::npos);
   EXPECT_NE(run("{% if x %}\n\n").find("'{% endif %}' is missing"), std::string::npos);
+  EXPECT_NE(run("{% for x in y %}\n\n").find("'{% endfor %}' is missing"), std::string::npos);
   EXPECT_NE(run("\n{{ raise_exception('Only user roles') }}").find("line 2: Only user roles"), std::string::npos);
   EXPECT_NE(run(std::string("{{ '\xff\xfe' | upper }}\xff")).find("\xff"), std::string::npos);  // bytes pass through
   EXPECT_EQ(run(std::string("{{ \0 }}", 7)), "error: chat template 't', line 1: unexpected character '\\x00'");

@@ -53,7 +53,8 @@ class TemplateParser : public ExpressionParser {
   }
 
  private:
-  // Statements until a block whose name is in `ends`; that name is the current token afterwards.
+  // Statements until a block whose name is in `ends`; that name is the current token afterwards. The last of them is
+  // the one that must come.
   Body parse_body(std::initializer_list<std::string_view> ends) {
     Level level(*this);
     Body body;
@@ -176,7 +177,7 @@ class TemplateParser : public ExpressionParser {
     statement->is_recursive = skip_name("recursive");
     end_block();
     ++loops_;
-    statement->body = parse_body({"endfor", "else"});
+    statement->body = parse_body({"else", "endfor"});
     --loops_;
     if (take().text == "else") {
       end_block();

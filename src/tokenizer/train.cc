@@ -32,9 +32,15 @@ struct Splitter {
     if (known) return;
     const bool is_word =
         std::all_of(pattern.begin(), pattern.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)); });
-    SINTER_CHECK(!is_word, "the pattern '{}' is neither a name ({}) nor a regular expression{}", pattern,
-                 fmt::join(pattern_names(), ", "), base::did_you_mean(pattern, pattern_names()));
-    regex = std::make_unique<Regex>(pattern, "pattern");
+    if (is_word) {
+      base::fail_usage("the pattern '{}' is neither a name ({}) nor a regular expression{}", pattern,
+                       fmt::join(pattern_names(), ", "), base::did_you_mean(pattern, pattern_names()));
+    }
+    try {
+      regex = std::make_unique<Regex>(pattern, "pattern");
+    } catch (const base::Error& e) {  // files have patterns too, but this one was asked for
+      base::fail_usage("{}", e.what());
+    }
   }
 
   // Pieces of the regular expression, and what lies between its matches, as the Split pre-tokenizer (Isolated) gives
@@ -112,13 +118,15 @@ WordCounts count_words(std::span<const std::string_view> texts, const Splitter& 
 void check_options(const TrainOptions& options) {
   std::unordered_set<std::string_view> seen;
   for (const std::string& token : options.special_tokens) {
-    SINTER_CHECK(!token.empty(), "a special token is empty");
-    SINTER_CHECK(seen.insert(token).second, "the special token '{}' is given twice", token);
+    if (token.empty()) base::fail_usage("a special token is empty");
+    if (!seen.insert(token).second) base::fail_usage("the special token '{}' is given twice", token);
   }
   const auto least = 256 + static_cast<int32_t>(options.special_tokens.size());
-  SINTER_CHECK(options.vocab_size >= least && options.vocab_size <= Vocabulary::kMaxId,
-               "vocabulary size {}: expected {} (256 bytes and {} special tokens) to {}", options.vocab_size, least,
-               options.special_tokens.size(), Vocabulary::kMaxId);
+  if (options.vocab_size < least || options.vocab_size > Vocabulary::kMaxId) {
+    base::fail_usage("vocabulary size {}: expected {} (256 bytes and {} special token{}) to {}", options.vocab_size,
+                     least, options.special_tokens.size(), options.special_tokens.size() == 1 ? "" : "s",
+                     Vocabulary::kMaxId);
+  }
 }
 
 Tokenizer make_tokenizer(const MergeTrainer& trainer, const Splitter& splitter,

@@ -35,7 +35,8 @@ struct TrainResult {
 };
 
 // Counts on all cores. The tokenizer may come out smaller than asked when the text has no pairs left.
-// Throws base::Error for a vocabulary that cannot hold the bytes and special tokens, a bad pattern, or no text at all.
+// Throws base::UsageError for a vocabulary that cannot hold the bytes and special tokens, a special token that is empty
+// or given twice, or a bad pattern; base::Error for no text at all.
 TrainResult train_bpe(std::span<const std::string_view> texts, const TrainOptions& options);
 
 }  // namespace sinter::tokenizer

@@ -134,11 +134,11 @@ TEST(TrainBpe, StopsAtTheLeastCount) {
 }
 
 TEST(TrainBpe, BadRequestsAreRefused) {
-  EXPECT_THROW(train("text", {.vocab_size = 255}), base::Error);
-  EXPECT_THROW(train("text", {.vocab_size = 256, .special_tokens = {"<s>"}}), base::Error);
-  EXPECT_THROW(train("text", {.vocab_size = 300, .special_tokens = {"<s>", "<s>"}}), base::Error);
-  EXPECT_THROW(train("text", {.vocab_size = 300, .pattern = "gtp2"}), base::Error);
-  EXPECT_THROW(train("text", {.vocab_size = 300, .pattern = "(a"}), base::Error);
+  EXPECT_THROW(train("text", {.vocab_size = 255}), base::UsageError);
+  EXPECT_THROW(train("text", {.vocab_size = 256, .special_tokens = {"<s>"}}), base::UsageError);
+  EXPECT_THROW(train("text", {.vocab_size = 300, .special_tokens = {"<s>", "<s>"}}), base::UsageError);
+  EXPECT_THROW(train("text", {.vocab_size = 300, .pattern = "gtp2"}), base::UsageError);
+  EXPECT_THROW(train("text", {.vocab_size = 300, .pattern = "(a"}), base::UsageError);
   EXPECT_THROW(train("", {.vocab_size = 300}), base::Error);
 }
 

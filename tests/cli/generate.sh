@@ -58,6 +58,8 @@ expect() {  # status, words in the message, command...
 }
 expect 2 "top-p" "$sinter" generate "$scratch/model" --prompt x --top-p 0
 expect 2 "did you mean '--prompt'" "$sinter" generate "$scratch/model" --promt x
+expect 2 "there is no option '--bogus' of \`sinter generate\`" "$sinter" generate --bogus
+expect 2 "there is no option '--temprature' of \`sinter generate\`; did you mean '--temperature'" "$sinter" generate "$scratch/model" --temprature 1
 expect 2 "did you mean 'generate'" "$sinter" generat "$scratch/model"
 expect 2 "\`sinter WORD\` with one of plan, tokenizer, data, train, generate, chat, eval, verify, inspect, bench" "$sinter"
 expect 2 "\`sinter eval WORD\` with one of perplexity" "$sinter" eval
@@ -74,6 +76,36 @@ expect 0 '"id":7' "$sinter" generate "$scratch/model" --input "$scratch/own.json
 expect 2 "max-tokens is -1" "$sinter" generate "$scratch/model" --prompt x --max-tokens -1
 echo '{"prompt": ' > "$scratch/bad.jsonl"
 expect 1 "bad.jsonl:1" "$sinter" generate "$scratch/model" --input "$scratch/bad.jsonl"
+expect 1 "No such file" "$sinter" generate "$scratch/model" --input "$scratch/nothing.jsonl"
+# A bad line is named before anything is written; so is an output that cannot be.
+printf '%s\n' '{"prompt": "x"}' '{"prompt": "x", "temperature": -1}' > "$scratch/bad.jsonl"
+expect 1 "bad.jsonl:2: temperature is -1" "$sinter" generate "$scratch/model" --input "$scratch/bad.jsonl" --output "$scratch/unwritten"
+[ ! -e "$scratch/unwritten" ] || { echo "an output was made for a bad input"; exit 1; }
+expect 1 "cannot create '$scratch/nothing/o': No such file" "$sinter" generate "$scratch/model" --input "$scratch/own.jsonl" --output "$scratch/nothing/o" --stats
+if grep -q "new token" "$scratch/said"; then echo "work was done for an output that cannot be"; exit 1; fi
+expect 2 "0 given; expected a finite number, the least is 1" "$sinter" eval perplexity "$scratch/model" "$scratch/short.txt" --context 0
+# Rotary positions go on past the trained ones, with a warning; a position table ends.
+expect 0 "max_position_embeddings" "$sinter" generate "$scratch/model" --prompt x --max-tokens 200 --ignore-eos
+long=$(printf 'zq%.0s' {1..80})
+printf '%s\n' '{"prompt": "x"}' "{\"prompt\": \"$long\"}" > "$scratch/bad.jsonl"
+expect 1 "bad.jsonl:2: the prompt has" "$sinter" generate "$scratch/bare" --input "$scratch/bad.jsonl"
+printf '%s\n' "A dog" "$long" /reset "A cat" > "$scratch/talk"
+expect 0 "/reset to begin a new one" "$sinter" chat "$scratch/bare" --max-tokens 3 --ignore-eos < "$scratch/talk"
+grep -q "^A cat" "$scratch/said" || { echo "the conversation did not go on"; cat "$scratch/said"; exit 1; }
+expect 0 "/reset" "$sinter" chat --help
+expect 1 "gpu_train_step" "$sinter" bench gpu_train_step --only nothing-like-this
+# Weights of NaN are an error of whatever reads them.
+python3 - "$scratch/model/model.safetensors" <<'PY'
+import struct, sys
+data = bytearray(open(sys.argv[1], "rb").read())
+begin = 8 + struct.unpack("<Q", data[:8])[0]
+data[begin:] = b"\xff" * (len(data) - begin)
+open(sys.argv[1], "wb").write(data)
+PY
+for choice in --temperature=0 --temperature=0.8 --top-k=5; do
+  expect 1 "not finite" "$sinter" generate "$scratch/model" --prompt x $choice
+done
+expect 1 "training diverged" "$sinter" eval perplexity "$scratch/model" "$scratch/short.txt"
 head -c 5000 "$scratch/model/model.safetensors" > "$scratch/cut" && mv "$scratch/cut" "$scratch/model/model.safetensors"
 expect 1 "model.safetensors" "$sinter" generate "$scratch/model" --prompt x
 echo "generate: all as expected"

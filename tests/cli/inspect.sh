@@ -49,6 +49,12 @@ case "$("$sinter" inspect "$scratch/run" --recipe)" in *"step-00000007 (latest)"
 case "$("$sinter" inspect "$scratch/run/latest")" in *"step 7, 6 optimizer updates, 7,000 tokens, written by 2 ranks"*) ;;
   *) echo "the checkpoint's summary is wrong"; exit 1 ;; esac
 
+# A template that cannot be read is a line of the report; the rest is shown.
+cp -r "$scratch/model" "$scratch/odd"
+echo '{% for x in y %}' > "$scratch/odd/chat_template.jinja"
+case "$("$sinter" inspect "$scratch/odd")" in *"chat template"*"endfor"*model.norm.weight*) ;;
+  *) echo "a bad template hides the rest"; exit 1 ;; esac
+
 # What cannot be shown is an error that says so.
 head -c 100 "$scratch/model/model.safetensors" > "$scratch/cut.safetensors"
 mkdir "$scratch/empty"

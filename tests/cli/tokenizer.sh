@@ -17,7 +17,7 @@ head -c 100000 "$sinter" > "$scratch/bytes"  # anything but text
 "$sinter" tokenizer decode "$gpt2" "$scratch/ids" | cmp - "$scratch/bytes" || fail "decode did not give the bytes back"
 
 cp "$here/../../README.md" "$scratch/text"
-"$sinter" tokenizer train "$scratch/text" --vocab-size 400 --special '<|end|>' '<|pad|>' --pattern llama3 --out "$scratch/trained" --json > "$scratch/summary"
+"$sinter" tokenizer train "$scratch/text" --vocab-size 400 --special '<|end|>' --special '<|pad|>' --pattern llama3 --out "$scratch/trained" --json > "$scratch/summary"
 grep -q '"vocab_size": 400' "$scratch/summary" || fail "the summary is $(cat "$scratch/summary")"
 "$sinter" tokenizer encode "$scratch/trained" "$scratch/text" | "$sinter" tokenizer decode "$scratch/trained" | cmp - "$scratch/text" || fail "round trip"
 "$sinter" tokenizer inspect "$scratch/trained" --text 'x<|end|>' --special --json | grep -q '"id": 398' || fail "inspect does not show the special token"
@@ -34,5 +34,20 @@ echo "1 2 x" > "$scratch/bad_ids"
 expect 1 "cut off" "$sinter" tokenizer encode "$scratch/r50k_base.tiktoken" "$scratch/text"
 expect 1 "half.json" "$sinter" tokenizer encode "$scratch/half.json" "$scratch/text"
 expect 1 "not a token id" "$sinter" tokenizer decode "$gpt2" "$scratch/bad_ids"
-expect 1 "did you mean 'gpt2'" "$sinter" tokenizer train "$scratch/text" --pattern gtp2 --out "$scratch/x"
+expect 2 "did you mean 'gpt2'" "$sinter" tokenizer train "$scratch/text" --pattern gtp2 --out "$scratch/x"
+expect 2 "pattern" "$sinter" tokenizer train "$scratch/text" --pattern '(a' --out "$scratch/x"
+expect 2 "vocabulary size 10" "$sinter" tokenizer train "$scratch/text" --vocab-size 10 --out "$scratch/x"
+expect 2 "given twice" "$sinter" tokenizer train "$scratch/text" --special '<a>' --special '<a>' --out "$scratch/x"
+expect 2 "say --special '<b>'" "$sinter" tokenizer train "$scratch/text" --special '<a>' '<b>' --out "$scratch/x"
 expect 2 "did you mean '--special'" "$sinter" tokenizer encode "$gpt2" "$scratch/text" --specail
+expect 2 "no option '--bogus' of .sinter tokenizer." "$sinter" tokenizer --bogus
+# A special token does not take the file behind it along.
+"$sinter" tokenizer train --out "$scratch/after" --vocab-size 300 --special '<|end|>' "$scratch/text" > /dev/null
+
+# Shards: an output needs a name, a source needs text, and limits are told in few words.
+expect 2 "has no file name" "$sinter" data tokenize "$scratch/text" -t "$scratch/trained" -o "$scratch/"
+: > "$scratch/empty.txt"
+expect 1 "empty.txt" "$sinter" data tokenize "$scratch/empty.txt" -t "$scratch/trained" -o "$scratch/shard"
+expect 2 "0 given; expected a finite number, the least is 1" \
+  "$sinter" data tokenize "$scratch/text" -t "$scratch/trained" -o "$scratch/shard" --shard-tokens 0
+expect 2 "the least is 0" "$sinter" data batches recipe.toml -o "$scratch/batches" --first -1
