@@ -27,7 +27,9 @@ void add_generation_flags(CLI::App& verb, GenerationFlags& flags) {
 
 void check_generation_flags(const GenerationFlags& flags) {
   engine::check_sampling(flags.sampling);
-  if (flags.max_tokens < 0) base::fail_usage("max-tokens is {}; expected 0 or more", flags.max_tokens);
+  constexpr int64_t kMost = int64_t{1} << 40;  // more than any memory holds the keys of, and far from overflowing
+  if (flags.max_tokens < 0 || flags.max_tokens > kMost)
+    base::fail_usage("max-tokens is {}; expected 0 to {}", flags.max_tokens, kMost);
 }
 
 void check_model_folder(const std::string& folder) {
