@@ -40,13 +40,13 @@ void save_device(const plan::Device& device, const std::string& path) {
 }
 
 plan::Device saved_device(const std::string& name, const std::string& path) {
-  const char* todo = "leave out --check-only (`sinter plan --measure`) to measure and save it first";
+  const char* advice = "leave out --check-only (`sinter plan --measure`) to measure and save it first";
   if (!std::filesystem::exists(path))
-    base::fail_usage("--check-only: there is no hardware file '{}' with a device '{}'; {}", path, name, todo);
+    base::fail_usage("--check-only: there is no hardware file '{}' with a device '{}'; {}", path, name, advice);
   try {
     return plan::load_hardware(path).device(name);
   } catch (const base::UsageError&) {
-    base::fail_usage("--check-only: '{}' has no device '{}'; {}", path, name, todo);
+    base::fail_usage("--check-only: '{}' has no device '{}'; {}", path, name, advice);
   }
 }
 

@@ -10,23 +10,10 @@
 #include "base/dtype.h"
 #include "plan/search.h"
 #include "spec/parameters.h"
+#include "spec/toml_text.h"
 
 namespace sinter::plan {
 namespace {
-
-std::string toml_quoted(const std::string& text) {
-  std::string out = "\"";
-  for (char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\u{:04x}", byte);
-      continue;
-    }
-    if (c == '"' || c == '\\') out += '\\';
-    out += c;
-  }
-  return out + '"';
-}
 
 // For a POSIX shell; plain paths stay as they are.
 std::string shell_quoted(const std::string& text) {
@@ -86,7 +73,7 @@ std::string model_section(const ResolvedModel& model) {
     remark = "a folder that holds the planned file under the name config.json";
   }
   return fmt::format("[model]\npath = {}  # {}\nrandom = true  # new weights; false goes on from the folder's\n",
-                     toml_quoted(folder), remark);
+                     spec::toml_quoted(folder), remark);
 }
 
 std::string train_section(const SearchRequest& request, const spec::ParallelSpec& p) {

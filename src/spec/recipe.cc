@@ -5,13 +5,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <sstream>
 #include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "spec/hf_config.h"
+#include "spec/recipe_check.h"
+#include "spec/toml_text.h"
 
 namespace sinter::spec {
 namespace {
@@ -347,7 +348,7 @@ class Reader {
 class Writer {
  public:
   void section(const char* name) { text_ += fmt::format("{}[{}]\n", text_.empty() ? "" : "\n", name); }
-  void value(const char* key, const std::string& v) { line(key, quote(v)); }
+  void value(const char* key, const std::string& v) { line(key, toml_quoted(v)); }
   void value(const char* key, bool v) { line(key, v ? "true" : "false"); }
   void value(const char* key, int64_t v, Range = {}) { line(key, std::to_string(v)); }
   void value(const char* key, double v, Range = {}) {
@@ -358,37 +359,23 @@ class Writer {
   template <class E>
   void choice(const char* key, E v, const Names<E>& names) {
     for (const auto& [name, choice] : names) {
-      if (choice == v) return line(key, quote(name));
+      if (choice == v) return line(key, toml_quoted(name));
     }
   }
   void strings(const char* key, const std::vector<std::string>& items) {
     std::vector<std::string> quoted;
-    for (const std::string& item : items) quoted.push_back(quote(item));
+    for (const std::string& item : items) quoted.push_back(toml_quoted(item));
     line(key, fmt::format("[{}]", fmt::join(quoted, ", ")));
   }
   void sources(const char* key, const std::vector<SourceRecipe>& items) {
     std::vector<std::string> parts;
     for (const SourceRecipe& s : items)
-      parts.push_back(fmt::format("{{path = {}, weight = {:.17g}}}", quote(s.path), s.weight));
+      parts.push_back(fmt::format("{{path = {}, weight = {:.17g}}}", toml_quoted(s.path), s.weight));
     line(key, fmt::format("[{}]", fmt::join(parts, ", ")));
   }
   const std::string& text() const { return text_; }
 
  private:
-  static std::string quote(const std::string& text) {
-    std::string out = "\"";
-    for (unsigned char c : text) {
-      if (c == '"' || c == '\\') {
-        out += '\\';
-        out += static_cast<char>(c);
-      } else if (c < 0x20 || c == 0x7f) {
-        out += fmt::format("\\u{:04x}", c);
-      } else {
-        out += static_cast<char>(c);
-      }
-    }
-    return out + "\"";
-  }
   void line(const char* key, const std::string& value) { text_ += fmt::format("{} = {}\n", key, value); }
   std::string text_;
 };
@@ -418,42 +405,6 @@ void apply_override(toml::table& root, const std::string& text) {
   toml::table* table = root.get(section)->as_table();
   SINTER_CHECK(table, "override '{}': '{}' is not a section of the recipe", text, section);
   table->insert_or_assign(key, *parsed.get("v"));
-}
-
-// With a path the model is its folder's: a key that would change it is not to be passed over in silence.
-void check_model_of_path(const ModelRecipe& model, const std::string& origin) {
-  ModelRecipe given = model, plain{.path = model.path, .random = model.random, .mtp_weight = model.mtp_weight};
-  Writer given_text, plain_text;
-  visit_model(given_text, given);
-  visit_model(plain_text, plain);
-  std::istringstream given_lines(given_text.text()), plain_lines(plain_text.text());
-  std::string line, expected;
-  while (std::getline(given_lines, line) && std::getline(plain_lines, expected)) {
-    SINTER_CHECK(line == expected,
-                 "{}: model.{} is given, but with model.path the model is that of '{}/config.json'; remove the key, or "
-                 "model.path for a model of your own",
-                 origin, line, model.path);
-  }
-}
-
-void check_recipe(const Recipe& r, const std::string& origin) {
-  SINTER_CHECK(r.model.path.empty() != r.model.family.empty(),
-               "{}: [model] needs either path (a Hugging Face folder) or family (an architecture written out){}",
-               origin, r.model.path.empty() ? "" : ", not both");
-  if (!r.model.path.empty()) check_model_of_path(r.model, origin);
-  SINTER_CHECK(r.train.steps > 0 || r.train.tokens > 0, "{}: [train] needs steps or tokens", origin);
-  SINTER_CHECK(r.train.steps == 0 || r.train.tokens == 0, "{}: [train] has both steps and tokens; keep one", origin);
-  SINTER_CHECK(!r.data.sources.empty(), "{}: [data] needs sources, a token shard or a text file", origin);
-  SINTER_CHECK(!r.checkpoint.dir.empty(), "{}: checkpoint.dir is empty", origin);
-  SINTER_CHECK((r.train.ramp_from_tokens > 0) == (r.train.ramp_steps > 0),
-               "{}: a batch-size ramp needs both train.ramp_from_tokens and train.ramp_steps", origin);
-  SINTER_CHECK(r.train.ramp_from_tokens <= r.train.batch_tokens || r.train.batch_tokens == 0,
-               "{}: train.ramp_from_tokens is {}, above train.batch_tokens {}; a ramp begins with smaller batches",
-               origin, r.train.ramp_from_tokens, r.train.batch_tokens);
-  SINTER_CHECK(r.checkpoint.time_limit == 0 || r.checkpoint.time_limit > r.checkpoint.time_margin,
-               "{}: checkpoint.time_limit is {} s, of which checkpoint.time_margin, {} s, is kept for the last "
-               "checkpoint: no time is left to train",
-               origin, r.checkpoint.time_limit, r.checkpoint.time_margin);
 }
 
 Recipe read_recipe(const toml::table& root, const std::string& place) {
