@@ -1,6 +1,7 @@
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -10,6 +11,7 @@
 #include "bench/matmul.h"
 #include "bench/tokenizer.h"
 #include "bench/train_step.h"
+#include "cli/command.h"
 #include "cli/verbs.h"
 #include "core/device.h"
 
@@ -66,8 +68,8 @@ void run_benchmarks(const std::vector<std::string>& names, const bench::Options&
 
 }  // namespace
 
-void add_bench(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("bench", "every speed with its share of this machine's own limit");
+void add_bench(Command app) {
+  const Command verb = app.add_verb("bench", "every speed with its share of this machine's own limit");
   auto names = std::make_shared<std::vector<std::string>>();
   auto options = std::make_shared<bench::Options>();
   auto is_json = std::make_shared<bool>(false);
@@ -77,25 +79,24 @@ void add_bench(CLI::App& app) {
     known.push_back(b.name);
     help += std::string("\n  ") + b.name + ": " + b.help;
   }
-  verb->add_option("benchmarks", *names, help)->check(CLI::IsMember(known));
-  verb->add_flag("--full", options->is_full, "the long list of cases");
-  verb->add_option("--seconds", options->case_seconds, "time spent on one case, the best run counts")
-      ->check(CLI::Range(0.01, 60.0))
-      ->capture_default_str();
-  verb->add_option("--tokenizer", options->tokenizer, "for `tokenizer`: a model folder or tokenizer file");
-  verb->add_option("--text", options->text, "for `tokenizer`: the text to encode");
-  verb->add_option("--only", options->only, "for `gpu_train_step`: the cases whose name contains this, e.g. 124M");
-  verb->add_option("--precision", options->precisions,
-                   "for `gpu_train_step`: bf16, fp8 (linear layers), or both: bf16,fp8")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"bf16", "fp8"}))
-      ->capture_default_str();
-  verb->add_option("--graphs", options->graphs,
-                   "for `gpu_train_step`: CUDA graphs on, off, or off,on; default: on, and both in the small case")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"on", "off"}));
-  verb->add_flag("--json", *is_json, "print one JSON object instead of tables");
-  verb->callback([=] { run_benchmarks(*names, *options, *is_json); });
+  verb.option("benchmarks", names.get(), help).one_of(known);
+  verb.flag("--full", &options->is_full, "the long list of cases");
+  verb.option("--seconds", &options->case_seconds, "time spent on one case, the best run counts")
+      .in_range(0.01, 60.0)
+      .shows_default();
+  verb.option("--tokenizer", &options->tokenizer, "for `tokenizer`: a model folder or tokenizer file");
+  verb.option("--text", &options->text, "for `tokenizer`: the text to encode");
+  verb.option("--only", &options->only, "for `gpu_train_step`: the cases whose name contains this, e.g. 124M");
+  verb.option("--precision", &options->precisions, "for `gpu_train_step`: bf16, fp8 (linear layers), or both: bf16,fp8")
+      .delimiter(',')
+      .one_of({"bf16", "fp8"})
+      .shows_default();
+  verb.option("--graphs", &options->graphs,
+              "for `gpu_train_step`: CUDA graphs on, off, or off,on; default: on, and both in the small case")
+      .delimiter(',')
+      .one_of({"on", "off"});
+  verb.flag("--json", is_json.get(), "print one JSON object instead of tables");
+  verb.on_run([=] { run_benchmarks(*names, *options, *is_json); });
 }
 
 }  // namespace sinter::cli

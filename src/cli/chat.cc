@@ -1,14 +1,15 @@
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <tuple>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/command.h"
 #include "cli/generation_flags.h"
 #include "cli/verbs.h"
 #include "tokenizer/chat_template.h"
@@ -150,16 +151,15 @@ void run_chat(const Flags& flags) {
 
 }  // namespace
 
-void add_chat(CLI::App& app) {
+void add_chat(Command app) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* verb = app.add_subcommand("chat", "talk to a model in the terminal");
-  verb->add_option("MODEL", flags->model, "model folder")->required();
-  verb->add_option("--system", flags->system,
-                   "system message (or the text's beginning for a model without a template)");
-  verb->add_flag("--stats", flags->shows_stats, "print rates after each answer");
-  add_generation_flags(*verb, flags->generation);
-  verb->footer(std::string("While talking: ") + kCommands + ".");
-  verb->callback([flags] { run_chat(*flags); });
+  const Command verb = app.add_verb("chat", "talk to a model in the terminal");
+  verb.option("MODEL", &flags->model, "model folder").required();
+  verb.option("--system", &flags->system, "system message (or the text's beginning for a model without a template)");
+  verb.flag("--stats", &flags->shows_stats, "print rates after each answer");
+  add_generation_flags(verb, flags->generation);
+  verb.footer(std::string("While talking: ") + kCommands + ".");
+  verb.on_run([flags] { run_chat(*flags); });
 }
 
 }  // namespace sinter::cli

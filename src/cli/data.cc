@@ -1,4 +1,4 @@
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/command.h"
 #include "cli/generation_flags.h"
-#include "cli/plan.h"
 #include "cli/verbs.h"
 #include "comm/communicator.h"
 #include "data/source.h"
@@ -114,52 +114,47 @@ void run_batches(const BatchFlags& flags) {
 
 }  // namespace
 
-void add_data(CLI::App& app) {
-  CLI::App* verb =
-      app.add_subcommand("data", "tokenize text into training shards; check shards; write the batches of a run");
-  verb->require_subcommand(1);
+void add_data(Command app) {
+  const Command verb =
+      app.add_verb("data", "tokenize text into training shards; check shards; write the batches of a run");
+  verb.requires_verb();
 
   auto flags = std::make_shared<TokenizeFlags>();
-  CLI::App* tokenize = verb->add_subcommand("tokenize", "text and .jsonl files to token shards");
-  tokenize->add_option("inputs", flags->inputs, "text files (documents between --separator) or .jsonl files")
-      ->required();
-  tokenize->add_option("-t,--tokenizer", flags->tokenizer, "tokenizer folder or file")->required();
-  tokenize->add_option("-o,--output", flags->output, "shard to write: NAME.tok, then NAME-00001.tok and on")
-      ->required();
-  tokenize->add_option("--separator", flags->options.separator, "text between documents of a text file")
-      ->capture_default_str();
-  tokenize->add_option("--text-key", flags->options.text_key, "field of a .jsonl line that holds the text")
-      ->capture_default_str();
-  need_at_least(tokenize->add_option("--shard-tokens", flags->options.max_shard_tokens, "most tokens of one shard")
-                    ->capture_default_str(),
-                1);
-  tokenize->add_flag("--no-bos", flags->no_bos, "no BOS token before each document");
-  tokenize->add_flag("--no-eos", flags->no_eos, "no EOS token after each document");
-  tokenize->add_flag("--json", flags->as_json, "print the result as JSON");
-  tokenize->callback([flags] { run_tokenize(*flags); });
+  const Command tokenize = verb.add_verb("tokenize", "text and .jsonl files to token shards");
+  tokenize.option("inputs", &flags->inputs, "text files (documents between --separator) or .jsonl files").required();
+  tokenize.option("-t,--tokenizer", &flags->tokenizer, "tokenizer folder or file").required();
+  tokenize.option("-o,--output", &flags->output, "shard to write: NAME.tok, then NAME-00001.tok and on").required();
+  tokenize.option("--separator", &flags->options.separator, "text between documents of a text file").shows_default();
+  tokenize.option("--text-key", &flags->options.text_key, "field of a .jsonl line that holds the text").shows_default();
+  tokenize.option("--shard-tokens", &flags->options.max_shard_tokens, "most tokens of one shard")
+      .shows_default()
+      .at_least(1);
+  tokenize.flag("--no-bos", &flags->no_bos, "no BOS token before each document");
+  tokenize.flag("--no-eos", &flags->no_eos, "no EOS token after each document");
+  tokenize.flag("--json", &flags->as_json, "print the result as JSON");
+  tokenize.on_run([flags] { run_tokenize(*flags); });
 
   auto paths = std::make_shared<std::vector<std::string>>();
   auto as_json = std::make_shared<bool>(false);
-  CLI::App* inspect = verb->add_subcommand("inspect", "check shards whole and print what they hold");
-  inspect->add_option("shards", *paths, "token shards (.tok), or folders of them")->required();
-  inspect->add_flag("--json", *as_json, "print as JSON");
-  inspect->callback([paths, as_json] { run_inspect(*paths, *as_json); });
+  const Command inspect = verb.add_verb("inspect", "check shards whole and print what they hold");
+  inspect.option("shards", paths.get(), "token shards (.tok), or folders of them").required();
+  inspect.flag("--json", as_json.get(), "print as JSON");
+  inspect.on_run([paths, as_json] { run_inspect(*paths, *as_json); });
 
   auto batch_flags = std::make_shared<BatchFlags>();
-  CLI::App* batches = verb->add_subcommand("batches", "write what a training run reads, step by step, as safetensors");
-  batches->add_option("recipe", batch_flags->recipe, "RECIPE.toml of the run")->required();
-  batches->add_option("overrides", batch_flags->overrides, "section.key=value, wins over the recipe");
+  const Command batches = verb.add_verb("batches", "write what a training run reads, step by step, as safetensors");
+  batches.option("recipe", &batch_flags->recipe, "RECIPE.toml of the run").required();
+  batches.option("overrides", &batch_flags->overrides, "section.key=value, wins over the recipe");
   batches
-      ->add_option("-o,--output", batch_flags->output,
-                   "file with `tokens` and `targets` (micro-batches, tokens) i32; a target of -1 is not trained on")
-      ->required();
-  need_at_least(batches->add_option("--first", batch_flags->first, "first step, counted from 0")->capture_default_str(),
-                0);
-  need_at_least(batches->add_option("--steps", batch_flags->steps, "number of steps; 0 = to the end of the recipe")
-                    ->capture_default_str(),
-                0);
-  batches->add_flag("--validation", batch_flags->is_validation, "the validation batches instead");
-  batches->callback([batch_flags] { run_batches(*batch_flags); });
+      .option("-o,--output", &batch_flags->output,
+              "file with `tokens` and `targets` (micro-batches, tokens) i32; a target of -1 is not trained on")
+      .required();
+  batches.option("--first", &batch_flags->first, "first step, counted from 0").shows_default().at_least(0);
+  batches.option("--steps", &batch_flags->steps, "number of steps; 0 = to the end of the recipe")
+      .shows_default()
+      .at_least(0);
+  batches.flag("--validation", &batch_flags->is_validation, "the validation batches instead");
+  batches.on_run([batch_flags] { run_batches(*batch_flags); });
 }
 
 }  // namespace sinter::cli

@@ -1,13 +1,13 @@
-#include <CLI/CLI.hpp>
 #include <cstdio>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/command.h"
 #include "cli/generation_flags.h"
-#include "cli/plan.h"
 #include "cli/verbs.h"
 #include "eval/perplexity.h"
 #include "tokenizer/tokenizer.h"
@@ -100,25 +100,23 @@ void run_perplexity(const Flags& flags) {
 
 }  // namespace
 
-void add_eval(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("eval", "measure a model")->require_subcommand(1);
+void add_eval(Command app) {
+  const Command verb = app.add_verb("eval", "measure a model").requires_verb();
   auto flags = std::make_shared<Flags>();
-  CLI::App* perplexity = verb->add_subcommand("perplexity", "how well a model predicts a text file");
-  perplexity->add_option("MODEL", flags->model, "model folder")->required();
-  perplexity->add_option("FILE", flags->file, "text file, or - for standard input")->required();
-  need_at_least(
-      perplexity->add_option("--context", flags->options.context, "longest window in tokens (default: the model's)"),
-      1);
-  need_at_least(
-      perplexity->add_option("--stride", flags->options.stride, "tokens predicted per window (default: all of it)"), 1);
-  perplexity->add_flag("--documents", flags->reads_documents,
-                       "the text is documents that end with <|endoftext|> (or EOS): predict each by itself, as a "
-                       "model trained with data.packing = \"documents\" has seen them");
-  perplexity->add_option("--tokenizer", flags->tokenizer, "tokenizer file or folder (default: the model's)");
-  perplexity->add_option("--device", flags->device, "cpu, cuda or cuda:N")->capture_default_str();
-  perplexity->add_option("--precision", flags->precision, "fp32, bf16 or fp16")->capture_default_str();
-  perplexity->add_flag("--json", flags->as_json, "print as JSON");
-  perplexity->callback([flags] { run_perplexity(*flags); });
+  const Command perplexity = verb.add_verb("perplexity", "how well a model predicts a text file");
+  perplexity.option("MODEL", &flags->model, "model folder").required();
+  perplexity.option("FILE", &flags->file, "text file, or - for standard input").required();
+  perplexity.option("--context", &flags->options.context, "longest window in tokens (default: the model's)")
+      .at_least(1);
+  perplexity.option("--stride", &flags->options.stride, "tokens predicted per window (default: all of it)").at_least(1);
+  perplexity.flag("--documents", &flags->reads_documents,
+                  "the text is documents that end with <|endoftext|> (or EOS): predict each by itself, as a "
+                  "model trained with data.packing = \"documents\" has seen them");
+  perplexity.option("--tokenizer", &flags->tokenizer, "tokenizer file or folder (default: the model's)");
+  perplexity.option("--device", &flags->device, "cpu, cuda or cuda:N").shows_default();
+  perplexity.option("--precision", &flags->precision, "fp32, bf16 or fp16").shows_default();
+  perplexity.flag("--json", &flags->as_json, "print as JSON");
+  perplexity.on_run([flags] { run_perplexity(*flags); });
 }
 
 }  // namespace sinter::cli

@@ -1,10 +1,10 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/command.h"
 #include "cli/generation_flags.h"
 #include "cli/verbs.h"
 #include "engine/generator.h"
@@ -183,18 +184,18 @@ void run_generate(const Flags& flags) {
 
 }  // namespace
 
-void add_generate(CLI::App& app) {
+void add_generate(Command app) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* verb = app.add_subcommand("generate", "continue a prompt, or many from a file at once");
-  verb->add_option("MODEL", flags->model, "model folder")->required();
-  auto* prompt = verb->add_option("--prompt", flags->prompt, "text to continue");
-  auto* input =
-      verb->add_option("--input", flags->input, "JSON lines with \"prompt\" (and max_tokens, temperature, seed ...)");
-  input->excludes(prompt);
-  verb->add_option("--output", flags->output, "write the JSON lines here instead of standard output")->needs(input);
-  verb->add_flag("--stats", flags->shows_stats, "print rates to standard error at the end");
-  add_generation_flags(*verb, flags->generation);
-  verb->callback([flags] { run_generate(*flags); });
+  const Command verb = app.add_verb("generate", "continue a prompt, or many from a file at once");
+  verb.option("MODEL", &flags->model, "model folder").required();
+  const Option prompt = verb.option("--prompt", &flags->prompt, "text to continue");
+  const Option input =
+      verb.option("--input", &flags->input, "JSON lines with \"prompt\" (and max_tokens, temperature, seed ...)");
+  input.excludes(prompt);
+  verb.option("--output", &flags->output, "write the JSON lines here instead of standard output").needs(input);
+  verb.flag("--stats", &flags->shows_stats, "print rates to standard error at the end");
+  add_generation_flags(verb, flags->generation);
+  verb.on_run([flags] { run_generate(*flags); });
 }
 
 }  // namespace sinter::cli

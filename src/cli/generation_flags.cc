@@ -1,28 +1,27 @@
 #include "cli/generation_flags.h"
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/command.h"
 
 namespace sinter::cli {
 
-void add_generation_flags(CLI::App& verb, GenerationFlags& flags) {
-  verb.add_option("--max-tokens", flags.max_tokens, "most tokens to generate")->capture_default_str();
-  verb.add_option("--temperature", flags.sampling.temperature, "0 = always the likeliest token")->capture_default_str();
-  verb.add_option("--top-k", flags.sampling.top_k, "choose among the k likeliest; 0 = all")->capture_default_str();
-  verb.add_option("--top-p", flags.sampling.top_p, "choose among the likeliest that together reach p")
-      ->capture_default_str();
-  verb.add_option("--min-p", flags.sampling.min_p, "drop tokens below this share of the likeliest")
-      ->capture_default_str();
-  verb.add_option("--seed", flags.sampling.seed, "same seed, same text")->capture_default_str();
-  verb.add_option("--device", flags.device, "cpu, cuda or cuda:N")->capture_default_str();
-  verb.add_option("--precision", flags.precision, "fp32, bf16 or fp16")->capture_default_str();
-  verb.add_option("--tokenizer", flags.tokenizer, "tokenizer file or folder (default: the model's)");
-  verb.add_flag("--ignore-eos", flags.ignores_eos, "go on past the end-of-text token");
+void add_generation_flags(Command verb, GenerationFlags& flags) {
+  verb.option("--max-tokens", &flags.max_tokens, "most tokens to generate").shows_default();
+  verb.option("--temperature", &flags.sampling.temperature, "0 = always the likeliest token").shows_default();
+  verb.option("--top-k", &flags.sampling.top_k, "choose among the k likeliest; 0 = all").shows_default();
+  verb.option("--top-p", &flags.sampling.top_p, "choose among the likeliest that together reach p").shows_default();
+  verb.option("--min-p", &flags.sampling.min_p, "drop tokens below this share of the likeliest").shows_default();
+  verb.option("--seed", &flags.sampling.seed, "same seed, same text").shows_default();
+  verb.option("--device", &flags.device, "cpu, cuda or cuda:N").shows_default();
+  verb.option("--precision", &flags.precision, "fp32, bf16 or fp16").shows_default();
+  verb.option("--tokenizer", &flags.tokenizer, "tokenizer file or folder (default: the model's)");
+  verb.flag("--ignore-eos", &flags.ignores_eos, "go on past the end-of-text token");
 }
 
 void check_generation_flags(const GenerationFlags& flags) {

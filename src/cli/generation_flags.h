@@ -8,11 +8,9 @@
 #include "eval/model.h"
 #include "tokenizer/tokenizer.h"
 
-namespace CLI {
-class App;
-}
-
 namespace sinter::cli {
+
+class Command;
 
 struct GenerationFlags {
   engine::SamplingOptions sampling{.temperature = 0.8f, .top_p = 0.95f};
@@ -23,7 +21,7 @@ struct GenerationFlags {
 
 // Throws Error for a training run's folder, naming the model in it.
 void check_model_folder(const std::string& folder);
-void add_generation_flags(CLI::App& verb, GenerationFlags& flags);
+void add_generation_flags(Command verb, GenerationFlags& flags);
 // Throws UsageError naming the value that makes no sense.
 void check_generation_flags(const GenerationFlags& flags);
 tokenizer::Tokenizer load_tokenizer(const GenerationFlags& flags, const std::string& model);

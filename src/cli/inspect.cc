@@ -1,9 +1,9 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "base/threads.h"
+#include "cli/command.h"
 #include "cli/generation_flags.h"
 #include "cli/verbs.h"
 #include "data/source.h"
@@ -407,17 +408,17 @@ void run_inspect(Flags flags) {
 
 }  // namespace
 
-void add_inspect(CLI::App& app) {
+void add_inspect(Command app) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* verb = app.add_subcommand(
+  const Command verb = app.add_verb(
       "inspect", "show what is in a model folder, safetensors file, tokenizer, checkpoint or token shards");
-  verb->add_option("PATH", flags->path, "a folder, or one of its files")->required();
-  verb->add_flag("--summary", flags->is_summary, "leave out the table of tensors");
-  verb->add_flag("--values", flags->with_values,
-                 "read the tensors too: mean, deviation, largest value, NaN or infinite ones");
-  verb->add_flag("--recipe", flags->with_recipe, "print the recipe a checkpoint was made with");
-  verb->add_flag("--json", flags->as_json, "print as JSON");
-  verb->callback([flags] { run_inspect(*flags); });
+  verb.option("PATH", &flags->path, "a folder, or one of its files").required();
+  verb.flag("--summary", &flags->is_summary, "leave out the table of tensors");
+  verb.flag("--values", &flags->with_values,
+            "read the tensors too: mean, deviation, largest value, NaN or infinite ones");
+  verb.flag("--recipe", &flags->with_recipe, "print the recipe a checkpoint was made with");
+  verb.flag("--json", &flags->as_json, "print as JSON");
+  verb.on_run([flags] { run_inspect(*flags); });
 }
 
 }  // namespace sinter::cli

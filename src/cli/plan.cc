@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -13,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "cli/command.h"
 #include "cli/plan_report.h"
 #include "cli/plan_verbs.h"
 #include "cli/verbs.h"
@@ -162,13 +162,10 @@ void run_plan(const PlanOptions& o) {
 }
 
 // `plan searh gpt2` has a model called searh as far as the parser knows. What to say to it, or "".
-std::string misspelt_subcommand(const CLI::App& plan, const std::string& word) {
+std::string misspelt_subcommand(Command plan, const std::string& word) {
   std::error_code ignored;
   if (plan::find_preset(word) || word.ends_with(".json") || std::filesystem::exists(word, ignored)) return "";
-  std::vector<std::string> names;
-  for (const CLI::App* verb : plan.get_subcommands([](const CLI::App*) { return true; }))
-    names.push_back(verb->get_name());
-  const std::string nearest = base::nearest_name(word, names);
+  const std::string nearest = base::nearest_name(word, plan.verb_names());
   return nearest.empty()
              ? ""
              : fmt::format("'{}' is neither a model nor a subcommand; did you mean `sinter plan {}`?", word, nearest);
@@ -176,51 +173,47 @@ std::string misspelt_subcommand(const CLI::App& plan, const std::string& word) {
 
 }  // namespace
 
-void add_plan(CLI::App& app) {
+void add_plan(Command app) {
   auto o = std::make_shared<PlanOptions>();
-  CLI::App* plan = app.add_subcommand("plan", "parameters, FLOPs, memory, time, cost, layouts, scaling laws");
-  plan->add_option("model", o->model, "a model's name (see `plan models`), a Hugging Face folder or a config.json")
-      ->check(CLI::Validator([plan](std::string& word) { return misspelt_subcommand(*plan, word); }, ""));
-  need_at_least(plan->add_option("--seq-len", o->seq_len,
-                                 "sequence length (default: 4096, or the model's own limit where that is smaller)"),
-                1);
-  add_cluster_options(*plan, o->cluster, "");
-  plan->add_option("--tokens", o->tokens, "training tokens, such as 15.6T (default: 20 per parameter)");
-  need_at_least(plan->add_option("--batch", o->batch,
-                                 "sequences per optimizer step (default: 0.5M to 4M tokens by the model's size)"),
-                1);
-  need_at_least(plan->add_option("--micro-batch", o->wish.micro_batch, "sequences per forward pass (default: chosen)"),
-                1);
-  need_at_least(plan->add_option("--tp", o->wish.tp, "tensor parallel width (default: chosen)"), 1);
-  need_at_least(plan->add_option("--pp", o->wish.pp, "pipeline stages (default: chosen)"), 1);
-  need_at_least(plan->add_option("--cp", o->wish.cp, "context parallel width (default: chosen)"), 1);
-  need_at_least(plan->add_option("--ep", o->wish.ep, "expert parallel width (default: chosen)"), 1);
-  need_at_least(plan->add_option("--zero", o->wish.zero, "ZeRO stage 0 to 3 (default: chosen)"), 0);
-  need_at_least(plan->add_option("--shard", o->wish.shard,
-                                 "ranks among which ZeRO divides state (default: all data-parallel ranks)"),
-                1);
-  plan->add_option("--recompute", o->recompute, "none, selective or full (default: chosen)");
-  plan->add_option("--format", o->format, format_help())->capture_default_str();
-  plan->add_option("--software", o->software, software_help())->capture_default_str();
-  plan->add_option("--grid", o->grid, grid_help())->capture_default_str();
-  need_at_least(
-      plan->add_option("--pue", o->pue, "power of the building over power of the devices")->capture_default_str(), 1);
-  plan->add_option("--html", o->html, "write one page of charts to this file");
-  plan->add_flag("--measure", o->measure, "benchmark this machine and save it as a device in your hardware file");
-  add_measure_options(*plan, o->measuring);
-  plan->add_flag("--json", o->json, "print JSON");
-  plan->add_flag("--explain", o->explain, "print each formula with the numbers put in");
-  add_plan_devices(*plan);
-  add_plan_scaling(*plan);
-  add_plan_fit(*plan);
-  add_plan_batch(*plan);
-  add_plan_cost(*plan);
-  add_plan_inference(*plan);
-  add_plan_check(*plan);
-  add_plan_search(*plan);
-  add_plan_simulate(*plan);
-  plan->callback([plan, o] {
-    if (!plan->get_subcommands().empty()) return;
+  const Command plan = app.add_verb("plan", "parameters, FLOPs, memory, time, cost, layouts, scaling laws");
+  plan.option("model", &o->model, "a model's name (see `plan models`), a Hugging Face folder or a config.json")
+      .check([plan](const std::string& word) { return misspelt_subcommand(plan, word); });
+  plan.option("--seq-len", &o->seq_len,
+              "sequence length (default: 4096, or the model's own limit where that is smaller)")
+      .at_least(1);
+  add_cluster_options(plan, o->cluster, "");
+  plan.option("--tokens", &o->tokens, "training tokens, such as 15.6T (default: 20 per parameter)");
+  plan.option("--batch", &o->batch, "sequences per optimizer step (default: 0.5M to 4M tokens by the model's size)")
+      .at_least(1);
+  plan.option("--micro-batch", &o->wish.micro_batch, "sequences per forward pass (default: chosen)").at_least(1);
+  plan.option("--tp", &o->wish.tp, "tensor parallel width (default: chosen)").at_least(1);
+  plan.option("--pp", &o->wish.pp, "pipeline stages (default: chosen)").at_least(1);
+  plan.option("--cp", &o->wish.cp, "context parallel width (default: chosen)").at_least(1);
+  plan.option("--ep", &o->wish.ep, "expert parallel width (default: chosen)").at_least(1);
+  plan.option("--zero", &o->wish.zero, "ZeRO stage 0 to 3 (default: chosen)").at_least(0);
+  plan.option("--shard", &o->wish.shard, "ranks among which ZeRO divides state (default: all data-parallel ranks)")
+      .at_least(1);
+  plan.option("--recompute", &o->recompute, "none, selective or full (default: chosen)");
+  plan.option("--format", &o->format, format_help()).shows_default();
+  plan.option("--software", &o->software, software_help()).shows_default();
+  plan.option("--grid", &o->grid, grid_help()).shows_default();
+  plan.option("--pue", &o->pue, "power of the building over power of the devices").shows_default().at_least(1);
+  plan.option("--html", &o->html, "write one page of charts to this file");
+  plan.flag("--measure", &o->measure, "benchmark this machine and save it as a device in your hardware file");
+  add_measure_options(plan, o->measuring);
+  plan.flag("--json", &o->json, "print JSON");
+  plan.flag("--explain", &o->explain, "print each formula with the numbers put in");
+  add_plan_devices(plan);
+  add_plan_scaling(plan);
+  add_plan_fit(plan);
+  add_plan_batch(plan);
+  add_plan_cost(plan);
+  add_plan_inference(plan);
+  add_plan_check(plan);
+  add_plan_search(plan);
+  add_plan_simulate(plan);
+  plan.on_run([plan, o] {
+    if (plan.was_verb_named()) return;
     if (o->measure) return run_measure(o->measuring, o->cluster.hardware, o->json);
     if (o->measuring.check_only) base::fail_usage("--check-only goes with --measure");
     if (o->model.empty())

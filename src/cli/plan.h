@@ -7,12 +7,9 @@
 #include "base/error.h"
 #include "plan/hardware.h"
 
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
-
 namespace sinter::cli {
+
+class Command;
 
 // --gpus, --nodes, --network, --rails, --read, --write, --price, --mtbf, --hardware
 struct ClusterOptions {
@@ -21,14 +18,10 @@ struct ClusterOptions {
   int rails = 0;
   double read_gb_s = 0, write_gb_s = 0, price = -1, mtbf_hours = 0;
 };
-void add_cluster_options(CLI::App& command, ClusterOptions& options, const std::string& default_gpus);
+void add_cluster_options(Command command, ClusterOptions& options, const std::string& default_gpus);
 // Throws UsageError with the nearest valid choice (0 devices, nodes that do not divide them, unknown names).
 plan::Cluster make_cluster(const ClusterOptions& options);
 plan::HardwareTable make_hardware(const ClusterOptions& options);
-
-// What a numeric option must hold; NaN and infinity never do. An option left out keeps its default unasked.
-CLI::Option* need_at_least(CLI::Option* option, double least);
-CLI::Option* need_positive(CLI::Option* option);
 
 // An option's value, by a parser that files are read with too: what it throws becomes an error of the command line.
 template <class Parse>
@@ -59,11 +52,11 @@ std::string format_note(const plan::Device& device, plan::Format format);
 // "$77.0M"
 std::string format_money(double dollars);
 
-void add_plan_devices(CLI::App& plan);  // devices, models
-void add_plan_scaling(CLI::App& plan);
-void add_plan_fit(CLI::App& plan);
-void add_plan_batch(CLI::App& plan);
-void add_plan_cost(CLI::App& plan);
-void add_plan_inference(CLI::App& plan);
+void add_plan_devices(Command plan);  // devices, models
+void add_plan_scaling(Command plan);
+void add_plan_fit(Command plan);
+void add_plan_batch(Command plan);
+void add_plan_cost(Command plan);
+void add_plan_inference(Command plan);
 
 }  // namespace sinter::cli

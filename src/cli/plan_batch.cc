@@ -1,13 +1,13 @@
 // `sinter plan batch`: critical batch size and batch schedules.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/command.h"
 #include "cli/plan.h"
 #include "plan/batch.h"
 #include "plan/models.h"
@@ -119,22 +119,21 @@ void run_batch(const BatchOptions& o) {
 
 }  // namespace
 
-void add_plan_batch(CLI::App& plan) {
+void add_plan_batch(Command plan) {
   auto o = std::make_shared<BatchOptions>();
-  CLI::App* c = plan.add_subcommand("batch", "critical batch size, batch schedules and their steps");
-  c->add_option("model", o->model, "model: its predicted loss gives the critical batch and a schedule");
-  c->add_option("--loss", o->losses, "losses to tell the critical batch for");
-  c->add_option("--tokens", o->tokens, "training tokens, such as 10.4T (default with a model: 20 per parameter)");
-  c->add_option("--schedule", o->schedule, "a schedule to count, such as 16M@0,32M@69B,64M@790B,128M@4.7T");
-  c->add_option("--batch", o->batch, "a batch in tokens to compare with the critical one");
-  c->add_option("--first", o->first, "first batch of a made schedule, tokens")->capture_default_str();
-  c->add_option("--largest", o->largest, "largest batch of a made schedule, tokens")->capture_default_str();
-  c->add_option("--law", o->law, "scaling law for the loss: epoch, hoffmann, hoffmann-unrounded, kaplan")
-      ->capture_default_str();
-  c->add_option("--critical", o->critical, "critical batch law: minimax-01, kaplan")->capture_default_str();
-  c->add_flag("--json", o->json, "print JSON");
-  c->add_flag("--explain", o->explain, "print each formula with the numbers put in");
-  c->callback([o] { run_batch(*o); });
+  const Command c = plan.add_verb("batch", "critical batch size, batch schedules and their steps");
+  c.option("model", &o->model, "model: its predicted loss gives the critical batch and a schedule");
+  c.option("--loss", &o->losses, "losses to tell the critical batch for");
+  c.option("--tokens", &o->tokens, "training tokens, such as 10.4T (default with a model: 20 per parameter)");
+  c.option("--schedule", &o->schedule, "a schedule to count, such as 16M@0,32M@69B,64M@790B,128M@4.7T");
+  c.option("--batch", &o->batch, "a batch in tokens to compare with the critical one");
+  c.option("--first", &o->first, "first batch of a made schedule, tokens").shows_default();
+  c.option("--largest", &o->largest, "largest batch of a made schedule, tokens").shows_default();
+  c.option("--law", &o->law, "scaling law for the loss: epoch, hoffmann, hoffmann-unrounded, kaplan").shows_default();
+  c.option("--critical", &o->critical, "critical batch law: minimax-01, kaplan").shows_default();
+  c.flag("--json", &o->json, "print JSON");
+  c.flag("--explain", &o->explain, "print each formula with the numbers put in");
+  c.on_run([o] { run_batch(*o); });
 }
 
 }  // namespace sinter::cli

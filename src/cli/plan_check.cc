@@ -1,26 +1,26 @@
 // `sinter plan check FILE...`: published measurements against what the planner predicts for them.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/command.h"
 #include "cli/plan_verbs.h"
 #include "plan/check.h"
 
 namespace sinter::cli {
 
-void add_plan_check(CLI::App& plan) {
+void add_plan_check(Command plan) {
   struct Options {
     std::vector<std::string> files;
     std::string hardware;
     bool json = false;
   };
   auto options = std::make_shared<Options>();
-  CLI::App* check = plan.add_subcommand("check", "compare predictions with published measurements");
-  check->add_option("files", options->files, "points (JSON) or sweeps (CSV)")->required()->check(CLI::ExistingFile);
-  check->add_option("--hardware", options->hardware, "device table in TOML that adds to the built-in one");
-  check->add_flag("--json", options->json, "print every prediction and the summaries as JSON");
-  check->callback([options] {
+  const Command check = plan.add_verb("check", "compare predictions with published measurements");
+  check.option("files", &options->files, "points (JSON) or sweeps (CSV)").required().existing_file();
+  check.option("--hardware", &options->hardware, "device table in TOML that adds to the built-in one");
+  check.flag("--json", &options->json, "print every prediction and the summaries as JSON");
+  check.on_run([options] {
     plan::HardwareTable hardware = plan::load_hardware(options->hardware);
     std::vector<plan::CheckRow> rows;
     for (const std::string& file : options->files) {

@@ -1,13 +1,13 @@
 // `sinter plan cost`: device hours, days, money, staff, energy and carbon of a training run.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/command.h"
 #include "cli/plan.h"
 #include "plan/batch.h"
 #include "plan/cost.h"
@@ -170,31 +170,30 @@ void run_cost_command(const CostOptions& o) {
 
 }  // namespace
 
-void add_plan_cost(CLI::App& plan) {
+void add_plan_cost(Command plan) {
   auto o = std::make_shared<CostOptions>();
-  CLI::App* c = plan.add_subcommand("cost", "GPU hours, days, money, staff, energy and carbon of a training run");
-  c->add_option("model", o->model, "a model's name or folder");
-  c->add_option("--parameters", o->parameters, "parameters in place of a model, such as 405B");
-  c->add_option("--tokens", o->tokens, "training tokens, such as 15.6T");
-  need_positive(c->add_option("--gpu-hours", o->gpu_hours, "device hours, when they are known"));
-  add_cluster_options(*c, o->cluster, "8xH100");
-  need_positive(c->add_option("--tflops", o->tflops, "TFLOP/s each device reaches (default: peak x --mfu)"));
-  c->add_option("--mfu", o->mfu, "share of the peak that is reached")->capture_default_str();
-  c->add_option("--format", o->format, format_help())->capture_default_str();
-  c->add_option("--convention", o->convention, convention_help())->capture_default_str();
-  need_at_least(c->add_option("--seq-len", o->seq_len, "sequence length, for conventions that count attention")
-                    ->capture_default_str(),
-                1);
-  need_at_least(c->add_option("--staff", o->staff, "people"), 0);
-  need_at_least(c->add_option("--salary", o->salary, "USD per person and year"), 0);
-  need_at_least(c->add_option("--years", o->staff_years, "years the people work on it")->capture_default_str(), 0);
-  need_positive(c->add_option("--power", o->power, "watts per device (default: the table's)"));
-  need_at_least(
-      c->add_option("--pue", o->pue, "power of the building over power of the devices")->capture_default_str(), 1);
-  c->add_option("--grid", o->grid, grid_help())->capture_default_str();
-  c->add_flag("--json", o->json, "print JSON");
-  c->add_flag("--explain", o->explain, "print each formula with the numbers put in");
-  c->callback([o] { run_cost_command(*o); });
+  const Command c = plan.add_verb("cost", "GPU hours, days, money, staff, energy and carbon of a training run");
+  c.option("model", &o->model, "a model's name or folder");
+  c.option("--parameters", &o->parameters, "parameters in place of a model, such as 405B");
+  c.option("--tokens", &o->tokens, "training tokens, such as 15.6T");
+  c.option("--gpu-hours", &o->gpu_hours, "device hours, when they are known").positive();
+  add_cluster_options(c, o->cluster, "8xH100");
+  c.option("--tflops", &o->tflops, "TFLOP/s each device reaches (default: peak x --mfu)").positive();
+  c.option("--mfu", &o->mfu, "share of the peak that is reached").shows_default();
+  c.option("--format", &o->format, format_help()).shows_default();
+  c.option("--convention", &o->convention, convention_help()).shows_default();
+  c.option("--seq-len", &o->seq_len, "sequence length, for conventions that count attention")
+      .shows_default()
+      .at_least(1);
+  c.option("--staff", &o->staff, "people").at_least(0);
+  c.option("--salary", &o->salary, "USD per person and year").at_least(0);
+  c.option("--years", &o->staff_years, "years the people work on it").shows_default().at_least(0);
+  c.option("--power", &o->power, "watts per device (default: the table's)").positive();
+  c.option("--pue", &o->pue, "power of the building over power of the devices").shows_default().at_least(1);
+  c.option("--grid", &o->grid, grid_help()).shows_default();
+  c.flag("--json", &o->json, "print JSON");
+  c.flag("--explain", &o->explain, "print each formula with the numbers put in");
+  c.on_run([o] { run_cost_command(*o); });
 }
 
 }  // namespace sinter::cli

@@ -1,11 +1,11 @@
 // `sinter plan devices` and `sinter plan models`: what the planner knows by name.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "cli/command.h"
 #include "cli/plan.h"
 #include "plan/models.h"
 #include "spec/parameters.h"
@@ -106,21 +106,21 @@ void run_models(bool as_json) {
 
 }  // namespace
 
-void add_plan_devices(CLI::App& plan) {
+void add_plan_devices(Command plan) {
   struct Options {
     std::string hardware, name;
     bool json = false;
   };
   auto o = std::make_shared<Options>();
-  CLI::App* devices = plan.add_subcommand("devices", "the hardware table: rates, memory, links, power, prices");
-  devices->add_option("name", o->name, "one device");
-  devices->add_option("--hardware", o->hardware, "your own hardware table (TOML), beside the built-in one");
-  devices->add_flag("--json", o->json, "print JSON");
-  devices->callback([o] { run_devices(o->hardware, o->name, o->json); });
+  const Command devices = plan.add_verb("devices", "the hardware table: rates, memory, links, power, prices");
+  devices.option("name", &o->name, "one device");
+  devices.option("--hardware", &o->hardware, "your own hardware table (TOML), beside the built-in one");
+  devices.flag("--json", &o->json, "print JSON");
+  devices.on_run([o] { run_devices(o->hardware, o->name, o->json); });
   auto m = std::make_shared<Options>();
-  CLI::App* models = plan.add_subcommand("models", "the models known by name, with exact parameter counts");
-  models->add_flag("--json", m->json, "print JSON");
-  models->callback([m] { run_models(m->json); });
+  const Command models = plan.add_verb("models", "the models known by name, with exact parameter counts");
+  models.flag("--json", &m->json, "print JSON");
+  models.on_run([m] { run_models(m->json); });
 }
 
 }  // namespace sinter::cli

@@ -1,7 +1,7 @@
 // `sinter plan fit SWEEP.csv`: scaling laws of the user's own runs, with intervals and pictures.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "cli/command.h"
 #include "cli/plan.h"
 #include "plan/batch.h"
 #include "plan/chart.h"
@@ -156,17 +157,17 @@ void run_fit(const FitOptions& o) {
 
 }  // namespace
 
-void add_plan_fit(CLI::App& plan) {
+void add_plan_fit(Command plan) {
   auto o = std::make_shared<FitOptions>();
-  CLI::App* c =
-      plan.add_subcommand("fit", "scaling laws of your own sweep: parametric and IsoFLOP, with intervals and a plot");
-  c->add_option("sweep", o->sweep, "CSV with a header: loss and two of parameters, tokens, flops")->required();
-  c->add_option("--flops", o->flops, "predict the best model for this budget");
-  c->add_option("--svg", o->svg, "write the picture to this file");
-  c->add_option("--resamples", o->resamples, "bootstrap samples behind the intervals")->capture_default_str();
-  c->add_option("--seed", o->seed, "of the bootstrap")->capture_default_str();
-  c->add_flag("--json", o->json, "print JSON");
-  c->callback([o] { run_fit(*o); });
+  const Command c =
+      plan.add_verb("fit", "scaling laws of your own sweep: parametric and IsoFLOP, with intervals and a plot");
+  c.option("sweep", &o->sweep, "CSV with a header: loss and two of parameters, tokens, flops").required();
+  c.option("--flops", &o->flops, "predict the best model for this budget");
+  c.option("--svg", &o->svg, "write the picture to this file");
+  c.option("--resamples", &o->resamples, "bootstrap samples behind the intervals").shows_default();
+  c.option("--seed", &o->seed, "of the bootstrap").shows_default();
+  c.flag("--json", &o->json, "print JSON");
+  c.on_run([o] { run_fit(*o); });
 }
 
 }  // namespace sinter::cli

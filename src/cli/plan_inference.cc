@@ -2,13 +2,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
-#include <cmath>
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/command.h"
 #include "cli/plan.h"
 #include "plan/inference.h"
 #include "plan/models.h"
@@ -311,27 +311,27 @@ void run_inference(const InferenceOptions& o) {
 
 }  // namespace
 
-void add_plan_inference(CLI::App& plan) {
+void add_plan_inference(Command plan) {
   auto o = std::make_shared<InferenceOptions>();
-  CLI::App* c = plan.add_subcommand("inference",
-                                    "prefill and decode bounds, sequences that fit, tp, quantization, cost per token");
-  c->add_option("model", o->model, "a model's name or folder")->required();
-  add_cluster_options(*c, o->cluster, "H100");
-  c->add_option("--weights", o->weights, fmt::format("weight format: {}", fmt::join(plan::weight_format_names(), ", ")))
-      ->capture_default_str();
-  c->add_option("--kv", o->kv, fmt::format("format of the KV cache: {}", fmt::join(plan::kFormatNames, ", ")))
-      ->capture_default_str();
-  need_at_least(c->add_option("--tp", o->tp, "tensor parallel width (default: all that fit a node are compared)"), 1);
-  c->add_option("--prompt", o->prompt, "prompt tokens per request")->capture_default_str();
-  c->add_option("--output", o->output, "output tokens per request")->capture_default_str();
-  need_at_least(c->add_option("--context", o->context, "tokens of cache per sequence (default: prompt + output)"), 1);
-  need_at_least(c->add_option("--batch", o->batch, "sequences at once (default: what fits, at most 256)"), 1);
-  need_positive(c->add_option("--achieved", o->achieved, "memory bandwidth reached, GB/s (default: a typical share)"));
-  need_positive(c->add_option("--mbu", o->mbu, "share of the memory bandwidth reached"));
-  need_positive(c->add_option("--mfu", o->mfu, "share of the peak reached in prefill"));
-  c->add_flag("--json", o->json, "print JSON");
-  c->add_flag("--explain", o->explain, "print each formula with the numbers put in");
-  c->callback([o] { run_inference(*o); });
+  const Command c =
+      plan.add_verb("inference", "prefill and decode bounds, sequences that fit, tp, quantization, cost per token");
+  c.option("model", &o->model, "a model's name or folder").required();
+  add_cluster_options(c, o->cluster, "H100");
+  c.option("--weights", &o->weights, fmt::format("weight format: {}", fmt::join(plan::weight_format_names(), ", ")))
+      .shows_default();
+  c.option("--kv", &o->kv, fmt::format("format of the KV cache: {}", fmt::join(plan::kFormatNames, ", ")))
+      .shows_default();
+  c.option("--tp", &o->tp, "tensor parallel width (default: all that fit a node are compared)").at_least(1);
+  c.option("--prompt", &o->prompt, "prompt tokens per request").shows_default();
+  c.option("--output", &o->output, "output tokens per request").shows_default();
+  c.option("--context", &o->context, "tokens of cache per sequence (default: prompt + output)").at_least(1);
+  c.option("--batch", &o->batch, "sequences at once (default: what fits, at most 256)").at_least(1);
+  c.option("--achieved", &o->achieved, "memory bandwidth reached, GB/s (default: a typical share)").positive();
+  c.option("--mbu", &o->mbu, "share of the memory bandwidth reached").positive();
+  c.option("--mfu", &o->mfu, "share of the peak reached in prefill").positive();
+  c.flag("--json", &o->json, "print JSON");
+  c.flag("--explain", &o->explain, "print each formula with the numbers put in");
+  c.on_run([o] { run_inference(*o); });
 }
 
 }  // namespace sinter::cli

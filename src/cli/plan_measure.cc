@@ -1,15 +1,16 @@
 // `sinter plan --measure`: this machine as a device, fitted by short benchmarks and held against other steps.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "bench/measure_device.h"
+#include "cli/command.h"
 #include "cli/plan.h"
 #include "cli/plan_verbs.h"
 
@@ -52,14 +53,13 @@ plan::Device saved_device(const std::string& name, const std::string& path) {
 
 }  // namespace
 
-void add_measure_options(CLI::App& plan, MeasureOptions& o) {
-  plan.add_option("--name", o.name, "with --measure: name of the measured device")->capture_default_str();
-  plan.add_option("--device", o.device, "with --measure: what to measure, cpu or cuda")->capture_default_str();
-  plan.add_option("--seconds", o.seconds, "with --measure: seconds spent on each training step; the best run counts")
-      ->capture_default_str()
-      ->check(CLI::Range(0.1, 600.0));
-  plan.add_flag("--check-only", o.check_only,
-                "with --measure: fit nothing, hold the saved device against measured steps");
+void add_measure_options(Command plan, MeasureOptions& o) {
+  plan.option("--name", &o.name, "with --measure: name of the measured device").shows_default();
+  plan.option("--device", &o.device, "with --measure: what to measure, cpu or cuda").shows_default();
+  plan.option("--seconds", &o.seconds, "with --measure: seconds spent on each training step; the best run counts")
+      .shows_default()
+      .in_range(0.1, 600.0);
+  plan.flag("--check-only", &o.check_only, "with --measure: fit nothing, hold the saved device against measured steps");
 }
 
 void run_measure(const MeasureOptions& o, const std::string& hardware, bool as_json) {

@@ -1,65 +1,35 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
-#include <cmath>
+#include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/command.h"
 #include "cli/plan.h"
 #include "plan/cost.h"
 #include "plan/flops.h"
 #include "plan/software.h"
 
 namespace sinter::cli {
-namespace {
 
-CLI::Option* need(CLI::Option* option, bool (*holds)(double value, double least), double least,
-                  const std::string& expected) {
-  return option->check(CLI::Validator(
-      [=](std::string& text) {
-        char* end = nullptr;
-        const double value = std::strtod(text.c_str(), &end);
-        const bool is_number = end != text.c_str() && *end == '\0';  // what is none, the conversion refuses
-        if (!is_number || (std::isfinite(value) && holds(value, least))) return std::string();
-        return fmt::format("{} given; {}", text, expected);
-      },
-      ""));
-}
-
-}  // namespace
-
-CLI::Option* need_at_least(CLI::Option* option, double least) {
-  return need(
-      option, [](double value, double bound) { return value >= bound; }, least,
-      fmt::format("expected a finite number, the least is {:g}", least));
-}
-
-CLI::Option* need_positive(CLI::Option* option) {
-  return need(
-      option, [](double value, double bound) { return value > bound; }, 0, "expected a finite number more than 0");
-}
-
-void add_cluster_options(CLI::App& command, ClusterOptions& o, const std::string& default_gpus) {
+void add_cluster_options(Command command, ClusterOptions& o, const std::string& default_gpus) {
   o.gpus = default_gpus;
-  command
-      .add_option("--gpus", o.gpus, "devices: 64xA100-80GB, 4x8xH100 (nodes x devices), H200, or a cluster file *.toml")
-      ->capture_default_str();
-  need_at_least(command.add_option("--nodes", o.nodes,
-                                   "nodes the devices stand in (default: as many as the device's usual node needs)"),
-                1);
-  command.add_option("--network", o.network,
-                     "adapters between nodes: ndr-400, hdr-200, ethernet-100, ... (see `plan devices`)");
-  need_at_least(command.add_option("--rails", o.rails, "adapters per node"), 1);
-  need_positive(command.add_option("--read", o.read_gb_s, "storage read rate of the whole cluster, GB/s"));
-  need_positive(command.add_option("--write", o.write_gb_s, "storage write rate of the whole cluster, GB/s"));
-  need_at_least(
-      command.add_option("--price", o.price, "USD per device and hour (default: the hardware table's assumption)"), 0);
-  need_positive(
-      command.add_option("--mtbf", o.mtbf_hours, "mean hours between failures of one device (default: Llama 3's run)"));
-  command.add_option("--hardware", o.hardware, "your own hardware table (TOML), beside the built-in one");
+  command.option("--gpus", &o.gpus, "devices: 64xA100-80GB, 4x8xH100 (nodes x devices), H200, or a cluster file *.toml")
+      .shows_default();
+  command.option("--nodes", &o.nodes, "nodes the devices stand in (default: as many as the device's usual node needs)")
+      .at_least(1);
+  command.option("--network", &o.network,
+                 "adapters between nodes: ndr-400, hdr-200, ethernet-100, ... (see `plan devices`)");
+  command.option("--rails", &o.rails, "adapters per node").at_least(1);
+  command.option("--read", &o.read_gb_s, "storage read rate of the whole cluster, GB/s").positive();
+  command.option("--write", &o.write_gb_s, "storage write rate of the whole cluster, GB/s").positive();
+  command.option("--price", &o.price, "USD per device and hour (default: the hardware table's assumption)").at_least(0);
+  command.option("--mtbf", &o.mtbf_hours, "mean hours between failures of one device (default: Llama 3's run)")
+      .positive();
+  command.option("--hardware", &o.hardware, "your own hardware table (TOML), beside the built-in one");
 }
 
 std::string format_help() {

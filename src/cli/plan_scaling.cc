@@ -1,13 +1,13 @@
 // `sinter plan scaling`: the best model and tokens for a budget, over-training for inference, fits of a user's sweep.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/command.h"
 #include "cli/plan.h"
 #include "plan/batch.h"
 #include "plan/models.h"
@@ -200,28 +200,28 @@ void run_scaling(const ScalingOptions& o) {
 
 }  // namespace
 
-void add_plan_scaling(CLI::App& plan) {
+void add_plan_scaling(Command plan) {
   auto o = std::make_shared<ScalingOptions>();
-  CLI::App* c =
-      plan.add_subcommand("scaling", "compute-optimal size and tokens for a budget, predicted loss, over-training");
-  c->add_option("model", o->model, "a model: its predicted loss and how over-trained it is");
-  c->add_option("--tokens", o->tokens, "training tokens of the model (default: 20 per parameter)");
-  c->add_option("--flops", o->flops, "budget in FLOPs, such as 1e24");
-  need_positive(c->add_option("--gpu-hours", o->gpu_hours, "budget in device hours"));
-  need_positive(c->add_option("--days", o->days, "budget in days of the whole cluster (--gpus)"));
-  need_positive(c->add_option("--money", o->money, "budget in USD at --price"));
-  need_positive(c->add_option("--loss", o->loss, "the cheapest training to this loss"));
-  add_cluster_options(*c, o->cluster, "8xH100");
-  c->add_option("--mfu", o->mfu, "share of the peak that is reached")->capture_default_str();
-  c->add_option("--format", o->format, format_help())->capture_default_str();
-  c->add_option("--law", o->law, "epoch, hoffmann, hoffmann-unrounded, kaplan, chinchilla-20")->capture_default_str();
-  c->add_option("--inference-tokens", o->inference_tokens, "tokens the model will serve: least compute over its life");
-  need_at_least(c->add_option("--inference-cost", o->inference_cost, "price of an inference FLOP in training FLOPs")
-                    ->capture_default_str(),
-                0);
-  c->add_flag("--json", o->json, "print JSON");
-  c->add_flag("--explain", o->explain, "print each formula with the numbers put in");
-  c->callback([o] { run_scaling(*o); });
+  const Command c =
+      plan.add_verb("scaling", "compute-optimal size and tokens for a budget, predicted loss, over-training");
+  c.option("model", &o->model, "a model: its predicted loss and how over-trained it is");
+  c.option("--tokens", &o->tokens, "training tokens of the model (default: 20 per parameter)");
+  c.option("--flops", &o->flops, "budget in FLOPs, such as 1e24");
+  c.option("--gpu-hours", &o->gpu_hours, "budget in device hours").positive();
+  c.option("--days", &o->days, "budget in days of the whole cluster (--gpus)").positive();
+  c.option("--money", &o->money, "budget in USD at --price").positive();
+  c.option("--loss", &o->loss, "the cheapest training to this loss").positive();
+  add_cluster_options(c, o->cluster, "8xH100");
+  c.option("--mfu", &o->mfu, "share of the peak that is reached").shows_default();
+  c.option("--format", &o->format, format_help()).shows_default();
+  c.option("--law", &o->law, "epoch, hoffmann, hoffmann-unrounded, kaplan, chinchilla-20").shows_default();
+  c.option("--inference-tokens", &o->inference_tokens, "tokens the model will serve: least compute over its life");
+  c.option("--inference-cost", &o->inference_cost, "price of an inference FLOP in training FLOPs")
+      .shows_default()
+      .at_least(0);
+  c.flag("--json", &o->json, "print JSON");
+  c.flag("--explain", &o->explain, "print each formula with the numbers put in");
+  c.on_run([o] { run_scaling(*o); });
 }
 
 }  // namespace sinter::cli

@@ -1,7 +1,8 @@
 // `sinter plan search MODEL --gpus ...`: the best layouts, why the others lose, a recipe and a job script.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
 #include <cctype>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -9,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "cli/command.h"
 #include "cli/plan.h"
 #include "cli/plan_verbs.h"
 #include "plan/models.h"
@@ -142,47 +144,39 @@ void run_search(SearchOptions& o) {
 
 }  // namespace
 
-void add_plan_search(CLI::App& plan) {
+void add_plan_search(Command plan) {
   auto o = std::make_shared<SearchOptions>();
-  CLI::App* search =
-      plan.add_subcommand("search", "best layouts of a model on a cluster, with reasons and a job script");
-  search->add_option("model", o->model, "a model's name, a Hugging Face folder or a config.json")->required();
-  add_cluster_options(*search, o->cluster, "8xH100");
-  search
-      ->add_option("--batch", o->request.global_batch,
-                   "sequences per step (default: 4M tokens, at least one per device)")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
-  search->add_option("--seq-len", o->request.seq_len, "tokens per sequence")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
-  need_at_least(search->add_option("--max-tp", o->request.max_tp, "largest tensor-parallel width"), 1);
-  need_at_least(search->add_option("--max-pp", o->request.max_pp, "most pipeline stages"), 1);
-  need_at_least(search->add_option("--tp", o->request.tp, "exactly this tensor-parallel width"), 1);
-  need_at_least(search->add_option("--pp", o->request.pp, "exactly this many pipeline stages"), 1);
-  need_at_least(search->add_option("--cp", o->request.cp, "exactly this context-parallel width"), 1);
-  need_at_least(search->add_option("--ep", o->request.ep, "exactly this expert-parallel width"), 1);
-  need_at_least(search->add_option("--shard", o->request.shard, "ranks among which ZeRO divides state"), 1);
-  search->add_option("--zero", o->request.zero, "exactly this ZeRO stage, 0 to 3")->check(CLI::Range(0, 3));
-  need_at_least(search->add_option("--micro-batch", o->request.micro_batch, "exactly this micro-batch"), 1);
-  search->add_option("--recompute", o->recompute, "none, selective or full");
-  search->add_option("--memory-share", o->request.memory_share, "share of the device's memory to plan with")
-      ->capture_default_str()
-      ->check(CLI::Range(0.05, 1.0));
-  need_positive(search->get_option("--memory-share"));
-  search->add_option("--format", o->format, format_help())->capture_default_str();
-  search->add_option("--moments", o->moments, "what the optimizer's moments are kept in: f32 or bf16")
-      ->capture_default_str();
-  search->add_option("--main-gradients", o->gradients, "what micro-batches are summed in: f32 or bf16")
-      ->capture_default_str();
-  search->add_flag("--offload-optimizer", o->offload_optimizer, "keep master weights and moments in host memory");
-  search->add_option("--software", o->request.software, software_help())->capture_default_str();
-  need_at_least(search->add_option("--top", o->request.top, "layouts to print")->capture_default_str(), 1);
-  search->add_option("--recipe", o->recipe_out, "write a recipe of the best layout for `sinter train` to this file");
-  search->add_option("--slurm", o->slurm_out, "write a batch script for the best layout to this file");
-  need_positive(search->add_option("--hours", o->hours, "time the batch script asks for")->capture_default_str());
-  search->add_option("--job", o->job, "name of the job")->capture_default_str();
-  search->add_flag("--json", o->json, "print JSON");
-  search->callback([o] { run_search(*o); });
+  const Command search = plan.add_verb("search", "best layouts of a model on a cluster, with reasons and a job script");
+  search.option("model", &o->model, "a model's name, a Hugging Face folder or a config.json").required();
+  add_cluster_options(search, o->cluster, "8xH100");
+  search.option("--batch", &o->request.global_batch, "sequences per step (default: 4M tokens, at least one per device)")
+      .in_range(1, 1 << 30);
+  search.option("--seq-len", &o->request.seq_len, "tokens per sequence").shows_default().in_range(1, 1 << 30);
+  search.option("--max-tp", &o->request.max_tp, "largest tensor-parallel width").at_least(1);
+  search.option("--max-pp", &o->request.max_pp, "most pipeline stages").at_least(1);
+  search.option("--tp", &o->request.tp, "exactly this tensor-parallel width").at_least(1);
+  search.option("--pp", &o->request.pp, "exactly this many pipeline stages").at_least(1);
+  search.option("--cp", &o->request.cp, "exactly this context-parallel width").at_least(1);
+  search.option("--ep", &o->request.ep, "exactly this expert-parallel width").at_least(1);
+  search.option("--shard", &o->request.shard, "ranks among which ZeRO divides state").at_least(1);
+  search.option("--zero", &o->request.zero, "exactly this ZeRO stage, 0 to 3").in_range(0, 3);
+  search.option("--micro-batch", &o->request.micro_batch, "exactly this micro-batch").at_least(1);
+  search.option("--recompute", &o->recompute, "none, selective or full");
+  search.option("--memory-share", &o->request.memory_share, "share of the device's memory to plan with")
+      .shows_default()
+      .in_range(0.05, 1.0);
+  search.option("--format", &o->format, format_help()).shows_default();
+  search.option("--moments", &o->moments, "what the optimizer's moments are kept in: f32 or bf16").shows_default();
+  search.option("--main-gradients", &o->gradients, "what micro-batches are summed in: f32 or bf16").shows_default();
+  search.flag("--offload-optimizer", &o->offload_optimizer, "keep master weights and moments in host memory");
+  search.option("--software", &o->request.software, software_help()).shows_default();
+  search.option("--top", &o->request.top, "layouts to print").shows_default().at_least(1);
+  search.option("--recipe", &o->recipe_out, "write a recipe of the best layout for `sinter train` to this file");
+  search.option("--slurm", &o->slurm_out, "write a batch script for the best layout to this file");
+  search.option("--hours", &o->hours, "time the batch script asks for").shows_default().positive();
+  search.option("--job", &o->job, "name of the job").shows_default();
+  search.flag("--json", &o->json, "print JSON");
+  search.on_run([o] { run_search(*o); });
 }
 
 }  // namespace sinter::cli

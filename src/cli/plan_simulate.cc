@@ -1,9 +1,10 @@
 // `sinter plan simulate MODEL --gpus ...`: runs the pipeline's action lists through the discrete-event simulator.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "cli/command.h"
 #include "cli/plan.h"
 #include "cli/plan_verbs.h"
 #include "plan/models.h"
@@ -182,45 +184,42 @@ void run_simulate(SimulateOptions& o) {
 
 }  // namespace
 
-void add_plan_simulate(CLI::App& plan) {
+void add_plan_simulate(Command plan) {
   auto o = std::make_shared<SimulateOptions>();
   o->parallel.global_batch = 0;
   o->parallel.seq_len = 4096;
-  CLI::App* simulate =
-      plan.add_subcommand("simulate", "run a step's pipeline schedule event by event; timelines, stragglers, failures");
-  simulate->add_option("model", o->model, "a model's name, a Hugging Face folder or a config.json")->required();
-  add_cluster_options(*simulate, o->cluster, "8xH100");
-  simulate->add_option("--tp", o->parallel.tp, "tensor-parallel width")->capture_default_str();
-  simulate->add_option("--pp", o->parallel.pp, "pipeline stages")->capture_default_str();
-  simulate->add_option("--cp", o->parallel.cp, "context-parallel width")->capture_default_str();
-  simulate->add_option("--interleave", o->parallel.interleave, "model chunks per pipeline rank")->capture_default_str();
-  simulate->add_option("--schedule", o->schedule, "gpipe, 1f1b or interleaved (default: by --interleave)");
-  simulate->add_option("--zero", o->parallel.zero, "ZeRO stage")->capture_default_str()->check(CLI::Range(0, 3));
-  simulate->add_option("--micro-batch", o->parallel.micro_batch, "sequences of one forward pass")
-      ->capture_default_str();
-  simulate->add_option("--batch", o->parallel.global_batch, "sequences per step (default: 4 micro-batches per stage)")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
-  simulate->add_option("--seq-len", o->parallel.seq_len, "tokens per sequence")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
-  simulate->add_option("--recompute", o->recompute, "none, selective or full")->capture_default_str();
-  simulate->add_option("--software", o->software, software_help())->capture_default_str();
-  simulate->add_option("--format", o->format, format_help())->capture_default_str();
-  simulate->add_option("--straggler", o->stragglers, "PIPELINE:STAGE:FACTOR, a slow rank; may be repeated");
-  simulate->add_option("--jitter", o->jitter, "relative standard deviation of every rank's speed")
-      ->check(CLI::Range(0.0, 1.0));
-  simulate->add_option("--seed", o->seed, "of the jitter")->capture_default_str();
-  need_positive(simulate->add_option("--checkpoint-seconds", o->checkpoint_seconds,
-                                     "one checkpoint's time (default: from --write, else 60)"));
-  need_at_least(simulate->add_option("--restart-seconds", o->restart_seconds, "from a failure to the next step")
-                    ->capture_default_str(),
-                0);
-  need_positive(simulate->add_option("--checkpoint-every", o->interval_seconds,
-                                     "seconds between checkpoints (default: the best)"));
-  simulate->add_option("--trace", o->trace, "write the timeline for chrome://tracing or ui.perfetto.dev");
-  simulate->add_option("--svg", o->svg, "write the timeline as a picture");
-  simulate->add_flag("--json", o->json, "print JSON");
-  simulate->callback([o] { run_simulate(*o); });
+  const Command simulate =
+      plan.add_verb("simulate", "run a step's pipeline schedule event by event; timelines, stragglers, failures");
+  simulate.option("model", &o->model, "a model's name, a Hugging Face folder or a config.json").required();
+  add_cluster_options(simulate, o->cluster, "8xH100");
+  simulate.option("--tp", &o->parallel.tp, "tensor-parallel width").shows_default();
+  simulate.option("--pp", &o->parallel.pp, "pipeline stages").shows_default();
+  simulate.option("--cp", &o->parallel.cp, "context-parallel width").shows_default();
+  simulate.option("--interleave", &o->parallel.interleave, "model chunks per pipeline rank").shows_default();
+  simulate.option("--schedule", &o->schedule, "gpipe, 1f1b or interleaved (default: by --interleave)");
+  simulate.option("--zero", &o->parallel.zero, "ZeRO stage").shows_default().in_range(0, 3);
+  simulate.option("--micro-batch", &o->parallel.micro_batch, "sequences of one forward pass").shows_default();
+  simulate.option("--batch", &o->parallel.global_batch, "sequences per step (default: 4 micro-batches per stage)")
+      .in_range(1, 1 << 30);
+  simulate.option("--seq-len", &o->parallel.seq_len, "tokens per sequence").shows_default().in_range(1, 1 << 30);
+  simulate.option("--recompute", &o->recompute, "none, selective or full").shows_default();
+  simulate.option("--software", &o->software, software_help()).shows_default();
+  simulate.option("--format", &o->format, format_help()).shows_default();
+  simulate.option("--straggler", &o->stragglers, "PIPELINE:STAGE:FACTOR, a slow rank; may be repeated");
+  simulate.option("--jitter", &o->jitter, "relative standard deviation of every rank's speed").in_range(0.0, 1.0);
+  simulate.option("--seed", &o->seed, "of the jitter").shows_default();
+  simulate
+      .option("--checkpoint-seconds", &o->checkpoint_seconds, "one checkpoint's time (default: from --write, else 60)")
+      .positive();
+  simulate.option("--restart-seconds", &o->restart_seconds, "from a failure to the next step")
+      .shows_default()
+      .at_least(0);
+  simulate.option("--checkpoint-every", &o->interval_seconds, "seconds between checkpoints (default: the best)")
+      .positive();
+  simulate.option("--trace", &o->trace, "write the timeline for chrome://tracing or ui.perfetto.dev");
+  simulate.option("--svg", &o->svg, "write the timeline as a picture");
+  simulate.flag("--json", &o->json, "print JSON");
+  simulate.on_run([o] { run_simulate(*o); });
 }
 
 }  // namespace sinter::cli

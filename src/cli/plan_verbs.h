@@ -4,11 +4,9 @@
 
 #include "plan/hardware.h"
 
-namespace CLI {
-class App;
-}
-
 namespace sinter::cli {
+
+class Command;
 
 // `sinter plan --measure`: benchmarks this machine and saves it in the hardware file `hardware` ("": the user's own).
 struct MeasureOptions {
@@ -16,11 +14,11 @@ struct MeasureOptions {
   double seconds = 2;
   bool check_only = false;
 };
-void add_measure_options(CLI::App& plan, MeasureOptions& options);
+void add_measure_options(Command plan, MeasureOptions& options);
 void run_measure(const MeasureOptions& options, const std::string& hardware, bool as_json);
 
-void add_plan_check(CLI::App& plan);
-void add_plan_search(CLI::App& plan);
-void add_plan_simulate(CLI::App& plan);
+void add_plan_check(Command plan);
+void add_plan_search(Command plan);
+void add_plan_simulate(Command plan);
 
 }  // namespace sinter::cli

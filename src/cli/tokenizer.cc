@@ -1,7 +1,7 @@
 // sinter tokenizer encode | decode | train | inspect
 #include "tokenizer/tokenizer.h"
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cstdio>
@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/command.h"
 #include "cli/generation_flags.h"
 #include "cli/verbs.h"
 #include "tokenizer/train.h"
@@ -38,18 +39,18 @@ void write_output(std::string_view bytes) {
                "cannot write to standard output");
 }
 
-void add_encode(CLI::App& parent) {
+void add_encode(Command parent) {
   struct Options {
     std::string tokenizer, file;
     bool special = false, around = false;
   };
   auto options = std::make_shared<Options>();
-  CLI::App* verb = parent.add_subcommand("encode", "print the token ids of a text on one line");
-  verb->add_option("TOKENIZER", options->tokenizer, "model folder, tokenizer.json, *.tiktoken or *.model")->required();
-  verb->add_option("FILE", options->file, "text to encode; - reads standard input")->required();
-  verb->add_flag("--special", options->special, "special tokens written in the text are those tokens");
-  verb->add_flag("--add-special", options->around, "put BOS/EOS around the text as the tokenizer's file asks");
-  verb->callback([options] {
+  const Command verb = parent.add_verb("encode", "print the token ids of a text on one line");
+  verb.option("TOKENIZER", &options->tokenizer, "model folder, tokenizer.json, *.tiktoken or *.model").required();
+  verb.option("FILE", &options->file, "text to encode; - reads standard input").required();
+  verb.flag("--special", &options->special, "special tokens written in the text are those tokens");
+  verb.flag("--add-special", &options->around, "put BOS/EOS around the text as the tokenizer's file asks");
+  verb.on_run([options] {
     const Tokenizer tokenizer = Tokenizer::load(options->tokenizer);
     const std::vector<int32_t> ids = tokenizer.encode_parallel(
         read_input(options->file), {.parse_special = options->special, .add_special = options->around});
@@ -79,23 +80,23 @@ std::vector<int32_t> parse_ids(std::string_view text, const std::string& origin)
   return ids;
 }
 
-void add_decode(CLI::App& parent) {
+void add_decode(Command parent) {
   struct Options {
     std::string tokenizer, file = "-";
     bool skip_special = false;
   };
   auto options = std::make_shared<Options>();
-  CLI::App* verb = parent.add_subcommand("decode", "print the text of token ids, byte for byte");
-  verb->add_option("TOKENIZER", options->tokenizer, "model folder, tokenizer.json, *.tiktoken or *.model")->required();
-  verb->add_option("FILE", options->file, "token ids separated by spaces; - (the default) reads standard input");
-  verb->add_flag("--skip-special", options->skip_special, "leave special tokens out");
-  verb->callback([options] {
+  const Command verb = parent.add_verb("decode", "print the text of token ids, byte for byte");
+  verb.option("TOKENIZER", &options->tokenizer, "model folder, tokenizer.json, *.tiktoken or *.model").required();
+  verb.option("FILE", &options->file, "token ids separated by spaces; - (the default) reads standard input");
+  verb.flag("--skip-special", &options->skip_special, "leave special tokens out");
+  verb.on_run([options] {
     const Tokenizer tokenizer = Tokenizer::load(options->tokenizer);
     write_output(tokenizer.decode(parse_ids(read_input(options->file), options->file), options->skip_special));
   });
 }
 
-void add_bpe_train(CLI::App& parent) {
+void add_bpe_train(Command parent) {
   struct Options {
     std::vector<std::string> files, special{"<|endoftext|>"};
     std::string out, pattern = "gpt2";
@@ -104,21 +105,20 @@ void add_bpe_train(CLI::App& parent) {
     bool json = false;
   };
   auto options = std::make_shared<Options>();
-  CLI::App* verb = parent.add_subcommand("train", "train a byte-level BPE on text files");
-  verb->add_option("FILES", options->files, "UTF-8 text files")->required();
-  verb->add_option("--out", options->out, "folder (tokenizer.json and tokenizer_config.json) or a .json file")
-      ->required();
-  verb->add_option("--vocab-size", options->vocab_size, "tokens in all: 256 bytes, merges and special tokens")
-      ->capture_default_str();
-  verb->add_option("--special", options->special,
-                   "a special token, cut out of the text; give it again for more; the first is BOS and EOS")
-      ->allow_extra_args(false)  // what follows the token is a file
-      ->capture_default_str();
-  verb->add_option("--pattern", options->pattern, "gpt2, cl100k, llama3, qwen2, o200k or a regular expression")
-      ->capture_default_str();
-  verb->add_option("--min-count", options->min_count, "stop when no pair is as frequent")->capture_default_str();
-  verb->add_flag("--json", options->json, "print the summary as JSON");
-  verb->callback([options] {
+  const Command verb = parent.add_verb("train", "train a byte-level BPE on text files");
+  verb.option("FILES", &options->files, "UTF-8 text files").required();
+  verb.option("--out", &options->out, "folder (tokenizer.json and tokenizer_config.json) or a .json file").required();
+  verb.option("--vocab-size", &options->vocab_size, "tokens in all: 256 bytes, merges and special tokens")
+      .shows_default();
+  verb.option("--special", &options->special,
+              "a special token, cut out of the text; give it again for more; the first is BOS and EOS")
+      .one_value_each_time()  // what follows the token is a file
+      .shows_default();
+  verb.option("--pattern", &options->pattern, "gpt2, cl100k, llama3, qwen2, o200k or a regular expression")
+      .shows_default();
+  verb.option("--min-count", &options->min_count, "stop when no pair is as frequent").shows_default();
+  verb.flag("--json", &options->json, "print the summary as JSON");
+  verb.on_run([options] {
     const double start = now_seconds();
     std::vector<base::MappedFile> files;
     std::vector<std::string_view> texts;
@@ -169,18 +169,18 @@ void add_bpe_train(CLI::App& parent) {
   });
 }
 
-void add_tokenizer_inspect(CLI::App& parent) {
+void add_tokenizer_inspect(Command parent) {
   struct Options {
     std::string tokenizer, text;
     bool json = false, special = false;
   };
   auto options = std::make_shared<Options>();
-  CLI::App* verb = parent.add_subcommand("inspect", "what is in a tokenizer, or how it splits a text");
-  verb->add_option("TOKENIZER", options->tokenizer, "model folder, tokenizer.json, *.tiktoken or *.model")->required();
-  verb->add_option("--text", options->text, "show the tokens of this text one by one");
-  verb->add_flag("--special", options->special, "special tokens written in the text are those tokens");
-  verb->add_flag("--json", options->json, "print as JSON");
-  verb->callback([options] {
+  const Command verb = parent.add_verb("inspect", "what is in a tokenizer, or how it splits a text");
+  verb.option("TOKENIZER", &options->tokenizer, "model folder, tokenizer.json, *.tiktoken or *.model").required();
+  verb.option("--text", &options->text, "show the tokens of this text one by one");
+  verb.flag("--special", &options->special, "special tokens written in the text are those tokens");
+  verb.flag("--json", &options->json, "print as JSON");
+  verb.on_run([options] {
     const Tokenizer tokenizer = Tokenizer::load(options->tokenizer);
     const auto& ids = tokenizer.special_ids();
     std::vector<std::pair<std::string, int32_t>> named{
@@ -208,13 +208,13 @@ void add_tokenizer_inspect(CLI::App& parent) {
 
 }  // namespace
 
-void add_tokenizer(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("tokenizer", "train, encode, decode, inspect");
-  verb->require_subcommand(1);
-  add_encode(*verb);
-  add_decode(*verb);
-  add_bpe_train(*verb);
-  add_tokenizer_inspect(*verb);
+void add_tokenizer(Command app) {
+  const Command verb = app.add_verb("tokenizer", "train, encode, decode, inspect");
+  verb.requires_verb();
+  add_encode(verb);
+  add_decode(verb);
+  add_bpe_train(verb);
+  add_tokenizer_inspect(verb);
 }
 
 }  // namespace sinter::cli

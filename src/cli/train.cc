@@ -1,10 +1,11 @@
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/command.h"
 #include "cli/generation_flags.h"
 #include "cli/verbs.h"
 #include "comm/communicator.h"
@@ -95,19 +96,19 @@ void run_train(const Flags& flags) {
 
 }  // namespace
 
-void add_train(CLI::App& app) {
-  CLI::App* verb =
-      app.add_subcommand("train", "train a model by a recipe; resumes by itself (mpirun or srun for several ranks)");
+void add_train(Command app) {
+  const Command verb =
+      app.add_verb("train", "train a model by a recipe; resumes by itself (mpirun or srun for several ranks)");
   auto flags = std::make_shared<Flags>();
-  verb->add_option("recipe", flags->recipe, "RECIPE.toml (docs/training.md lists its keys)")->required();
-  verb->add_option("overrides", flags->overrides, "section.key=value, wins over the recipe");
-  auto* dry_run = verb->add_flag("--dry-run", flags->is_dry_run,
-                                 "print the plan (parameters, steps, tokens, data, memory) and stop");
-  verb->add_flag("--json", flags->as_json, "with --dry-run: print the plan as JSON (metrics.jsonl has a run's numbers)")
-      ->needs(dry_run);
-  verb->add_flag("--print-recipe", flags->prints_recipe, "print the effective recipe, every key written out, and stop");
-  verb->add_flag("-q,--quiet", flags->is_quiet, "no plan and no plot");
-  verb->callback([flags] { run_train(*flags); });
+  verb.option("recipe", &flags->recipe, "RECIPE.toml (docs/training.md lists its keys)").required();
+  verb.option("overrides", &flags->overrides, "section.key=value, wins over the recipe");
+  const Option dry_run =
+      verb.flag("--dry-run", &flags->is_dry_run, "print the plan (parameters, steps, tokens, data, memory) and stop");
+  verb.flag("--json", &flags->as_json, "with --dry-run: print the plan as JSON (metrics.jsonl has a run's numbers)")
+      .needs(dry_run);
+  verb.flag("--print-recipe", &flags->prints_recipe, "print the effective recipe, every key written out, and stop");
+  verb.flag("-q,--quiet", &flags->is_quiet, "no plan and no plot");
+  verb.on_run([flags] { run_train(*flags); });
 }
 
 }  // namespace sinter::cli

@@ -1,11 +1,13 @@
 #include "eval/verify.h"
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/command.h"
 #include "cli/verbs.h"
 #include "eval/model.h"
 
@@ -63,15 +65,15 @@ void run_verify(const Flags& flags) {
 
 }  // namespace
 
-void add_verify(CLI::App& app) {
+void add_verify(Command app) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* verb = app.add_subcommand("verify", "check model folders against the golden answers written beside them");
-  verb->add_option("DIR", flags->folders, "folders with config.json, weights and golden.safetensors")->required();
-  verb->add_option("--device", flags->device, "cpu, cuda or cuda:N")->capture_default_str();
-  verb->add_option("--precision", flags->precision, "fp32, bf16 or fp16")->capture_default_str();
-  verb->add_flag("--json", flags->as_json, "print the checks as JSON");
-  verb->add_flag("--quiet", flags->is_quiet, "one line per folder instead of one per check");
-  verb->callback([flags] { run_verify(*flags); });
+  const Command verb = app.add_verb("verify", "check model folders against the golden answers written beside them");
+  verb.option("DIR", &flags->folders, "folders with config.json, weights and golden.safetensors").required();
+  verb.option("--device", &flags->device, "cpu, cuda or cuda:N").shows_default();
+  verb.option("--precision", &flags->precision, "fp32, bf16 or fp16").shows_default();
+  verb.flag("--json", &flags->as_json, "print the checks as JSON");
+  verb.flag("--quiet", &flags->is_quiet, "one line per folder instead of one per check");
+  verb.on_run([flags] { run_verify(*flags); });
 }
 
 }  // namespace sinter::cli

@@ -1,0 +1,161 @@
+// The only file that includes CLI11, whose header takes some five seconds to compile.
+#include "cli/command.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstdlib>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace sinter::cli {
+namespace {
+
+std::vector<const CLI::App*> verbs_of(const CLI::App& command) {
+  return command.get_subcommands([](const CLI::App*) { return true; });
+}
+
+std::vector<std::string> names_of(const std::vector<const CLI::App*>& verbs) {
+  std::vector<std::string> names;
+  for (const CLI::App* verb : verbs) names.push_back(verb->get_name());
+  return names;
+}
+
+// Whether a word of the command line is an option's name rather than a value: -o, --output, --output=x, but not -1.
+bool is_option_word(std::string_view word) {
+  return word.size() > 1 && word[0] == '-' &&
+         (std::isalpha(static_cast<unsigned char>(word[1])) != 0 || word[1] == '-');
+}
+
+// "" for an option the verb has, else a message with the nearest it has.
+std::string explain_option(const CLI::App& verb, const std::string& path, std::string word) {
+  word = word.substr(0, word.find('='));
+  std::vector<std::string> known;
+  for (const CLI::Option* option : verb.get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) {
+      if (!word.starts_with("--") && word.starts_with("-" + name)) return "";  // -ovalue
+    }
+  }
+  if (std::find(known.begin(), known.end(), word) != known.end()) return "";
+  return fmt::format("there is no option '{}' of `{}`{}", word, path, base::did_you_mean(word, known));
+}
+
+// What is wrong with the command line: a verb or option that is not there, with the nearest that is, before what CLI11
+// missed or could not read.
+std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
+  const CLI::App* level = &app;
+  std::string path = "sinter";
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--") break;  // only values follow
+    if (is_option_word(word)) {
+      if (std::string problem = explain_option(*level, path, word); !problem.empty()) return problem;
+    } else if (auto verbs = verbs_of(*level); !verbs.empty()) {
+      const std::vector<std::string> names = names_of(verbs);
+      const auto found = std::find(names.begin(), names.end(), word);
+      const CLI::App* next = found == names.end() ? nullptr : verbs[static_cast<size_t>(found - names.begin())];
+      const bool takes_words = !level->get_options([](const CLI::Option* o) { return o->get_positional(); }).empty();
+      if (!next && !takes_words) {
+        return fmt::format("there is no `{} {}`; known: {}{}", path, word, fmt::join(names, ", "),
+                           base::did_you_mean(word, names));
+      }
+      if (next) level = next, path += " " + word;
+    }
+  }
+  if (auto verbs = verbs_of(*level); level->get_require_subcommand_min() > 0 && !verbs.empty())
+    return fmt::format("say what to do: `{} WORD` with one of {}", path, fmt::join(names_of(verbs), ", "));
+  return error.what();
+}
+
+// A check of finite numbers. What is no number at all, the conversion to the target refuses.
+auto finite_number(bool (*holds)(double value, double bound), double bound, std::string expected) {
+  return [=](const std::string& text) {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    const bool is_number = end != text.c_str() && *end == '\0';
+    if (!is_number || (std::isfinite(value) && holds(value, bound))) return std::string();
+    return fmt::format("{} given; {}", text, expected);
+  };
+}
+
+}  // namespace
+
+Option Option::required() const { return Option(option_->required()); }
+Option Option::shows_default() const { return Option(option_->capture_default_str()); }
+Option Option::needs(Option other) const { return Option(option_->needs(other.option_)); }
+Option Option::excludes(Option other) const { return Option(option_->excludes(other.option_)); }
+
+Option Option::in_range(int least, int most) const { return Option(option_->check(CLI::Range(least, most))); }
+Option Option::in_range(double least, double most) const {
+  option_->check(CLI::Range(least, most));  // which NaN passes
+  return check(finite_number([](double, double) { return true; }, 0, "expected a finite number"));
+}
+
+Option Option::at_least(double least) const {
+  return check(finite_number([](double value, double bound) { return value >= bound; }, least,
+                             fmt::format("expected a finite number, the least is {:g}", least)));
+}
+
+Option Option::positive() const {
+  return check(finite_number([](double value, double bound) { return value > bound; }, 0,
+                             "expected a finite number more than 0"));
+}
+
+Option Option::one_of(const std::vector<std::string>& words) const {
+  return Option(option_->check(CLI::IsMember(words)));
+}
+
+Option Option::existing_file() const { return Option(option_->check(CLI::ExistingFile)); }
+
+Option Option::check(std::function<std::string(const std::string&)> problem) const {
+  return Option(option_->check(std::move(problem)));
+}
+
+Option Option::delimiter(char between) const { return Option(option_->delimiter(between)); }
+Option Option::one_value_each_time() const { return Option(option_->allow_extra_args(false)); }
+
+Command Command::add_verb(const std::string& name, const std::string& help) const {
+  return Command(app_->add_subcommand(name, help));
+}
+
+Option Command::option(const std::string& names, Target target, const std::string& help) const {
+  return Option(std::visit([&](auto* value) { return app_->add_option(names, *value, help); }, target));
+}
+
+Option Command::flag(const std::string& names, bool* target, const std::string& help) const {
+  return Option(app_->add_flag(names, *target, help));
+}
+
+Command Command::requires_verb() const { return Command(app_->require_subcommand(1)); }
+Command Command::footer(const std::string& text) const { return Command(app_->footer(text)); }
+void Command::on_run(std::function<void()> action) const { app_->callback(std::move(action)); }
+
+std::vector<std::string> Command::verb_names() const { return names_of(verbs_of(*app_)); }
+bool Command::was_verb_named() const { return !app_->get_subcommands().empty(); }
+
+CommandLine::CommandLine(const std::string& description, std::function<std::string()> version)
+    : app_(std::make_unique<CLI::App>(description)) {
+  app_->set_version_flag("--version", std::move(version));
+}
+
+CommandLine::~CommandLine() = default;
+
+Command CommandLine::root() const { return Command(app_.get()); }
+
+void CommandLine::run(int argc, char** argv) const {
+  try {
+    app_->parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() != 0) base::fail_usage("{}\nRun with --help for usage.", explain(*app_, e, argc, argv));
+    app_->exit(e);  // prints help or the version
+  }
+}
+
+}  // namespace sinter::cli
