@@ -1,8 +1,24 @@
-# sinter_module(name USES modules... LIBS targets...): one library per folder of src/, from every .cc in it.
+# sinter_module(name [COLD] USES modules... LIBS targets...): one library per folder of src/, from every .cc in it.
+# COLD: nothing in it takes time when it runs, so it is built with little optimisation, in less time.
 # Files named *_test.cc become the program test_<name>, run by ctest with the label `fast`;
 # *_slow_test.cc go to slow_<name> with the label `slow`.
 # A module's CMake file (src/<name>/module.cmake) adds what is particular: per-file flags, backends chosen by file.
 set_property(GLOBAL PROPERTY SINTER_MODULES "")
+
+# What most files include, parsed once for all targets of one kind (the same options of the compiler and the same further
+# headers): the first of them makes it, the others use it. Files still include what they need: `make lint` builds without.
+set(sinter_common_headers
+    <algorithm> <cmath> <cstdint> <cstdio> <cstring> <filesystem> <functional> <map> <memory> <optional> <span> <string>
+    <string_view> <unordered_map> <utility> <vector> <fmt/format.h>)
+function(sinter_precompile target kind)
+  get_property(owner GLOBAL PROPERTY SINTER_PRECOMPILED_${kind})
+  if(owner)
+    target_precompile_headers(${target} REUSE_FROM ${owner})
+  else()
+    target_precompile_headers(${target} PRIVATE ${sinter_common_headers} ${ARGN})
+    set_property(GLOBAL PROPERTY SINTER_PRECOMPILED_${kind} ${target})
+  endif()
+endfunction()
 
 function(sinter_add_tests name label)
   if(NOT SINTER_TESTS OR NOT ARGN)
@@ -13,12 +29,14 @@ function(sinter_add_tests name label)
   string(REGEX REPLACE "^(test|slow)_" "" module ${name})
   target_link_libraries(${program} PRIVATE sinter_${module} GTest::gtest GTest::gtest_main)
   target_compile_definitions(${program} PRIVATE SINTER_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  target_compile_options(${program} PRIVATE $<$<CONFIG:Release>:-O1>)
+  sinter_precompile(${program} tests <gtest/gtest.h>)
   add_test(NAME ${program} COMMAND ${program})
   set_tests_properties(${program} PROPERTIES LABELS ${label} TIMEOUT 900)
 endfunction()
 
 function(sinter_module name)
-  cmake_parse_arguments(ARG "" "" "USES;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "COLD" "" "USES;LIBS" ${ARGN})
   set(folder ${CMAKE_SOURCE_DIR}/src/${name})
   file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cc)
   if(NOT sources)
@@ -32,8 +50,7 @@ function(sinter_module name)
   list(FILTER tests EXCLUDE REGEX "_slow_test\\.cc$")
   set(target sinter_${name})
   set(MODULE_LIBS "")
-  set(MODULE_PRECOMPILED "")  # heavy headers that most files of the module include
-  set(MODULE_OPTIONS "")      # of the compiler, beside everyone's
+  set(MODULE_PRECOMPILED "")  # heavy headers that most of its files include, beside the common ones
   if(EXISTS ${folder}/module.cmake)
     include(${folder}/module.cmake)  # may append to `sources`, set these
   endif()
@@ -43,10 +60,15 @@ function(sinter_module name)
   add_library(${target} STATIC ${sources})
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(${target} PUBLIC ${ARG_LIBS} ${MODULE_LIBS})
-  target_compile_options(${target} PRIVATE ${MODULE_OPTIONS})
-  if(MODULE_PRECOMPILED)
-    target_precompile_headers(${target} PRIVATE ${MODULE_PRECOMPILED})
+  set(kind hot)
+  if(ARG_COLD)
+    set(kind cold)
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
   endif()
+  if(MODULE_PRECOMPILED)
+    set(kind ${name})
+  endif()
+  sinter_precompile(${target} ${kind} ${MODULE_PRECOMPILED})
   foreach(used ${ARG_USES})
     if(TARGET sinter_${used})
       target_link_libraries(${target} PUBLIC sinter_${used})

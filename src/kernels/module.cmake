@@ -18,7 +18,8 @@ list(APPEND tests ${cpu_tests})
 list(APPEND slow_tests ${cpu_slow_tests})
 list(APPEND MODULE_LIBS highway)
 # Results must not depend on how the compiler fuses multiplications; kernels that want FMA say so.
-set_source_files_properties(${cpu_sources} PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off")
+set_source_files_properties(${cpu_sources} PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off"
+                            SKIP_PRECOMPILE_HEADERS ON)  # parsed with other options
 # The CPU's kernels again at every lower instruction set; a level the machine lacks tests what it has.
 if(SINTER_TESTS)
   foreach(isa portable avx2 avx512 avx512bf16)
