@@ -260,7 +260,9 @@ class Run {
 
   void report(StepMetrics& m) {
     if (!is_first_rank()) return;
-    m.flops_share = m.tokens_per_second * plan_.flops_per_token / peak_flops_;
+    const double flops = m.tokens_per_second * plan_.flops_per_token;
+    peak_flops_ = std::max(peak_flops_, flops);  // it may have been measured while others had the machine
+    m.flops_share = flops / peak_flops_;
     step_seconds_ = step_seconds_ == 0 ? m.seconds : 0.9 * step_seconds_ + 0.1 * m.seconds;
     if (m.step % recipe_.log.every == 0 || m.step == plan_.steps || m.validation_loss) {
       if (checkpoint_seconds_ > 0) m.checkpoint_seconds = std::exchange(checkpoint_seconds_, 0);
