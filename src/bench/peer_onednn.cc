@@ -74,7 +74,12 @@ std::string peer_name() {
 
 std::unique_ptr<PeerProduct> make_peer_product(const kernels::MatmulArgs& args) {
   if (args.a.dtype() == base::DType::f16 || args.bias || args.alpha != 1.0f || args.group_offsets) return nullptr;
-  return std::make_unique<OnednnProduct>(args);
+  try {
+    return std::make_unique<OnednnProduct>(args);
+  } catch (const dnnl::error& e) {  // no bf16 without AVX-512, for one
+    if (e.status != dnnl_unimplemented) throw;
+    return nullptr;
+  }
 }
 
 }  // namespace sinter::bench
