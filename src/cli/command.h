@@ -19,7 +19,7 @@ class Option;
 namespace sinter::cli {
 
 // Each method adds a rule or a word of help and returns the option again. A value that breaks a rule ends the reading
-// of the command line with UsageError; an option that is not given keeps its target as it is, unasked.
+// of the command line with UsageError; the target of an option that is not given stays as it is, unchecked.
 class Option {
  public:
   explicit Option(CLI::Option* option) : option_(option) {}

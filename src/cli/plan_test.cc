@@ -142,6 +142,7 @@ TEST_F(PlanVerb, NumbersThatMeanNothingAreRefusedByTheOptionsName) {
   expect_usage_error("search llama-3.1-8b --memory-share nan", "--memory-share");
   expect_usage_error("search llama-3.1-8b --job a;b", "--job");
   expect_usage_error("simulate llama-3.1-8b --pp 4 --restart-seconds -1", "--restart-seconds");
+  expect_usage_error("simulate llama-3.1-8b --pp 4 --jitter nan", "--jitter");
   expect_usage_error("scaling --loss -1", "--loss");
   expect_usage_error("cost llama-3.1-8b --tokens 1T --years -1", "--years");
   expect_usage_error("inference llama-2-7b --batch nan", "--batch");

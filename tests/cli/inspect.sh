@@ -65,4 +65,5 @@ done
 
 # Output that does not arrive is a failure too.
 if "$sinter" inspect "$scratch/model" > /dev/full 2> "$scratch/error"; then echo "inspect wrote to a full disk"; exit 1; fi
+if "$sinter" --help > /dev/full 2> /dev/null; then echo "help wrote to a full disk"; exit 1; fi
 grep -q "cannot write to standard output" "$scratch/error" || { cat "$scratch/error"; exit 1; }
