@@ -77,7 +77,7 @@ Panels choose_few_tasks(Panels block, int64_t width, int64_t fitting) {
 Panels choose_tasks(Panels block, int64_t width, int64_t fitting) {
   Panels task{block.passing, std::min(block.kept, fitting)};
   const int64_t min_passing = std::max<int64_t>(1, 256 / width);  // fewer, and packing again starts to show
-  const int64_t wanted = base::num_threads() == 1 ? 1 : 4 * base::num_threads();
+  const int64_t wanted = base::num_threads() == 1 ? 1 : 8 * base::num_threads();
   while (divide_up(block.passing, task.passing) * divide_up(block.kept, task.kept) < wanted) {
     if (task.passing >= 2 * min_passing) {
       task.passing = divide_up(task.passing, 2);

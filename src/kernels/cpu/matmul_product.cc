@@ -32,8 +32,9 @@ class ProductRun {
         p_(product),
         total_units_(panel_units(kernel, product.k)),
         column_panels_(divide_up(product.n, kernel.columns)),
-        sums_in_c_(product.c_dtype == base::DType::f32 && !product.accumulate && !product.c_is_turned),
-        is_plain_(is_plain(product)),
+        adds_in_c_(adds_in_c(kernel, product)),
+        sums_in_c_(product.c_dtype == base::DType::f32 && product.accumulate == adds_in_c_ && !product.c_is_turned),
+        is_plain_(is_plain(product) || adds_in_c_),
         reads_in_place_(reads_in_place(kernel, product)),
         cut_(choose_blocking(kernel, product, sums_in_c_)),
         streams_(streams()) {}
@@ -60,6 +61,13 @@ class ProductRun {
   }
 
  private:
+  // Whether sums begin from what c holds and c then needs nothing more. Those of a kernel that slices K gather in a
+  // buffer, to which c is as well added at the end.
+  static bool adds_in_c(const MatmulKernel& kernel, const Product& p) {
+    Product overwriting = p;
+    overwriting.accumulate = false;
+    return p.accumulate && is_plain(overwriting) && !p.addend && !p.pieces && !p.c_is_turned && kernel.slice_units == 0;
+  }
   // Whether c is written past the caches: whole lines that nobody adds to, and more of them than a cache keeps.
   bool streams() const {
     const int64_t width = p_.c_is_turned ? p_.m : p_.n, bytes = static_cast<int64_t>(base::dtype_bytes(p_.c_dtype));
@@ -177,18 +185,23 @@ class ProductRun {
     const int64_t start = task % 2 == 0 ? 0 : strips / 2;
     const int64_t row_panel = (first_row_ + task_row) / kernel_.rows,
                   column_panel = first_column_ / kernel_.columns + task_panel;
+    auto strip_at = [&](int64_t at) -> Strip {
+      if (cut_.keeps_rows)
+        return {task_row, rows, task_panel + at, 1, x.a, x.b + at * x.b_panel_stride, row_panel, column_panel + at};
+      const int64_t r = at * kernel_.rows;
+      return {task_row + r,
+              std::min<int64_t>(kernel_.rows, rows - r),
+              task_panel,
+              panels,
+              x.a + at * x.a_panel_stride,
+              x.b,
+              row_panel + at,
+              column_panel};
+    };
     for (int64_t i = 0; i < strips; ++i) {
       const int64_t at = (start + i) % strips, next = (start + i + 1) % strips;
       Ahead ahead = panel_ahead(x, next, cut_.keeps_rows ? row_panels : panels);
-      if (cut_.keeps_rows) {
-        run_strip({task_row, rows, task_panel + at, 1, x.a, x.b + at * x.b_panel_stride, row_panel, column_panel + at},
-                  x, ahead);
-      } else {
-        const int64_t r = at * kernel_.rows;
-        run_strip({task_row + r, std::min<int64_t>(kernel_.rows, rows - r), task_panel, panels,
-                   x.a + at * x.a_panel_stride, x.b, row_panel + at, column_panel},
-                  x, ahead);
-      }
+      run_strip(strip_at(at), strip_at(next), x, ahead);
     }
   }
 
@@ -213,22 +226,21 @@ class ProductRun {
 
   // A kernel that slices K has one slice of the passing panel meet every kept panel before the next: the slice stays in
   // the first-level cache, the kept panels and all their sums in the second.
-  void run_strip(const Strip& strip, const Operands& x, Ahead& ahead) {
+  void run_strip(const Strip& strip, const Strip& next, const Operands& x, Ahead& ahead) {
     const int64_t units = block_units(), row_panels = divide_up(strip.num_rows, kernel_.rows);
     const int64_t num_tiles = row_panels * strip.num_panels, tile_size = kernel_.rows * kernel_.columns;
     const int64_t slice = num_tiles == 1 ? units : slice_units(units);
-    const bool is_sliced = slice < units, is_buffered = is_sliced && !partials_, has_sums = partials_ && !is_first();
+    const bool is_sliced = slice < units, is_buffered = is_sliced && !partials_;
+    const bool carries_on = !is_first() || adds_in_c_;  // from sums in memory
     alignas(64) float one_tile[kMaxTileElements];
     float* sums = is_buffered ? t_sums.reserve_array<float>(num_tiles * tile_size) : one_tile;
-    // From one tile's sums in memory to the next one's.
-    const int64_t next_sums = cut_.keeps_rows ? cut_.columns * kernel_.rows : tile_size;
     int64_t u = 0;
     do {
       const bool begins = u == 0, ends = u + slice >= units;
       // Buffered sums that neither come from elsewhere nor end here need not be asked where they stand.
-      const bool stays = is_buffered && !ends && (!begins || is_first());
+      const bool stays = is_buffered && !ends && (!begins || !carries_on);
       TileProduct product{kernel_.rows,    std::min(slice, units - u), nullptr,        x.a_row_bytes, nullptr, sums,
-                          kernel_.columns, !begins || !is_first(),     cut_.keeps_rows};
+                          kernel_.columns, !begins || carries_on,      cut_.keeps_rows};
       int64_t i = 0, j = 0;  // panels of the strip
       for (int64_t t = 0; t < num_tiles; ++t) {
         const int64_t r = i * kernel_.rows;
@@ -243,7 +255,7 @@ class ProductRun {
           const Tile tile =
               tile_at(strip.row + r, product.num_rows, (strip.panel + j) * kernel_.columns, buffer, is_sliced);
           if (begins) begin_tile(tile);
-          if (begins && has_sums) ask_for(tile.sums + next_sums, tile_size);
+          if (begins && carries_on) ask_for_next_sums(strip, next, i, j);
           if (ends && is_last()) ask_for_piece(tile);
           product.tile = tile.sums;
           product.tile_stride = tile.stride;
@@ -300,15 +312,34 @@ class ProductRun {
   }
 
   void begin_tile(const Tile& tile) const {
-    if (tile.is_buffered && !is_first()) {
+    if (tile.is_buffered && (!is_first() || adds_in_c_)) {
       copy_sums(tile.so_far, tile.so_far_stride, tile.sums, tile.stride, tile.num_rows, tile.columns);
     }
+  }
+
+  // Before the sums of the tile after that at panels (i, j) of a strip are carried on.
+  void ask_for_next_sums(const Strip& strip, const Strip& next, int64_t i, int64_t j) const {
+    const int64_t row = strip.row + i * kernel_.rows, row_below = row + kernel_.rows;
+    if (j + 1 < strip.num_panels) return ask_for_sums(row, strip.panel + j + 1);
+    if (row_below < strip.row + strip.num_rows) return ask_for_sums(row_below, strip.panel);
+    ask_for_sums(next.row, next.panel);
+  }
+  void ask_for_sums(int64_t row, int64_t panel) const {
+    const int64_t column = panel * kernel_.columns;
+    if (partials_) {
+      return ask_for(partials_ + row * cut_.columns + column * kernel_.rows, int64_t{kernel_.rows} * kernel_.columns);
+    }
+    if (!sums_in_c_) return;
+    const float* c = static_cast<const float*>(p_.c) + (first_row_ + row) * p_.n + first_column_ + column;
+    const int64_t rows = std::min<int64_t>(kernel_.rows, block_rows() - row),
+                  columns = std::min<int64_t>(kernel_.columns, block_columns() - column);
+    for (int64_t r = 0; r < rows; ++r) ask_for(c + r * p_.n, columns);
   }
 
   // Before the last sums of a tile: what it will be added to, or what is done with it, reads memory.
   void ask_for_piece(const Tile& tile) const {
     if (p_.pieces) return p_.pieces->ask(piece_at(tile));
-    if (!p_.accumulate || p_.c_is_turned) return;
+    if (!p_.accumulate || adds_in_c_ || p_.c_is_turned) return;
     const int64_t bytes = static_cast<int64_t>(base::dtype_bytes(p_.c_dtype));
     const char* row = static_cast<const char*>(p_.addend ? p_.addend : p_.c) + c_at(tile) * bytes;
     for (int64_t r = 0; r < tile.num_rows; ++r, row += p_.n * bytes) ask_for(row, tile.columns * bytes);
@@ -345,7 +376,7 @@ class ProductRun {
     const int64_t at = c_at(tile) * static_cast<int64_t>(base::dtype_bytes(p_.c_dtype));
     char* c = static_cast<char*>(p_.c) + at;
     const void* added = p_.addend ? static_cast<const char*>(p_.addend) + at : c;
-    if (!p_.accumulate) added = nullptr;
+    if (!p_.accumulate || adds_in_c_) added = nullptr;
     if (p_.c_is_turned) {
       alignas(64) float turned[kMaxTileElements];
       kernel_.transpose(tile.sums, tile.stride, turned);
@@ -375,6 +406,7 @@ class ProductRun {
   const Product& p_;
   const int64_t total_units_;
   const int64_t column_panels_;
+  const bool adds_in_c_;       // sums begin from what c holds
   const bool sums_in_c_;       // partial sums over K can stand in c itself
   const bool is_plain_;        // and need nothing more at the end
   const bool reads_in_place_;  // a is not packed

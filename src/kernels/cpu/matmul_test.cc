@@ -205,6 +205,24 @@ TEST_P(Matmul, SwappedSidesGiveTheSameBitsAndMatchTheReference) {
   }
 }
 
+// Sums begin from what c holds: the chain over K is the same one, in however many products it comes.
+TEST_P(Matmul, GradientsOfPartsOfTheTokensAddUpToTheBitsOfTheWhole) {
+  const int64_t sizes[][3] = {{5, 7, 9}, {129, 97, 300}, {70, 41, 2500}};
+  for (auto [m, n, k] : sizes) {
+    MatmulArgs whole = make_args({m, n, k, true, false});
+    MatmulArgs part = whole;
+    part.c = copy_of(whole.c);
+    run(whole);
+    for (int64_t first = 0, count = k / 3; first < k; first += count, count = k - first) {
+      part.a = whole.a.slice(first, count);
+      part.b.data = whole.b.data.slice(first, count);
+      part.accumulate = first > 0;
+      EXPECT_LE(excess_error(part, k), 1.0);
+    }
+    EXPECT_EQ(std::memcmp(part.c.raw(), whole.c.raw(), whole.c.bytes()), 0) << "m " << m << " n " << n << " k " << k;
+  }
+}
+
 TEST_P(Matmul, NothingToSumGivesBiasOrKeepsC) {
   MatmulArgs args = make_args({3, 5, 0});
   args.bias = random_tensor({5}, DType::f32, 4);
