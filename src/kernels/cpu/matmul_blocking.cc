@@ -75,9 +75,11 @@ Panels choose_few_tasks(Panels block, int64_t width, int64_t fitting) {
 }
 
 Panels choose_tasks(Panels block, int64_t width, int64_t fitting) {
-  Panels task{block.passing, std::min(block.kept, fitting)};
+  constexpr int64_t kTasksPerThread = 8;                          // so that no thread waits long for the last one
+  constexpr int64_t kFewKept = 3;                                 // fewer, and the other side passes by too often
   const int64_t min_passing = std::max<int64_t>(1, 256 / width);  // fewer, and packing again starts to show
-  const int64_t wanted = base::num_threads() == 1 ? 1 : 8 * base::num_threads();
+  const int64_t wanted = base::num_threads() == 1 ? 1 : kTasksPerThread * base::num_threads();
+  Panels task{block.passing, std::min({block.kept, fitting, std::max(kFewKept, block.kept / wanted)})};
   while (divide_up(block.passing, task.passing) * divide_up(block.kept, task.kept) < wanted) {
     if (task.passing >= 2 * min_passing) {
       task.passing = divide_up(task.passing, 2);
