@@ -1,33 +1,9 @@
 // Tile products of attention on AMX: 16 x 16 sums in a tile register, 32 bf16 of depth an instruction.
-#include <immintrin.h>
-
-#include <cstring>
-
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/tiles_amx.h"
 
 namespace sinter::kernels::cpu {
 namespace {
-
-// The operand of LDTILECFG.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-static_assert(sizeof(TileConfig) == 64);
-
-void enter() {
-  TileConfig config;
-  for (int i = 0; i < 8; ++i) {
-    config.row_bytes[i] = 64;
-    config.rows[i] = 16;
-  }
-  // GCC 12's intrinsic names only the first bytes of its operand as read: without this the stores above are dropped.
-  asm volatile("" ::"r"(&config) : "memory");
-  _tile_loadconfig(&config);
-}
 
 void leave() { _tile_release(); }
 
@@ -145,7 +121,7 @@ void multiply(int64_t rows, int64_t columns, int64_t units, const uint32_t* a, i
 }  // namespace
 
 const PairKernel* amx_pairs() {
-  static constexpr PairKernel kKernel{"amx", multiply, enter, leave};
+  static constexpr PairKernel kKernel{"amx", multiply, configure_tiles, leave};
   return &kKernel;
 }
 

@@ -4,6 +4,7 @@
 // tile instruction adds the 32 products of a sum in the order of K, whatever the other rows, so rows stay independent.
 #include "kernels/cpu/matmul_round_bf16.h"
 #include "kernels/cpu/matmul_tile.h"
+#include "kernels/cpu/tiles_amx.h"
 
 namespace sinter::kernels::cpu {
 namespace {
@@ -13,22 +14,6 @@ constexpr int kTileUnits = kSide * kSide;
 constexpr int kWidth = 2 * kSide;  // lines of a panel
 constexpr int kRowBytes = kSide * 4;
 constexpr int kTileBytes = kSide * kRowBytes;
-
-// Bytes 0..63 of the tile configuration, palette 1: eight tiles of 16 rows of 64 bytes.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-static_assert(sizeof(TileConfig) == 64);
-
-void configure_tiles() {
-  static constexpr TileConfig kConfig;
-  asm volatile("" ::"r"(&kConfig) : "memory");  // GCC 12's intrinsic names only 8 bytes of what it reads
-  _tile_loadconfig(&kConfig);
-}
 
 void release_tiles() {
   _tile_release();
