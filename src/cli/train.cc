@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <memory>
 
@@ -81,6 +82,7 @@ void train(const Flags& flags, comm::Communicator& comm) {
 }
 
 void run_train(const Flags& flags) {
+  std::signal(SIGPIPE, SIG_IGN);  // whoever reads our output may go: the run does not
   comm::Communicator& comm = comm::world();
   base::set_log_rank(comm.rank());
   try {

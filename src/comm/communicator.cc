@@ -23,6 +23,14 @@ int64_t Communicator::max(int64_t value) {
   return value;
 }
 
+std::string Communicator::broadcast_text(std::string text) {
+  auto length = static_cast<int64_t>(text.size());
+  broadcast(std::as_writable_bytes(std::span(&length, 1)), 0);
+  text.resize(static_cast<size_t>(length));
+  broadcast(std::as_writable_bytes(std::span(text)), 0);
+  return text;
+}
+
 namespace {
 
 // The first of these variables that is set, as a number of ranks; 1 when none is.

@@ -47,6 +47,8 @@ class Communicator {
   double sum(double value);
   int64_t sum(int64_t value);
   int64_t max(int64_t value);
+  // The first rank's text, on all of them.
+  std::string broadcast_text(std::string text);
 };
 
 // The communicator of this process: MPI when the program was launched by mpirun or srun with more than one rank, else

@@ -276,6 +276,44 @@ TEST_F(Data, EveryEpochIsShuffledAnew) {
   EXPECT_LT(same, 20);
 }
 
+TEST_F(Data, WithoutShufflingSeveralSourcesAreReadInOrderAndEvenly) {
+  SampleOrder order({100, 1000}, {1.0, 3.0}, 5, false);
+  std::vector<int64_t> next{0, 0};
+  for (int64_t k = 0; k < 3 * 4096; ++k) {
+    const SampleAddress at = order(k);
+    const auto s = static_cast<size_t>(at.source);
+    EXPECT_EQ(at.index, next[s]++ % (s == 0 ? 100 : 1000));
+    EXPECT_NEAR(static_cast<double>(next[0]), static_cast<double>(k + 1) / 4, 1.0);
+  }
+}
+
+TEST_F(Data, AScheduleContinuedElsewhereCountsOnFromThere) {
+  BatchSchedule schedule(4, 16, 3, 4);
+  const int64_t at_step = schedule.sequences_at(2);
+  schedule.continue_at(2, 100);
+  EXPECT_EQ(schedule.sequences_before(2), 100);
+  EXPECT_EQ(schedule.sequences_at(2), at_step);
+  EXPECT_EQ(schedule.sequences_before(5), 100 + at_step + 2 * 16);
+  EXPECT_EQ(schedule.steps_for(100 + at_step + 2 * 16), 5);
+  EXPECT_EQ(schedule.steps_for(100 + at_step + 2 * 16 + 1), 6);
+}
+
+TEST_F(Data, SourcesOfDifferentTokenizersAreNotMixed) {
+  auto write = [&](const char* name, uint64_t hash) {
+    TokenShardWriter writer(path(name), 50, hash);
+    writer.add_document(std::vector<int32_t>{1, 2, 3, 4, 5, 6});
+    writer.commit();
+    return spec::SourceRecipe{path(name), 1.0};
+  };
+  const spec::SourceRecipe a = write("h1.tok", 1), b = write("h2.tok", 2), unknown = write("h0.tok", 0);
+  auto load = [&](std::vector<spec::SourceRecipe> sources, std::vector<spec::SourceRecipe> validation) {
+    Loader({.sources = sources, .validation = validation, .window = 3, .micro_batch = 1}, {1, 1, 0, 1});
+  };
+  EXPECT_THROW(load({a, b}, {}), base::Error);
+  EXPECT_THROW(load({a}, {b}), base::Error);
+  EXPECT_NO_THROW(load({a, unknown}, {a}));
+}
+
 TEST_F(Data, TooLittleDataForOneSequenceIsAnError) {
   const std::string shard = make_shard("a.tok", {4});
   EXPECT_THROW(TokenSource(shard, 5, false), base::Error);

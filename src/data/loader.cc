@@ -12,9 +12,7 @@ std::vector<std::unique_ptr<TokenSource>> open_sources(const std::vector<spec::S
   std::vector<std::unique_ptr<TokenSource>> sources;
   for (const spec::SourceRecipe& source : recipes) {
     sources.push_back(std::make_unique<TokenSource>(source.path, window, keep_tail));
-    SINTER_CHECK(sources.back()->vocab_size() == sources.front()->vocab_size(),
-                 "data sources '{}' and '{}' were made with different tokenizers ({} and {} tokens)",
-                 sources.front()->path(), source.path, sources.front()->vocab_size(), sources.back()->vocab_size());
+    sources.front()->check_same_tokenizer(*sources.back());
   }
   return sources;
 }
@@ -45,9 +43,7 @@ Loader::Loader(const LoaderOptions& options, const BatchSchedule& schedule)
       builder_(options.micro_batch, options.window, most_pieces(sources_), options.packing) {
   if (options.validation.empty()) return;
   const auto validation = open_sources(options.validation, options.window, true);
-  SINTER_CHECK(validation.front()->vocab_size() == sources_.front()->vocab_size(),
-               "training and validation data were made with different tokenizers ({} and {} tokens)",
-               sources_.front()->vocab_size(), validation.front()->vocab_size());
+  sources_.front()->check_same_tokenizer(*validation.front());
   // Both kinds of batch have the same shape, so that one memory plan serves them.
   builder_ = BatchBuilder(options.micro_batch, options.window, std::max(most_pieces(sources_), most_pieces(validation)),
                           options.packing);

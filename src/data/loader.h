@@ -30,6 +30,8 @@ class Loader {
  public:
   Loader(const LoaderOptions& options, const BatchSchedule& schedule);
   ~Loader();
+  // Another schedule from here on; before the first step that is asked for.
+  void set_schedule(const BatchSchedule& schedule) { schedule_ = schedule; }
   // The micro-batches of this rank in `step` (from 0). Asking for steps in order is fast, any order works.
   std::vector<MicroBatch> step(int64_t step);
   // This rank's part of the validation data, read in order, the same every time; the last micro-batch may be padded.

@@ -20,6 +20,7 @@ class SampleOrder {
  private:
   std::vector<int64_t> sizes_;
   std::vector<int64_t> slots_begin_;  // per source: its first slot among the slots of a block; one more at the end
+  std::vector<int64_t> in_order_;     // without shuffling and with several sources: the slot at each place of a block
   uint64_t seed_;
   bool shuffle_;
 };
@@ -33,8 +34,13 @@ class BatchSchedule {
   int64_t sequences_before(int64_t step) const;  // of all steps before it
   // The fewest steps that see at least `sequences`.
   int64_t steps_for(int64_t sequences) const;
+  // From `step` on count from `sequences`, however many this schedule would have seen by then: a run that had other
+  // batches so far goes on where it stood.
+  void continue_at(int64_t step, int64_t sequences);
 
  private:
+  int64_t planned_before(int64_t step) const;
+  int64_t shift_ = 0;            // sequences seen more than planned
   std::vector<int64_t> before_;  // of the ramp's steps, one more at the end
   int64_t last_;
 };

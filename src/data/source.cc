@@ -50,9 +50,21 @@ TokenSource::TokenSource(const std::string& path, int64_t window, bool keep_tail
     windows_before_.push_back(windows_before_.back() + whole + (keep_tail && tail > 0 ? 1 : 0));
     max_pieces_ = std::max(max_pieces_, most_pieces(shard, window));
   }
+  int64_t longest = 0;
+  for (const auto& shard : shards_) longest = std::max(longest, shard->num_tokens());
   SINTER_CHECK(num_windows() > 0,
-               "'{}' has {} tokens, fewer than one sequence of {}; add data or lower data.sequence_length", path,
-               num_tokens(), window);
+               "'{}' has {} tokens{}, fewer than one sequence of {}; add data or lower data.sequence_length", path,
+               longest, shards_.size() == 1 ? "" : " in the longest of its shards", window);
+}
+
+void TokenSource::check_same_tokenizer(const TokenSource& other) const {
+  SINTER_CHECK(vocab_size() == other.vocab_size(),
+               "'{}' and '{}' were made with different tokenizers ({} and {} tokens); tokenize them with one", path_,
+               other.path_, vocab_size(), other.vocab_size());
+  const uint64_t own = tokenizer_hash(), theirs = other.tokenizer_hash();
+  SINTER_CHECK(own == 0 || theirs == 0 || own == theirs,
+               "'{}' and '{}' were made with different tokenizers of {} tokens each; tokenize them with one", path_,
+               other.path_, vocab_size());
 }
 
 int64_t TokenSource::num_tokens() const {

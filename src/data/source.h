@@ -30,6 +30,8 @@ class TokenSource {
   int64_t num_documents() const;
   int64_t vocab_size() const;
   uint64_t tokenizer_hash() const { return shards_.front()->tokenizer_hash(); }
+  // Throws base::Error naming both unless they were made with one tokenizer, as far as their files tell.
+  void check_same_tokenizer(const TokenSource& other) const;
   // Most documents that any window touches.
   int64_t max_pieces() const { return max_pieces_; }
   // Tokens of window i, with one more behind it (the last token's target) where the same document goes on, else -1.

@@ -199,7 +199,11 @@ std::vector<spec::SourceRecipe> prepare_sources(const std::vector<spec::SourceRe
     SINTER_CHECK(tokenizer, "data source '{}' is text: set data.tokenizer to a tokenizer folder or file", source.path);
     const base::MappedFile file(source.path);
     uint64_t key = base::hash_bytes(file.bytes(), tokenizer_hash(*tokenizer));
-    key = base::hash_text(options.separator + '\n' + options.text_key, key);
+    const tokenizer::SpecialIds& special = tokenizer->special_ids();
+    key = base::hash_text(
+        fmt::format("{}\n{}\n{}\n{}\n{}", options.separator, options.text_key, has_ending(source.path, ".jsonl"),
+                    options.add_bos ? special.bos : -1, options.add_eos ? special.eos : -1),
+        key);
     const std::string stem = fmt::format("{}/{}-{:016x}", cache, fs::path(source.path).stem().string(), key);
     prepared.back().path = stem + kShardExtension;
     if (fs::exists(prepared.back().path)) continue;

@@ -130,6 +130,15 @@ TEST_F(Tokenize, TextSourcesAreTokenizedOnceAndAgainWhenTheyChange) {
   EXPECT_EQ(first[0].path, again[0].path);
   EXPECT_EQ(fs::last_write_time(again[0].path), written);
   EXPECT_EQ(again[0].weight, 2.0);
+  // The same bytes read another way are another text.
+  const std::string lines = write("a.jsonl", "{\"text\": \"the cat\"}\n"),
+                    plain = write("a.txt", base::read_file(lines));
+  EXPECT_NE(prepare_sources({{lines, 1.0}}, cache, &tokenizer_, {})[0].path,
+            prepare_sources({{plain, 1.0}}, cache, &tokenizer_, {})[0].path);
+  tokenizer::Tokenizer other = make_tokenizer();
+  other.set_special_ids({.eos = 5});
+  EXPECT_NE(prepare_sources({{lines, 1.0}}, cache, &other, {})[0].path,
+            prepare_sources({{lines, 1.0}}, cache, &tokenizer_, {})[0].path);
   write("a.txt", "the dog");
   EXPECT_NE(prepare_sources({{text, 2.0}}, cache, &tokenizer_, {})[0].path, first[0].path);
   EXPECT_THROW(prepare_sources({{text, 1.0}}, cache, nullptr, {}), base::Error);

@@ -28,6 +28,7 @@ using nlohmann::json;
 
 constexpr const char* kPrefix = "step-";
 constexpr const char* kTemporary = ".tmp";
+constexpr const char* kReplaced = ".replaced.tmp";
 
 std::string step_name(int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
 
@@ -168,20 +169,31 @@ CheckpointFolder::CheckpointFolder(std::string dir, int64_t keep, comm::Communic
     std::error_code error;
     fs::create_directories(dir_, error);
     SINTER_CHECK(!error, "cannot create checkpoint.dir '{}': {}", dir_, error.message());
-    for (const auto& [step, path] : steps_in(dir_, kTemporary)) fs::remove_all(path);  // a killed run's
   }
   comm.barrier();
 }
 
+void CheckpointFolder::remove_leftovers() const {
+  for (const auto& [step, old] : steps_in(dir_, kReplaced)) {  // see replace()
+    if (fs::exists(path(step))) {
+      fs::remove_all(old);
+    } else {
+      fs::rename(old, path(step));
+    }
+  }
+  for (const auto& [step, path] : steps_in(dir_, kTemporary)) fs::remove_all(path);
+}
+
 std::optional<std::string> CheckpointFolder::find_latest() const {
   const std::string latest = dir_ + "/latest";
-  if (fs::exists(index_path(latest))) return latest;
+  const bool has_latest = fs::exists(index_path(latest));
+  if (has_latest && fs::is_symlink(latest)) return latest;
   if (!fs::exists(dir_)) return std::nullopt;
   std::string best;
   for (const auto& [step, path] : steps_in(dir_)) {
     if (fs::exists(index_path(path))) best = path;
   }
-  if (best.empty()) return std::nullopt;
+  if (best.empty()) return has_latest ? std::optional(latest) : std::nullopt;
   if (fs::is_symlink(latest))
     base::log_warning("'{}' leads to no complete checkpoint (state/index.json is missing); taking '{}'", latest, best);
   return best;
@@ -204,20 +216,48 @@ void CheckpointFolder::commit(int64_t step, const json& index) const {
   const std::string from = temporary(step), target = path(step);
   base::save_json(index_path(from), index);
   base::sync_folder(from);
-  if (fs::exists(target)) {  // the same step saved again: swapped in one move, so that one of the two is always there
-    SINTER_CHECK(::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0,
-                 "cannot replace '{}': {}", target, std::strerror(errno));
-    fs::remove_all(from);
+  if (fs::exists(target)) {
+    replace(from, target);
   } else {
     fs::rename(from, target);
   }
   base::sync_folder(dir_);
-  const std::string link = dir_ + "/latest.tmp";
+  try {
+    move_latest(step);
+    clean_up(step);
+  } catch (const std::exception& e) {
+    base::log_warning("the checkpoint '{}' is written, but the folder could not be put in order after it: {}", target,
+                      e.what());
+  }
+}
+
+// The same step saved again: swapped in one move, so that one of the two is always there. File systems that cannot swap
+// (network ones often) have the old one stand aside for a moment, under a name that remove_leftovers() knows.
+void CheckpointFolder::replace(const std::string& from, const std::string& target) const {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
+    fs::remove_all(from);
+    return;
+  }
+  SINTER_CHECK(errno == EINVAL || errno == ENOSYS || errno == ENOTSUP, "cannot replace '{}': {}", target,
+               std::strerror(errno));
+  const std::string old = target + kReplaced;
+  fs::remove_all(old);
+  fs::rename(target, old);
+  fs::rename(from, target);
+  fs::remove_all(old);
+}
+
+void CheckpointFolder::move_latest(int64_t step) const {
+  const std::string latest = dir_ + "/latest", link = latest + kTemporary;
+  if (fs::is_directory(fs::symlink_status(latest))) {  // copied with what the link led to
+    const std::string aside = latest + ".old";
+    fs::rename(latest, aside);
+    base::log_warning("'{}' was a folder, not the link to the newest checkpoint: it is now '{}'", latest, aside);
+  }
   fs::remove(link);
   fs::create_directory_symlink(step_name(step), link);
-  fs::rename(link, dir_ + "/latest");
+  fs::rename(link, latest);
   base::sync_folder(dir_);
-  clean_up(step);
 }
 
 void CheckpointFolder::clean_up(int64_t newest) const {

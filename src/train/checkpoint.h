@@ -63,10 +63,14 @@ StateIndex parse_state_index(std::string_view json, const std::string& origin);
 // The folder of a run's checkpoints: which is the newest, and how one takes its place. checkpoint_writer.h fills them.
 class CheckpointFolder {
  public:
-  // Removes what a killed run left half written (rank 0; the others wait).
+  // Makes it where it is not there (rank 0; the others wait).
   CheckpointFolder(std::string dir, int64_t keep, comm::Communicator& comm);
+  // Removes what a killed run left half written. Only for whoever holds the folder's lock (run_lock.h).
+  void remove_leftovers() const;
 
-  // The checkpoint that resume = auto means: `latest`, else the newest complete step. Nothing when there is none.
+  // The checkpoint that resume = auto means: where the link `latest` leads, else the newest complete step; a `latest`
+  // that is no link (a copy of a folder may hold one) counts only where there is nothing else. Nothing when there is
+  // none.
   std::optional<std::string> find_latest() const;
   const std::string& dir() const { return dir_; }
 
@@ -74,13 +78,16 @@ class CheckpointFolder {
   void begin(int64_t step) const;
   std::string temporary(int64_t step) const;
   // Writes index.json, renames the folder, moves `latest` and removes all but the newest `keep` up to this step. Names
-  // other than step-NNNNNNNN are the user's and left alone.
+  // other than step-NNNNNNNN are the user's and left alone. Once the folder has its name the checkpoint is there: what
+  // fails after that is a warning.
   void commit(int64_t step, const nlohmann::json& index) const;
   // Instead of commit: removes the temporary folder. Never throws.
   void discard(int64_t step) const;
 
  private:
   std::string path(int64_t step) const;
+  void replace(const std::string& from, const std::string& target) const;
+  void move_latest(int64_t step) const;
   void clean_up(int64_t newest) const;
   std::string dir_;
   int64_t keep_;

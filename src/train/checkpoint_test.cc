@@ -109,6 +109,8 @@ TEST_F(Checkpoint, WhatAKilledRunLeftIsClearedAndNeverTakenForWhole) {
   fs::create_directories(dir_ + "/step-00000002.tmp/state");
   fs::remove(dir_ + "/latest");
   CheckpointFolder folder(dir_, 2, *self_);
+  EXPECT_TRUE(fs::exists(dir_ + "/step-00000002.tmp")) << "it may be another run's, at work";
+  folder.remove_leftovers();
   EXPECT_FALSE(fs::exists(dir_ + "/step-00000002.tmp"));
   EXPECT_EQ(*folder.find_latest(), dir_ + "/step-00000001");
   // The same step again replaces it.
@@ -116,6 +118,41 @@ TEST_F(Checkpoint, WhatAKilledRunLeftIsClearedAndNeverTakenForWhole) {
   StateTensor master = tensor("master", "a", 0);
   EXPECT_EQ(load_checkpoint(*folder.find_latest(), {master}).tokens, 9);
   EXPECT_EQ(master.values.data<float>()[0], 5.0f);
+}
+
+TEST_F(Checkpoint, AKilledSwapGivesTheOldOneItsNameBack) {
+  CheckpointFolder folder(dir_, 2, *self_);
+  for (int64_t step : {1, 2}) save(folder, {.step = step, .noise_scale = {0, 0, 0}}, {tensor("master", "a", 1)});
+  fs::rename(dir_ + "/step-00000001", dir_ + "/step-00000001.replaced.tmp");  // killed before the new one had the name
+  fs::create_directories(dir_ + "/step-00000002.replaced.tmp/state");         // and after
+  folder.remove_leftovers();
+  EXPECT_EQ(first_value(dir_ + "/step-00000001"), 1.0f);
+  EXPECT_EQ(first_value(dir_ + "/step-00000002"), 1.0f);
+  EXPECT_FALSE(fs::exists(dir_ + "/step-00000001.replaced.tmp"));
+  EXPECT_FALSE(fs::exists(dir_ + "/step-00000002.replaced.tmp"));
+}
+
+// `cp -rL` and the like make a folder of the link.
+TEST_F(Checkpoint, ALatestThatIsAFolderNeitherHidesNewerOnesNorStopsThem) {
+  CheckpointFolder folder(dir_, 2, *self_);
+  save(folder, {.step = 1, .noise_scale = {0, 0, 0}}, {tensor("master", "a", 1)});
+  fs::remove(dir_ + "/latest");
+  fs::copy(dir_ + "/step-00000001", dir_ + "/latest", fs::copy_options::recursive);
+  fs::rename(dir_ + "/step-00000001", dir_ + "/elsewhere");
+  EXPECT_EQ(*folder.find_latest(), dir_ + "/latest") << "all there is";
+  fs::rename(dir_ + "/elsewhere", dir_ + "/step-00000001");
+  EXPECT_EQ(*folder.find_latest(), dir_ + "/step-00000001");
+  EXPECT_EQ(save(folder, {.step = 2, .noise_scale = {0, 0, 0}}, {tensor("master", "a", 2)}), "");
+  EXPECT_TRUE(fs::is_symlink(dir_ + "/latest"));
+  EXPECT_EQ(first_value(*folder.find_latest()), 2.0f);
+  EXPECT_TRUE(fs::exists(dir_ + "/latest.old"));
+}
+
+TEST_F(Checkpoint, OneThatHasItsNameIsWrittenWhateverBecomesOfTheLink) {
+  CheckpointFolder folder(dir_, 2, *self_);
+  fs::create_directories(dir_ + "/latest.tmp/in-the-way");  // cannot be removed as a link would be
+  EXPECT_EQ(save(folder, {.step = 1, .noise_scale = {0, 0, 0}}, {tensor("master", "a", 3)}), "");
+  EXPECT_EQ(first_value(*folder.find_latest()), 3.0f);
 }
 
 // An exporter that begins, and ends when it is told to: a checkpoint that is being written for as long as a test likes.

@@ -8,36 +8,47 @@
 #include "base/json.h"
 #include "models/weights.h"
 #include "spec/hf_config.h"
+#include "tokenizer/tokenizer.h"
 
 namespace sinter::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-// What a tokenizer consists of in a model folder.
-constexpr std::array<const char*, 9> kTokenizerFiles{
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",     "vocab.json",
-    "merges.txt",     "tokenizer.model",       "chat_template.jinja",     "generation_config.json"};
-
-void copy_file(const std::string& from, const std::string& to) { base::write_file_atomic(to, base::read_file(from)); }
+// What a tokenizer consists of in a model folder; the first ones are the tokenizer itself, in one form or another.
+constexpr std::array<const char*, 4> kTokenizers{"tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt"};
+constexpr std::array<const char*, 5> kBesideIt{"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                                               "chat_template.jinja", "generation_config.json"};
 
 }  // namespace
 
+std::vector<NamedFile> read_tokenizer_files(const std::string& path) {
+  std::vector<NamedFile> files;
+  const bool is_folder = fs::is_directory(path);
+  const fs::path folder = is_folder ? fs::path(path) : fs::path(path).parent_path();
+  auto read = [&](const char* name) {
+    if (fs::exists(folder / name)) files.push_back({name, base::read_file((folder / name).string())});
+  };
+  if (is_folder) {
+    for (const char* name : kTokenizers) read(name);
+  } else if (const std::string extension = fs::path(path).extension().string(); extension == ".json") {
+    files.push_back({"tokenizer.json", base::read_file(path)});
+  } else if (extension == ".model") {
+    files.push_back({"tokenizer.model", base::read_file(path)});
+  } else {
+    files.push_back({"tokenizer.json", tokenizer::Tokenizer::load(path).to_json()});
+  }
+  for (const char* name : kBesideIt) read(name);
+  return files;
+}
+
 void export_model(const std::string& folder, const spec::ModelSpec& spec, const std::vector<core::Tensor>& masters,
-                  core::DType dtype, const std::string& tokenizer_path) {
+                  core::DType dtype, const std::vector<NamedFile>& tokenizer) {
   models::save_weights(spec::make_parameter_table(spec), masters, folder, dtype);
   base::save_json(folder + "/config.json", spec::make_hf_config(spec, dtype == core::DType::f32   ? "float32"
                                                                       : dtype == core::DType::f16 ? "float16"
                                                                                                   : "bfloat16"));
-  if (tokenizer_path.empty()) return;
-  if (fs::is_directory(tokenizer_path)) {
-    for (const char* name : kTokenizerFiles) {
-      const std::string source = tokenizer_path + "/" + name;
-      if (fs::exists(source)) copy_file(source, folder + "/" + name);
-    }
-  } else {
-    copy_file(tokenizer_path, folder + "/" + fs::path(tokenizer_path).filename().string());
-  }
+  for (const NamedFile& file : tokenizer) base::write_file_atomic(folder + "/" + file.name, file.bytes);
 }
 
 }  // namespace sinter::train

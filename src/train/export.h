@@ -8,9 +8,18 @@
 
 namespace sinter::train {
 
-// config.json, model.safetensors in `dtype` and the tokenizer's files copied from `tokenizer_path` (a folder or a file;
-// "" = none) into `folder`. `masters` are in the order of the parameter table, on any device.
+// A file of a model folder.
+struct NamedFile {
+  std::string name, bytes;
+};
+
+// The files that make up the tokenizer at `path` (a folder, or a file of any name) in a model folder. A run reads them
+// once: what becomes of the path later is no matter to its checkpoints.
+std::vector<NamedFile> read_tokenizer_files(const std::string& path);
+
+// config.json, model.safetensors in `dtype` and the tokenizer's files into `folder`. `masters` are in the order of the
+// parameter table, on any device.
 void export_model(const std::string& folder, const spec::ModelSpec& spec, const std::vector<core::Tensor>& masters,
-                  core::DType dtype, const std::string& tokenizer_path);
+                  core::DType dtype, const std::vector<NamedFile>& tokenizer);
 
 }  // namespace sinter::train

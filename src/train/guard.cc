@@ -23,7 +23,7 @@ kernels::StepRule make_rule(const spec::Recipe& recipe) {
   rule.max_skips = static_cast<int32_t>(std::min<int64_t>(recipe.guard.max_skips, 1 << 20));
   if (recipe.train.precision == base::DType::f16) {
     rule.scale_growth = 2.0f;
-    rule.growth_interval = static_cast<int32_t>(recipe.train.loss_scale_interval);
+    rule.growth_interval = static_cast<int32_t>(std::min<int64_t>(recipe.train.loss_scale_interval, 1 << 24));
   }
   return rule;
 }

@@ -22,6 +22,8 @@ using base::format_bytes;
 using base::format_count;
 using base::format_grouped;
 
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 bool has_tokenizer(const std::string& folder) {
   return fs::exists(folder + "/tokenizer.json") || fs::exists(folder + "/tokenizer.model");
 }
@@ -248,6 +250,18 @@ size_t RunPlan::memory_bytes() const {
   return sum;
 }
 
+void RunPlan::continue_after(int64_t done, int64_t tokens_seen) {
+  const int64_t T = shape.window, planned = batches->sequences_before(done) * T;
+  if (planned == tokens_seen) return;
+  batches->continue_at(done, tokens_seen / T);
+  loader->set_schedule(*batches);
+  const int64_t before = steps;
+  if (!recipe.train.steps) steps = std::max(done, batches->steps_for(divide_up(recipe.train.tokens, T)));
+  base::log_info("the {} steps so far saw {} tokens ({} in batches as they are now): the data go on after them{}",
+                 format_grouped(done), format_grouped(tokens_seen), format_grouped(planned),
+                 steps == before ? "" : fmt::format(", {} steps in all instead of {}", steps, before));
+}
+
 RunPlan make_run_plan(const spec::Recipe& recipe, comm::Communicator& comm) {
   RunPlan plan;
   plan.recipe = recipe;
@@ -262,6 +276,7 @@ RunPlan make_run_plan(const spec::Recipe& recipe, comm::Communicator& comm) {
   }
   if (!plan.tokenizer_path.empty()) {
     plan.tokenizer = std::make_unique<tokenizer::Tokenizer>(tokenizer::Tokenizer::load(plan.tokenizer_path));
+    if (comm.rank() == 0) plan.tokenizer_files = read_tokenizer_files(plan.tokenizer_path);
   }
   // What can be refused without the data is refused before time is spent on tokenizing it.
   const std::string& dir = recipe.checkpoint.dir;
@@ -278,7 +293,7 @@ RunPlan make_run_plan(const spec::Recipe& recipe, comm::Communicator& comm) {
   check_data(plan);
 
   const int64_t T = recipe.data.sequence_length;
-  plan.steps = recipe.train.steps ? recipe.train.steps : plan.batches->steps_for((recipe.train.tokens + T - 1) / T);
+  plan.steps = recipe.train.steps ? recipe.train.steps : plan.batches->steps_for(divide_up(recipe.train.tokens, T));
   if (comm.rank() == 0) warn_of_oddities(plan);
   int64_t most = 1;
   for (int64_t step = 0; step <= std::min(recipe.train.ramp_steps, plan.steps); ++step) {

@@ -8,6 +8,7 @@
 #include "data/loader.h"
 #include "spec/recipe.h"
 #include "tokenizer/tokenizer.h"
+#include "train/export.h"
 #include "train/step.h"
 
 namespace sinter::train {
@@ -22,6 +23,7 @@ struct RunPlan {
   spec::ModelSpec model;
   std::string tokenizer_path;  // "" when there is none
   std::unique_ptr<tokenizer::Tokenizer> tokenizer;
+  std::vector<NamedFile> tokenizer_files;  // of the first rank, which exports models
   std::unique_ptr<data::Loader> loader;
   std::unique_ptr<data::BatchSchedule> batches;
   int64_t steps = 0;
@@ -42,6 +44,9 @@ struct RunPlan {
   bool copies_masters(int ranks) const { return ranks == 1 || recipe.checkpoint.export_every > 0; }
   size_t memory_bytes() const;
   int64_t tokens() const { return batches->sequences_before(steps) * shape.window; }
+  // `done` steps saw `tokens_seen` tokens, maybe in other batches than these (other ranks, another recipe): the data go
+  // on where they stood, and train.tokens counts what was seen.
+  void continue_after(int64_t done, int64_t tokens_seen);
 };
 
 // Text sources are tokenized by rank 0 while the others wait.

@@ -10,7 +10,7 @@
 namespace sinter::train {
 namespace {
 
-constexpr std::array kSignals{SIGTERM, SIGINT, SIGUSR1};
+constexpr std::array kSignals{SIGTERM, SIGINT, SIGUSR1, SIGHUP};
 volatile std::sig_atomic_t caught = 0;
 std::array<struct sigaction, kSignals.size()> previous;
 
@@ -22,15 +22,15 @@ void on_signal(int number) {
   caught = number;
 }
 
-double now_seconds() {
+}  // namespace
+
+double StopRequest::clock_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-}  // namespace
-
-StopRequest::StopRequest(const spec::CheckpointRecipe& recipe) {
+StopRequest::StopRequest(const spec::CheckpointRecipe& recipe, double began) {
   if (recipe.time_limit > 0) {
-    deadline_ = now_seconds() + recipe.time_limit - recipe.time_margin;
+    deadline_ = began + recipe.time_limit - recipe.time_margin;
   } else if (const char* text = std::getenv("SLURM_JOB_END_TIME"); text && *text) {
     char* end = nullptr;
     deadline_ = std::strtod(text, &end) - recipe.time_margin;
@@ -42,7 +42,9 @@ StopRequest::StopRequest(const spec::CheckpointRecipe& recipe) {
     action.sa_handler = on_signal;
     sigemptyset(&action.sa_mask);
     action.sa_flags = SA_RESTART;
-    ::sigaction(kSignals[i], &action, &previous[i]);
+    ::sigaction(kSignals[i], nullptr, &previous[i]);
+    if (kSignals[i] == SIGHUP && previous[i].sa_handler == SIG_IGN) continue;
+    ::sigaction(kSignals[i], &action, nullptr);
   }
 }
 
@@ -58,10 +60,12 @@ std::string StopRequest::reason() const {
       return "SIGINT";
     case SIGUSR1:
       return "SIGUSR1";
+    case SIGHUP:
+      return "SIGHUP";
     default:
       break;
   }
-  return deadline_ > 0 && now_seconds() >= deadline_ ? "time limit" : "";
+  return deadline_ > 0 && clock_seconds() >= deadline_ ? "time limit" : "";
 }
 
 }  // namespace sinter::train

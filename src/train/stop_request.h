@@ -6,13 +6,15 @@
 
 namespace sinter::train {
 
-// While alive, SIGTERM, SIGINT and SIGUSR1 ask for a stop instead of ending the process; a second SIGINT ends it at
-// once. The handlers that were there come back with the destructor. One at a time.
+// While alive, SIGTERM, SIGINT, SIGHUP (unless it was ignored: nohup) and SIGUSR1 ask for a stop instead of ending the
+// process; a second SIGINT ends it at once. The handlers that were there come back with the destructor. One at a time.
 class StopRequest {
  public:
-  // Time limits: the recipe's, counted from now, or the end of the Slurm job (SLURM_JOB_END_TIME); each less the
+  // Seconds since the epoch.
+  static double clock_seconds();
+  // Time limits: the recipe's, counted from `began`, or the end of the Slurm job (SLURM_JOB_END_TIME); each less the
   // margin.
-  explicit StopRequest(const spec::CheckpointRecipe& recipe);
+  explicit StopRequest(const spec::CheckpointRecipe& recipe, double began = clock_seconds());
   ~StopRequest();
   StopRequest(const StopRequest&) = delete;
   // "" or why to stop: "SIGTERM", "time limit".

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -54,14 +55,17 @@ void set_threads(int64_t wanted) {
 // One run: everything that lives while steps are made.
 class Run {
  public:
-  Run(RunPlan& plan, comm::Communicator& comm, const TrainHooks& hooks)
+  // began: when the program began to work on this run, for its time limit (stop_request.h).
+  Run(RunPlan& plan, comm::Communicator& comm, const TrainHooks& hooks, double began)
       : plan_(plan),
         recipe_(plan.recipe),
         comm_(comm),
         hooks_(hooks),
+        began_(began),
         device_(core::runtime(plan.device)),
         kernels_(kernels::kernels_for(plan.device)),
         folder_(recipe_.checkpoint.dir, recipe_.checkpoint.keep, comm),
+        lock_(comm.rank() == 0 ? std::make_unique<RunLock>(folder_.dir()) : nullptr),
         bytes_before_(device_.allocator().stats().current_bytes),
         store_(plan.model, plan.store_options(plan.device)),
         transformer_(plan.model, store_),
@@ -71,7 +75,7 @@ class Run {
         guard_(recipe_, plan.device),
         squares_(device_.allocator(), {1}, core::DType::f32),
         checkpoints_(folder_, comm) {
-    if (is_first_rank()) lock_ = std::make_unique<RunLock>(folder_.dir());
+    if (is_first_rank()) folder_.remove_leftovers();
     for (int64_t i = 0; i <= steps_ahead(); ++i) records_.emplace_back(plan.device, kernels::kRecordSize);
     if (plan.checkpoint_copy_bytes > 0)
       checkpoints_.reserve(all_state(), plan.device, plan.copies_masters(comm.size()));
@@ -79,11 +83,13 @@ class Run {
 
   TrainResult run() {
     start();
-    StopRequest stop(recipe_.checkpoint);
+    StopRequest stop(recipe_.checkpoint, began_);
     result_.steps = begun_ = state_.step;
     if (recipe_.checkpoint.initial && state_.step == 0) save(false);
+    if (begun_ < plan_.steps) batches_ = plan_.loader->step(begun_);
     while (begun_ < plan_.steps && result_.stopped.empty()) {
       begin_step();
+      read_ahead();
       if (begun_ - state_.step > steps_ahead()) end_step();
       if (needs_all_done(begun_)) end_all_steps();
       const std::string reason = agree_at_border(stop);
@@ -97,6 +103,7 @@ class Run {
     }
     end_all_steps();
     finish();
+    if (!data_error_.empty()) base::fail("stopped after {} steps, {}: {}", state_.step, what_is_saved(), data_error_);
     return result_;
   }
 
@@ -106,19 +113,10 @@ class Run {
   int64_t steps_ahead() const { return plan_.device.kind == core::DeviceKind::cpu ? 0 : 1; }
 
   void start() {
-    const std::string& resume = recipe_.checkpoint.resume;
-    std::optional<std::string> from;
-    if (resume == "auto") {
-      from = folder_.find_latest();
-    } else if (resume == "never") {
-      SINTER_CHECK(!folder_.find_latest(),
-                   "checkpoint.dir '{}' already holds checkpoints; use resume = \"auto\" to go on, or another folder",
-                   recipe_.checkpoint.dir);
-    } else {
-      from = resume;
-    }
-    if (from) {
-      load(*from);
+    // One rank looks and tells the others: a shared folder may look different from another machine for a while.
+    const std::string from = comm_.broadcast_text(is_first_rank() ? find_resume() : "");
+    if (!from.empty()) {
+      load(from);
     } else if (!recipe_.model.path.empty() && !recipe_.model.random) {
       models::load_weights(store_, plan_.model, io::TensorFolder(recipe_.model.path));
     } else {
@@ -135,6 +133,17 @@ class Run {
     device_.allocator().reset_peak();
   }
 
+  // The checkpoint to go on from; "" when there is none.
+  std::string find_resume() const {
+    const std::string& resume = recipe_.checkpoint.resume;
+    if (resume == "auto") return folder_.find_latest().value_or("");
+    if (resume != "never") return resume;
+    SINTER_CHECK(!folder_.find_latest(),
+                 "checkpoint.dir '{}' already holds checkpoints; use resume = \"auto\" to go on, or another folder",
+                 recipe_.checkpoint.dir);
+    return "";
+  }
+
   void load(const std::string& from) {
     std::vector<StateTensor> tensors = all_state();
     if (runner_.fp8() && !has_state_tensor(from, "fp8", "scalings")) {  // a run that was not in fp8 so far
@@ -142,6 +151,12 @@ class Run {
       base::log_info("'{}' holds no fp8 scales: the first step finds them anew", from);
     }
     state_ = load_checkpoint(from, tensors);
+    std::array<int64_t, 4> ends{state_.step, state_.tokens, -state_.step, -state_.tokens};
+    comm_.all_reduce(std::span<int64_t>(ends), comm::ReduceOp::max);
+    SINTER_CHECK(ends[0] == -ends[2] && ends[1] == -ends[3],
+                 "rank {} finds '{}' after {} steps, another rank after {}: the folder is not the same on all machines "
+                 "(yet); start again, or name the checkpoint by its step (checkpoint.resume)",
+                 comm_.rank(), from, state_.step, ends[0] == state_.step ? -ends[2] : ends[0]);
     const std::string changes = check_resume(from, state_.recipe, recipe_, plan_.model);
     if (!changes.empty()) base::log_info("the recipe has changed since this checkpoint was written:\n{}", changes);
     if (runner_.fp8()) runner_.fp8()->resume();
@@ -151,12 +166,16 @@ class Run {
     kernels::restore_kernel_choices(plan_.device, state_.kernel_choices);
     noise_scale_.set_state(state_.noise_scale);
     store_.refresh_compute();
+    // What stands there already, as the first rank sees it.
     std::error_code absent;
-    if (fs::equivalent(fs::path(from).parent_path(), recipe_.checkpoint.dir, absent)) {
-      saved_step_ = state_.step;
-      saved_model_ = fs::exists(from + "/config.json");
-    }
+    std::array<int64_t, 2> saved{-1, 0};
+    if (is_first_rank() && fs::equivalent(fs::path(from).parent_path(), recipe_.checkpoint.dir, absent))
+      saved = {state_.step, fs::exists(from + "/config.json") ? 1 : 0};
+    comm_.broadcast(std::as_writable_bytes(std::span(saved)), 0);
+    saved_step_ = saved[0];
+    saved_model_ = saved[1] != 0;
     base::log_info("resumed from {} after {} steps", from, base::format_grouped(state_.step));
+    plan_.continue_after(state_.step, state_.tokens);
     if (state_.step >= plan_.steps) base::log_info("all {} steps are done already", base::format_grouped(plan_.steps));
   }
 
@@ -174,13 +193,24 @@ class Run {
     StepCounts counts;
   };
 
+  // The next step's batches. Data that cannot be read end the run at a border as a signal does, on all ranks, so that
+  // nothing learned so far is lost.
+  void read_ahead() {
+    if (begun_ >= plan_.steps) return;
+    try {
+      batches_ = plan_.loader->step(begun_);
+    } catch (const std::exception& e) {
+      data_error_ = *e.what() ? e.what() : "the data could not be read";
+    }
+  }
+
   // Enqueues a whole step. What becomes of it is decided on the device (guard.h), so nothing here waits.
   void begin_step() {
     if (in_flight_.empty()) step_began_ = now_seconds();
     Begun begun{.step = begun_,
                 .tokens = plan_.batches->sequences_at(begun_) * plan_.shape.window,
                 .lr_factor = lr_factor(recipe_.schedule, begun_, plan_.steps)};
-    begun.counts = runner_.start(plan_.loader->step(begun_), begun_, guard_.loss_scale());
+    begun.counts = runner_.start(batches_, begun_, guard_.loss_scale());
     store_.sum_gradient_squares(kernels_, device_.stream(), squares_);
     guard_.decide(runner_.record().slice(kSumLoss, 1), static_cast<double>(begun.counts.num_supervised), squares_,
                   runner_.record());
@@ -287,7 +317,7 @@ class Run {
   // At the border of every step: a reason on any rank stops all of them at the same step, and a checkpoint whose files
   // are there on all ranks moves on.
   std::string agree_at_border(const StopRequest& stop) {
-    std::string reason = stop.reason();
+    std::string reason = data_error_.empty() ? stop.reason() : "data that cannot be read";
     std::array<int64_t, 2> flags{reason.empty() ? 0 : 1, checkpoints_.is_working() ? 1 : 0};
     comm_.all_reduce(std::span<int64_t>(flags), comm::ReduceOp::max);
     if (flags[1] == 0) checkpoints_.advance();
@@ -339,7 +369,7 @@ class Run {
     CheckpointWriter::Exporter exporter;
     if (exports) {
       exporter = [this](const std::string& folder, const std::vector<core::Tensor>& masters) {
-        export_model(folder, plan_.model, masters, export_dtype(), plan_.tokenizer_path);
+        export_model(folder, plan_.model, masters, export_dtype(), plan_.tokenizer_files);
       };
     }
     saved_step_ = state_.step;
@@ -358,8 +388,13 @@ class Run {
       base::fail("the last checkpoint, of step {}, could not be written: {}", failure->step, failure->reason);
   }
 
+  std::string what_is_saved() const {
+    return result_.checkpoint.empty() ? "nothing saved" : "which are saved in " + result_.checkpoint;
+  }
+
   void finish() {
     progress_.finish();
+    if (!is_sound_ && result_.stopped.empty()) result_.stopped = "diverged: the last loss is no number";
     if (is_sound_) {
       save_last();
       result_.checkpoint = recipe_.checkpoint.dir + "/latest";
@@ -389,6 +424,7 @@ class Run {
   const spec::Recipe& recipe_;
   comm::Communicator& comm_;
   const TrainHooks& hooks_;
+  const double began_;
   core::DeviceRuntime& device_;
   const kernels::KernelTable& kernels_;
   CheckpointFolder folder_;
@@ -400,9 +436,11 @@ class Run {
   StepRunner runner_;
   DivergenceGuard guard_;
   NoiseScale noise_scale_;
-  core::Tensor squares_;  // (1) f32
-  RunState state_;        // after the last step whose record was read
-  int64_t begun_ = 0;     // steps enqueued
+  core::Tensor squares_;                   // (1) f32
+  RunState state_;                         // after the last step whose record was read
+  int64_t begun_ = 0;                      // steps enqueued
+  std::vector<data::MicroBatch> batches_;  // of the next step
+  std::string data_error_;                 // why there are none
   std::deque<Begun> in_flight_;
   std::vector<core::HostCopy> records_;
   double step_began_ = 0;
@@ -420,7 +458,8 @@ class Run {
 
 }  // namespace
 
-Trainer::Trainer(const spec::Recipe& recipe, comm::Communicator& comm) : comm_(comm) {
+Trainer::Trainer(const spec::Recipe& recipe, comm::Communicator& comm)
+    : comm_(comm), began_(StopRequest::clock_seconds()) {
   set_threads(recipe.train.threads);
   plan_ = std::make_unique<RunPlan>(make_run_plan(recipe, comm));
   if (recipe.train.deterministic) kernels::set_deterministic(plan_->device);
@@ -432,7 +471,7 @@ std::string Trainer::plan_text() const { return describe(*plan_, comm_); }
 std::string Trainer::plan_json() const { return describe_json(*plan_, comm_); }
 
 TrainResult Trainer::run(const TrainHooks& hooks) {
-  Run run(*plan_, comm_, hooks);
+  Run run(*plan_, comm_, hooks, began_);
   TrainResult result = run.run();
   if (comm_.rank() == 0) result.losses = run.metrics()->losses();
   return result;

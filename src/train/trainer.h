@@ -47,6 +47,7 @@ class Trainer {
 
  private:
   comm::Communicator& comm_;
+  const double began_;  // by StopRequest's clock
   std::unique_ptr<RunPlan> plan_;
 };
 

@@ -172,7 +172,22 @@ TEST(StopRequest, NamesTheSignalAndGivesTheHandlersBack) {
   }
   ::sigaction(SIGUSR1, nullptr, &after);
   EXPECT_EQ(before.sa_handler, after.sa_handler);
+  {
+    StopRequest stop({});
+    std::raise(SIGHUP);
+    EXPECT_EQ(stop.reason(), "SIGHUP");
+  }
+  std::signal(SIGHUP, SIG_IGN);  // nohup
+  {
+    StopRequest stop({});
+    std::raise(SIGHUP);
+    EXPECT_EQ(stop.reason(), "");
+  }
+  std::signal(SIGHUP, SIG_DFL);
   EXPECT_EQ(StopRequest({.time_limit = 10, .time_margin = 20}).reason(), "time limit");
+  EXPECT_EQ(StopRequest({.time_limit = 100, .time_margin = 20}, StopRequest::clock_seconds() - 90).reason(),
+            "time limit")
+      << "planning took time too";
   EXPECT_EQ(StopRequest({.time_limit = 1000, .time_margin = 20}).reason(), "");
 }
 
