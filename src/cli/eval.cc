@@ -16,7 +16,7 @@ namespace sinter::cli {
 namespace {
 
 struct Flags {
-  std::string model, file, device = "cpu", precision = "fp32", tokenizer;
+  std::string model, file, device = "cpu", precision = "fp32", tokenizer, separator = "<|endoftext|>";
   eval::PerplexityOptions options;
   bool reads_documents = false, as_json = false;
 };
@@ -32,12 +32,26 @@ int32_t find_prefix(const tokenizer::Tokenizer& tokenizer, const spec::ModelSpec
   return -1;
 }
 
-// The token that ends a document, or an error.
-int32_t find_separator(const tokenizer::Tokenizer& tokenizer, const std::string& model) {
-  const int64_t text = tokenizer.token_id("<|endoftext|>");
-  const int64_t id = text >= 0 ? text : tokenizer.special_ids().eos;
-  SINTER_CHECK(id >= 0, "the tokenizer of '{}' has neither <|endoftext|> nor EOS: leave out --documents", model);
-  return static_cast<int32_t>(id);
+// The text's tokens, and with --documents the token that ends a document. The separator may be a token of its own (as
+// transformers and lm-evaluation-harness read it), or text that stands for EOS, as in training.
+std::vector<int32_t> read_tokens(const Flags& flags, const tokenizer::Tokenizer& tokenizer, std::string_view text,
+                                 eval::PerplexityOptions& options) {
+  constexpr tokenizer::EncodeOptions kEncode{.parse_special = true};
+  if (!flags.reads_documents) return tokenizer.encode_parallel(text, kEncode);
+  const int32_t token = tokenizer.token_id(flags.separator), eos = tokenizer.special_ids().eos;
+  options.separator = token >= 0 ? token : eos;
+  SINTER_CHECK(options.separator >= 0, "the tokenizer of '{}' has neither a token '{}' nor EOS: leave out --documents",
+               flags.model, flags.separator);
+  if (token >= 0 || flags.separator.empty()) return tokenizer.encode_parallel(text, kEncode);
+  std::vector<int32_t> tokens;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(flags.separator, begin), text.size());
+    const std::vector<int32_t> document = tokenizer.encode_parallel(text.substr(begin, end - begin), kEncode);
+    tokens.insert(tokens.end(), document.begin(), document.end());
+    if (end < text.size()) tokens.push_back(eos);
+    begin = end + flags.separator.size();
+  }
+  return tokens;
 }
 
 // A model that knows nothing of the text has perplexities of hundreds of digits.
@@ -51,15 +65,16 @@ void run_perplexity(const Flags& flags) {
   eval::OpenModel model =
       eval::open_model(flags.model, {core::parse_device(flags.device), eval::parse_precision(flags.precision), false});
   std::string text = base::read_file(flags.file == "-" ? "/dev/stdin" : flags.file);
-  // A separator of documents in the text is that token, as transformers and lm-evaluation-harness read it.
-  std::vector<int32_t> tokens = tokenizer.encode_parallel(text, {.parse_special = true});
+  eval::PerplexityOptions options = flags.options;
+  const std::vector<int32_t> tokens = read_tokens(flags, tokenizer, text, options);
   SINTER_CHECK(!tokens.empty(), "'{}' has no text; expected some to predict", flags.file);
   const int32_t prefix = find_prefix(tokenizer, model.spec);
   if (prefix < 0) {
     base::log_info("'{}' has neither BOS nor EOS: the first token of the text is not predicted", flags.model);
   }
-  eval::PerplexityOptions options = flags.options;
-  if (flags.reads_documents) options.separator = find_separator(tokenizer, flags.model);
+  if (options.context > model.spec.max_positions && !model.spec.learned_positions)
+    base::log_warning("--context {} is more than the {} that the model's config.json names (max_position_embeddings)",
+                      options.context, counted(model.spec.max_positions, "position"));
   base::ProgressLine line;
   auto start = std::chrono::steady_clock::now();
   eval::PerplexityResult r = eval::perplexity(model, tokens, prefix, options, [&](int64_t done, int64_t total) {
@@ -69,7 +84,7 @@ void run_perplexity(const Flags& flags) {
   });
   line.finish();
   if (flags.reads_documents && r.num_documents == 1) {
-    base::log_warning("'{}' has no token that ends a document before its end: --documents reads it as one", flags.file);
+    base::log_warning("'{}' has no '{}' between documents: --documents reads it as one", flags.file, flags.separator);
   }
   eval::count_text(text, r);
   if (flags.as_json) {
@@ -110,8 +125,11 @@ void add_eval(Command app) {
       .at_least(1);
   perplexity.option("--stride", &flags->options.stride, "tokens predicted per window (default: all of it)").at_least(1);
   perplexity.flag("--documents", &flags->reads_documents,
-                  "the text is documents that end with <|endoftext|> (or EOS): predict each by itself, as a "
-                  "model trained with data.packing = \"documents\" has seen them");
+                  "the text is documents (--separator, or EOS, between them): predict each by itself, as a model "
+                  "trained with data.packing = \"documents\" has seen them");
+  perplexity
+      .option("--separator", &flags->separator, "with --documents: what stands between documents, a token or text")
+      .shows_default();
   perplexity.option("--tokenizer", &flags->tokenizer, "tokenizer file or folder (default: the model's)");
   perplexity.option("--device", &flags->device, "cpu, cuda or cuda:N").shows_default();
   perplexity.option("--precision", &flags->precision, "fp32, bf16 or fp16").shows_default();

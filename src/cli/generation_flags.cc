@@ -33,6 +33,11 @@ void check_generation_flags(const GenerationFlags& flags) {
 
 void check_model_folder(const std::string& folder) {
   namespace fs = std::filesystem;
+  SINTER_CHECK(
+      fs::exists(fs::path(folder) / "config.json") || !fs::exists(fs::path(folder) / "state" / "index.json"),
+      "'{}' is a checkpoint without a model: several ranks write one at the end, and every "
+      "checkpoint.export_every steps; start `sinter train` again to have it finish, or on one rank to write it",
+      folder);
   SINTER_CHECK(fs::exists(fs::path(folder) / "config.json") || !fs::exists(fs::path(folder) / "latest"),
                "'{}' is the folder of a training run; its newest model is '{}'", folder,
                (fs::path(folder) / "latest").string());
@@ -63,8 +68,11 @@ engine::Request make_request(const GenerationFlags& flags, std::vector<int32_t> 
   SINTER_CHECK(has_room(spec, request.prompt.size()),
                "the prompt has {}, but the model only {}: none is left for new tokens; shorten it",
                counted(num_tokens, "token"), counted(spec.max_positions, "position"));
-  if (spec.learned_positions)
-    request.max_new_tokens = std::min(request.max_new_tokens, spec.max_positions - num_tokens);
+  if (spec.learned_positions && request.max_new_tokens > spec.max_positions - num_tokens) {
+    request.max_new_tokens = spec.max_positions - num_tokens;
+    base::log_info("at most {} after a prompt of {}: the model has {}", counted(request.max_new_tokens, "new token"),
+                   num_tokens, counted(spec.max_positions, "position"));
+  }
   return request;
 }
 

@@ -400,10 +400,15 @@ void run_inspect(Flags flags) {
     std::printf("%s\n", report.json.dump(2, ' ', false, ordered_json::error_handler_t::replace).c_str());
     return;
   }
+  if (flags.with_recipe) {  // and nothing else, so that it can be written to a file
+    SINTER_CHECK(!report.recipe.empty(), "'{}' is no checkpoint: it does not say what recipe it was made with",
+                 flags.path);
+    std::printf("%s", report.recipe.c_str());
+    return;
+  }
   std::printf("%s\n", flags.path.c_str());
   for (const auto& [label, text] : report.lines) std::printf("  %-14s%s\n", label.c_str(), text.c_str());
   if (report.table) std::printf("\n%s", report.table->to_string(2).c_str());
-  if (!report.recipe.empty()) std::printf("\n%s", report.recipe.c_str());
 }
 
 }  // namespace
@@ -416,7 +421,7 @@ void add_inspect(Command app) {
   verb.flag("--summary", &flags->is_summary, "leave out the table of tensors");
   verb.flag("--values", &flags->with_values,
             "read the tensors too: mean, deviation, largest value, NaN or infinite ones");
-  verb.flag("--recipe", &flags->with_recipe, "print the recipe a checkpoint was made with");
+  verb.flag("--recipe", &flags->with_recipe, "print the recipe a checkpoint was made with, and nothing else");
   verb.flag("--json", &flags->as_json, "print as JSON");
   verb.on_run([flags] { run_inspect(*flags); });
 }

@@ -111,23 +111,20 @@ void check_names(const PlanOptions& o) {
   if (!o.recompute.empty()) parse_option("--recompute", o.recompute, spec::parse_recompute);
 }
 
-void check_lengths(const PlanOptions& o, const spec::ModelSpec& m) {
+void check_lengths(const PlanOptions& o) {
   constexpr int64_t kMost = int64_t{1} << 30;
   for (auto [option, value] :
        {std::pair{"--seq-len", o.seq_len}, {"--batch", o.batch}, {"--micro-batch", o.wish.micro_batch}}) {
     if (value > kMost) base::fail_usage("{} is {}; the most is {}", option, value, kMost);
-  }
-  if (m.learned_positions && o.seq_len > m.max_positions) {
-    base::fail_usage("--seq-len {} is more than the {} positions the model has learned", o.seq_len, m.max_positions);
   }
 }
 
 void run_plan(const PlanOptions& o) {
   plan::ResolvedModel model = plan::resolve_model(o.model);
   const spec::ModelSpec& m = model.spec;
-  check_lengths(o, m);
+  check_lengths(o);
   check_names(o);
-  const int64_t seq_len = o.seq_len > 0 ? o.seq_len : std::min<int64_t>(4096, std::max<int64_t>(1, m.max_positions));
+  const int64_t seq_len = choose_seq_len(o.seq_len, m);
   // A wish that cannot be met is told before anything is printed.
   std::optional<plan::TrainingRequest> request;
   plan::TrainingPlan training;

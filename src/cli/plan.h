@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "plan/hardware.h"
+#include "spec/model_spec.h"
 
 namespace sinter::cli {
 
@@ -18,6 +19,9 @@ struct ClusterOptions {
   int rails = 0;
   double read_gb_s = 0, write_gb_s = 0, price = -1, mtbf_hours = 0;
 };
+// The sequence length to plan with: as asked for, else 4096 or the model's own limit. A usage error where the model has
+// learned fewer positions.
+int64_t choose_seq_len(int64_t asked, const spec::ModelSpec& model);
 void add_cluster_options(Command command, ClusterOptions& options, const std::string& default_gpus);
 // Throws UsageError with the nearest valid choice (0 devices, nodes that do not divide them, unknown names).
 plan::Cluster make_cluster(const ClusterOptions& options);

@@ -40,6 +40,10 @@ Work find_work(const CostOptions& o, const plan::Cluster& cluster, json& out, st
   work.gpu_hours = o.gpu_hours;
   if (o.gpu_hours > 0) return work;
   if (o.model.empty() && o.parameters.empty()) base::fail_usage("name a model, or give --parameters or --gpu-hours");
+  if (!o.model.empty() && !o.parameters.empty())
+    base::fail_usage("'{}' and --parameters {} are two models; give one", o.model, o.parameters);
+  if (o.model.empty() && o.convention != "6nd")
+    base::fail_usage("--convention {} needs a model's shape, --parameters has none; name a model", o.convention);
   if (o.tokens.empty()) base::fail_usage("--tokens is missing; for example --tokens 15.6T");
   if (o.tflops <= 0 && !(o.mfu > 0 && o.mfu <= 1)) base::fail_usage("--mfu is {}; expected a share in (0, 1]", o.mfu);
   const double tokens = plan::parse_count(o.tokens, "--tokens");

@@ -54,6 +54,12 @@ std::string convention_help() {
 
 plan::HardwareTable make_hardware(const ClusterOptions& o) { return plan::load_hardware(o.hardware); }
 
+int64_t choose_seq_len(int64_t asked, const spec::ModelSpec& model) {
+  if (model.learned_positions && asked > model.max_positions)
+    base::fail_usage("--seq-len {} is more than the {} positions the model has learned", asked, model.max_positions);
+  return asked > 0 ? asked : std::clamp<int64_t>(model.max_positions, 1, 4096);
+}
+
 plan::Cluster make_cluster(const ClusterOptions& o) {
   plan::HardwareTable table = make_hardware(o);
   plan::Cluster cluster = plan::parse_cluster(table, o.gpus);

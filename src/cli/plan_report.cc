@@ -37,11 +37,11 @@ void print_memory(const TrainingRequest& request, const TrainingPlan& p) {
   if (p.fits) {
     fmt::print("Fits {} ({} left).\n\n", request.cluster.device.name, base::format_bytes(limit - total));
   } else {
-    fmt::print("DOES NOT FIT {}: {} too much, in the layout that needs least.{}\n\n", request.cluster.device.name,
-               base::format_bytes(total - limit),
-               p.devices_needed > 0
-                   ? fmt::format(" With {}x{} a layout fits.", p.devices_needed, request.cluster.device.name)
-                   : "");
+    fmt::print(
+        "DOES NOT FIT {}: {} more than the {} of it that can be planned with, in the layout that needs least.{}\n\n",
+        request.cluster.device.name, base::format_bytes(total - p.usable_bytes), base::format_bytes(p.usable_bytes),
+        p.devices_needed > 0 ? fmt::format(" With {}x{} a layout fits.", p.devices_needed, request.cluster.device.name)
+                             : "");
   }
 }
 

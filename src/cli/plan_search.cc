@@ -95,11 +95,23 @@ void fail_with_smallest(const SearchOptions& o, const plan::SearchResult& result
                      o.request.cluster.num_devices, o.request.global_batch, o.request.seq_len,
                      reasons.empty() ? "" : ":", reasons);
   }
-  base::fail(
-      "{} does not fit {} x {}: the smallest layout, {}, needs {} of {}; use more devices, a smaller micro-batch or "
-      "sequence, or --offload-optimizer",
-      o.model, o.request.cluster.num_devices, o.request.cluster.device.name, spec::describe(result.smallest),
-      base::format_bytes(result.smallest_memory.device.total()), base::format_bytes(result.usable_bytes));
+  std::string fixed;
+  const plan::SearchRequest& r = o.request;
+  for (auto [name, is_fixed] : {std::pair{"--tp", r.tp > 0},
+                                {"--pp", r.pp > 0},
+                                {"--cp", r.cp > 0},
+                                {"--ep", r.ep > 0},
+                                {"--zero", r.zero >= 0},
+                                {"--shard", r.shard > 0},
+                                {"--micro-batch", r.micro_batch > 0},
+                                {"--recompute", !o.recompute.empty()}}) {
+    if (is_fixed) fixed += fmt::format("{}{}", fixed.empty() ? "" : ", ", name);
+  }
+  base::fail("{} does not fit {} x {}: the smallest layout, {}, needs {} of {}; {}", o.model, r.cluster.num_devices,
+             r.cluster.device.name, spec::describe(result.smallest),
+             base::format_bytes(result.smallest_memory.device.total()), base::format_bytes(result.usable_bytes),
+             fixed.empty() ? "use more devices, shorter sequences, or --offload-optimizer"
+                           : fmt::format("leave {} open, use shorter sequences, or --offload-optimizer", fixed));
 }
 
 void run_search(SearchOptions& o) {
@@ -110,6 +122,7 @@ void run_search(SearchOptions& o) {
   }
   const plan::ResolvedModel model = plan::resolve_model(o.model);
   r.model = model.spec;
+  r.seq_len = choose_seq_len(r.seq_len, r.model);
   r.cluster = make_cluster(o.cluster);
   r.format = plan::parse_format(o.format);
   if (r.format == plan::Format::fp32 || r.format == plan::Format::tf32) r.base.compute = base::DType::f32;
@@ -151,7 +164,9 @@ void add_plan_search(Command plan) {
   add_cluster_options(search, o->cluster, "8xH100");
   search.option("--batch", &o->request.global_batch, "sequences per step (default: 4M tokens, at least one per device)")
       .in_range(1, 1 << 30);
-  search.option("--seq-len", &o->request.seq_len, "tokens per sequence").shows_default().in_range(1, 1 << 30);
+  o->request.seq_len = 0;
+  search.option("--seq-len", &o->request.seq_len, "tokens per sequence (default: 4096, or the model's own limit)")
+      .in_range(1, 1 << 30);
   search.option("--max-tp", &o->request.max_tp, "largest tensor-parallel width").at_least(1);
   search.option("--max-pp", &o->request.max_pp, "most pipeline stages").at_least(1);
   search.option("--tp", &o->request.tp, "exactly this tensor-parallel width").at_least(1);

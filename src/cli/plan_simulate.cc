@@ -107,6 +107,7 @@ void check_size(const SimulateOptions& o, const plan::SimulationInput& input) {
 
 void run_simulate(SimulateOptions& o) {
   plan::ResolvedModel model = plan::resolve_model(o.model);
+  o.parallel.seq_len = choose_seq_len(o.parallel.seq_len, model.spec);
   plan::Cluster cluster = make_cluster(o.cluster);
   complete_layout(o, cluster);
   if (const std::string problem = spec::layout_problem(o.parallel, model.spec); !problem.empty())
@@ -187,7 +188,7 @@ void run_simulate(SimulateOptions& o) {
 void add_plan_simulate(Command plan) {
   auto o = std::make_shared<SimulateOptions>();
   o->parallel.global_batch = 0;
-  o->parallel.seq_len = 4096;
+  o->parallel.seq_len = 0;
   const Command simulate =
       plan.add_verb("simulate", "run a step's pipeline schedule event by event; timelines, stragglers, failures");
   simulate.option("model", &o->model, "a model's name, a Hugging Face folder or a config.json").required();
@@ -201,7 +202,8 @@ void add_plan_simulate(Command plan) {
   simulate.option("--micro-batch", &o->parallel.micro_batch, "sequences of one forward pass").shows_default();
   simulate.option("--batch", &o->parallel.global_batch, "sequences per step (default: 4 micro-batches per stage)")
       .in_range(1, 1 << 30);
-  simulate.option("--seq-len", &o->parallel.seq_len, "tokens per sequence").shows_default().in_range(1, 1 << 30);
+  simulate.option("--seq-len", &o->parallel.seq_len, "tokens per sequence (default: 4096, or the model's own limit)")
+      .in_range(1, 1 << 30);
   simulate.option("--recompute", &o->recompute, "none, selective or full").shows_default();
   simulate.option("--software", &o->software, software_help()).shows_default();
   simulate.option("--format", &o->format, format_help()).shows_default();

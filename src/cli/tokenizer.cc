@@ -131,6 +131,12 @@ void add_bpe_train(Command parent) {
       texts.push_back(files.back().text());
       bytes += texts.back().size();
     }
+    const bool is_file = options->out.ends_with(".json");
+    if (!is_file && std::filesystem::is_regular_file(options->out))
+      base::fail_usage("--out '{}' is a file; expected a folder, or a name ending in .json", options->out);
+    if (is_file && !options->special.empty())
+      base::log_info("'{}' alone does not say which token ends a document; a folder (--out without .json) does",
+                     options->out);
     base::ProgressLine progress;
     const tokenizer::TrainResult result = tokenizer::train_bpe(
         texts, {.vocab_size = options->vocab_size,

@@ -30,8 +30,9 @@ void print_samples(const models::Transformer& transformer, const tokenizer::Toke
   std::vector<std::string> prompts;  // of the requests: one without tokens or room has none
   for (const std::string& prompt : recipe.log.sample_prompts) {
     engine::Request request;
-    if (tokenizer.special_ids().bos >= 0) request.prompt.push_back(tokenizer.special_ids().bos);
-    tokenizer.encode_append(prompt, {}, request.prompt);
+    request.prompt = tokenizer.encode(prompt, {.parse_special = true, .add_special = true});  // as `generate` does
+    if (request.prompt.empty() && tokenizer.special_ids().bos >= 0)
+      request.prompt.push_back(tokenizer.special_ids().bos);
     if (request.prompt.empty()) continue;
     const int64_t room = transformer.spec().max_positions - static_cast<int64_t>(request.prompt.size());
     request.stop_tokens = transformer.spec().eos_tokens;

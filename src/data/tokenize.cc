@@ -55,6 +55,33 @@ void visit_documents(const base::MappedFile& file, const TokenizeOptions& option
   }
 }
 
+// A file that is no text by its ending or its first bytes would make a shard of noise without a word.
+void check_text(const base::MappedFile& file) {
+  struct Kind {
+    std::string_view magic, what;
+  };
+  using namespace std::string_view_literals;
+  static constexpr Kind kKinds[] = {{"\x1f\x8b"sv, "compressed by gzip"},
+                                    {"\x28\xb5\x2f\xfd"sv, "compressed by zstd"},
+                                    {"\xfd"
+                                     "7zXZ"sv,
+                                     "compressed by xz"},
+                                    {"BZh"sv, "compressed by bzip2"},
+                                    {"PK\x03\x04"sv, "a zip archive"},
+                                    {"PAR1"sv, "a Parquet file"},
+                                    {"Obj\x01"sv, "an Avro file"},
+                                    {"ARROW1"sv, "an Arrow file"}};
+  const std::string_view text = file.text();
+  for (const Kind& kind : kKinds) {
+    SINTER_CHECK(!text.starts_with(kind.magic), "'{}' is {}; expected text, or .jsonl: unpack it first", file.path(),
+                 kind.what);
+  }
+  SINTER_CHECK(!has_ending(file.path(), kShardExtension), "'{}' is a token shard already; expected text, or .jsonl",
+               file.path());
+  SINTER_CHECK(!has_ending(file.path(), ".json"),
+               "'{}' is JSON; expected text, or .jsonl: give a file with one object a line that ending", file.path());
+}
+
 // A shard without a name before its ending would be a hidden file that nobody looks for.
 void check_output(const std::string& output) {
   std::string name = fs::path(output).filename().string();
@@ -172,9 +199,14 @@ TokenizeResult tokenize_files(const std::vector<std::string>& inputs, const std:
     SINTER_CHECK(fs::is_regular_file(input), "'{}' is not a file", input);
     bytes += static_cast<int64_t>(fs::file_size(input));
   }
+  if (options.add_eos && tokenizer.special_ids().eos < 0)
+    base::log_warning(
+        "the tokenizer names no EOS token (eos_token in a tokenizer_config.json beside it): nothing will stand between "
+        "documents, and a model will not learn to end one");
   ShardStream stream(output, tokenizer, options);
   for (const std::string& input : inputs) {
     const base::MappedFile file(input);
+    check_text(file);
     int64_t seen = 0;
     visit_documents(file, options, [&](std::string_view document) {
       stream.add(document);

@@ -45,6 +45,15 @@ class Tokenize : public ::testing::Test {
     }
     return out;
   }
+  template <class Work>
+  static std::string message_of(Work work) {
+    try {
+      work();
+    } catch (const base::Error& e) {
+      return e.what();
+    }
+    return "";
+  }
   fs::path folder_;
   tokenizer::Tokenizer tokenizer_ = make_tokenizer();
 };
@@ -98,14 +107,6 @@ TEST_F(Tokenize, ABadLineIsNamed) {
 
 TEST_F(Tokenize, AFileWithoutTextIsNamed) {
   const std::string empty = write("empty.txt", " \n");
-  auto message_of = [&](auto run) {
-    try {
-      run();
-    } catch (const base::Error& e) {
-      return std::string(e.what());
-    }
-    return std::string("no error");
-  };
   const std::string said = message_of([&] { tokenize_files({empty}, (folder_ / "out").string(), tokenizer_, {}); });
   EXPECT_NE(said.find("'" + empty + "'"), std::string::npos) << said;
   const std::string cache = (folder_ / "cache").string();
@@ -142,6 +143,20 @@ TEST_F(Tokenize, TextSourcesAreTokenizedOnceAndAgainWhenTheyChange) {
   write("a.txt", "the dog");
   EXPECT_NE(prepare_sources({{text, 2.0}}, cache, &tokenizer_, {})[0].path, first[0].path);
   EXPECT_THROW(prepare_sources({{text, 1.0}}, cache, nullptr, {}), base::Error);
+}
+
+TEST_F(Tokenize, WhatIsNoTextIsRefused) {
+  const std::pair<const char*, std::string> files[] = {{"a.txt", "\x1f\x8b\x08 zipped"},
+                                                       {"b.txt", "\x28\xb5\x2f\xfd and more"},
+                                                       {"c.json", "{\"text\": \"the cat\"}"},
+                                                       {"d.tok", "the cat"},
+                                                       {"e.parquet", "PAR1 the cat"}};
+  for (const auto& [name, content] : files) {
+    const std::string error =
+        message_of([&] { tokenize_files({write(name, content)}, (folder_ / "out").string(), tokenizer_, {}); });
+    EXPECT_NE(error.find(name), std::string::npos) << name << ": " << error;
+    EXPECT_NE(error.find("expected text"), std::string::npos) << error;
+  }
 }
 
 TEST_F(Tokenize, HalfWrittenShardsOfKilledRunsLeaveTheCacheAndThoseOfLivingOnesStay) {

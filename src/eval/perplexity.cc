@@ -77,7 +77,9 @@ PerplexityResult perplexity(const OpenModel& model, const std::vector<int32_t>& 
   const int64_t context = options.context > 0 ? options.context : model.spec.max_positions;
   SINTER_CHECK(!model.spec.learned_positions || context <= model.spec.max_positions,
                "a context of {} was asked for, but the model has {} positions", context, model.spec.max_positions);
-  const int64_t stride = options.stride > 0 ? std::min(options.stride, context) : context;
+  SINTER_CHECK(options.stride <= context, "a stride of {} is longer than the context of {} that it moves",
+               options.stride, context);
+  const int64_t stride = options.stride > 0 ? options.stride : context;
   const auto total = static_cast<int64_t>(tokens.size());
   auto start = std::chrono::steady_clock::now();
   PerplexityResult result;

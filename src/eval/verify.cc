@@ -101,13 +101,22 @@ struct StepChoice {
   }
 };
 
+std::string golden_path(const std::string& folder) {
+  const std::string path = folder + "/golden.safetensors";
+  SINTER_CHECK(std::filesystem::exists(path),
+               "'{}' has no golden.safetensors: `verify` compares a model with answers that another program gave and "
+               "that lie beside it",
+               folder);
+  return path;
+}
+
 class Verifier {
  public:
   Verifier(const std::string& folder, const VerifyOptions& options)
       : limits_(limits_for(options)),
         folder_(folder),
         options_(options),
-        path_(folder + "/golden.safetensors"),
+        path_(golden_path(folder)),
         golden_(path_),
         model_(open_model(folder, {options.device, options.compute, true})),
         device_(core::runtime(options.device)),

@@ -103,6 +103,7 @@ TrainingPlan make_training_plan(const TrainingRequest& request) {
                      request.seq_len, reason);
   }
   plan.fits = !found.best.empty();
+  plan.usable_bytes = found.usable_bytes;
   plan.layouts = std::move(found.best);
   plan.parallel = plan.fits ? plan.layouts.front().parallel : found.smallest;
   plan.memory = plan_memory(plan.shape, plan.parallel, request.software);

@@ -39,6 +39,7 @@ struct TrainingPlan {
   MemoryPlan memory;
   StepPlan step;
   bool fits = false;
+  double usable_bytes = 0;         // of a device's memory, by which that is decided
   std::vector<Candidate> layouts;  // the best, the chosen one first; empty where nothing fits
   int64_t devices_needed = 0;      // where nothing fits: devices of this kind with which something would; 0 = not found
   double tokens = 0, steps = 0;

@@ -417,7 +417,7 @@ Recipe read_recipe(const toml::table& root, const std::string& place) {
 
 bool is_readable(const toml::table& root, const std::string& place) {
   try {
-    read_recipe(root, place);
+    check_recipe(read_recipe(root, place), place);
     return true;
   } catch (const base::Error&) {
     return false;
@@ -435,11 +435,11 @@ Recipe parse_recipe(std::string_view text, const std::string& origin, const std:
   Recipe recipe;
   try {
     recipe = read_recipe(root, place);
+    check_recipe(recipe, place);
   } catch (const base::Error& e) {
     if (!overrides.empty() && is_readable(file, origin)) base::fail_usage("{}", e.what());  // so it is an override
     throw;
   }
-  check_recipe(recipe, place);
   return recipe;
 }
 

@@ -1,3 +1,5 @@
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
 #include "tokenizer/pipeline.h"
 #include "tokenizer/unicode.h"
@@ -122,6 +124,17 @@ TemplateIds make_template(const JsonView& spec) {
   TemplateIds ids;
   if (!spec.is_null()) add_post_processor(spec, ids, 0);
   return ids;
+}
+
+nlohmann::json bos_template_json(const std::string& bos, int32_t id) {
+  const nlohmann::json a{{"Sequence", {{"id", "A"}, {"type_id", 0}}}}, b{{"Sequence", {{"id", "B"}, {"type_id", 1}}}};
+  const nlohmann::json first{{"SpecialToken", {{"id", bos}, {"type_id", 0}}}},
+      second{{"SpecialToken", {{"id", bos}, {"type_id", 1}}}};
+  return {{"type", "TemplateProcessing"},
+          {"single", nlohmann::json::array({first, a})},
+          {"pair", nlohmann::json::array({first, a, second, b})},
+          {"special_tokens",
+           {{bos, {{"id", bos}, {"ids", nlohmann::json::array({id})}, {"tokens", nlohmann::json::array({bos})}}}}}};
 }
 
 }  // namespace sinter::tokenizer

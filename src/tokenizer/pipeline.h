@@ -77,5 +77,7 @@ struct TemplateIds {
   std::vector<int32_t> before, after;
 };
 TemplateIds make_template(const JsonView& spec);
+// The post-processor of tokenizer.json that puts this token before every text.
+nlohmann::json bos_template_json(const std::string& bos, int32_t id);
 
 }  // namespace sinter::tokenizer

@@ -204,17 +204,6 @@ nlohmann::json decoder_json(const SpModel& model) {
   return {{"type", "Sequence"}, {"decoders", steps}};
 }
 
-nlohmann::json template_json(const std::string& bos, int32_t id) {
-  const nlohmann::json a{{"Sequence", {{"id", "A"}, {"type_id", 0}}}}, b{{"Sequence", {{"id", "B"}, {"type_id", 1}}}};
-  const nlohmann::json first{{"SpecialToken", {{"id", bos}, {"type_id", 0}}}},
-      second{{"SpecialToken", {{"id", bos}, {"type_id", 1}}}};
-  return {{"type", "TemplateProcessing"},
-          {"single", nlohmann::json::array({first, a})},
-          {"pair", nlohmann::json::array({first, a, second, b})},
-          {"special_tokens",
-           {{bos, {{"id", bos}, {"ids", nlohmann::json::array({id})}, {"tokens", nlohmann::json::array({bos})}}}}}};
-}
-
 // Ranks of the normal pieces: the best score first, equal scores alike.
 std::vector<uint32_t> ranks_by_score(const SpModel& model) {
   std::vector<size_t> order;
@@ -269,7 +258,7 @@ Tokenizer Tokenizer::from_sentencepiece(std::string_view bytes, const std::strin
   parts->normalizer_json = normalizer_json(source).dump();
   parts->decoder_json = decoder_json(source).dump();
   if (int32_t bos = parts->special_ids.bos; bos >= 0) {
-    parts->post_processor_json = template_json(std::string(model.vocabulary.bytes(bos)), bos).dump();
+    parts->post_processor_json = bos_template_json(std::string(model.vocabulary.bytes(bos)), bos).dump();
   }
   parts->finish();
   return Tokenizer(std::move(parts));

@@ -151,6 +151,11 @@ Tokenizer make_tokenizer(const MergeTrainer& trainer, const Splitter& splitter,
   parts->pre_tokenizer_json =
       (plain_gpt2 ? byte_level : nlohmann::json{{"type", "Sequence"}, {"pretokenizers", {split, byte_level}}}).dump();
   parts->decoder_json = parts->post_processor_json = byte_level.dump();
+  // Documents in training begin with BOS, so prompts do.
+  if (!parts->added.empty()) {
+    const nlohmann::json bos = bos_template_json(parts->added[0].content, parts->added[0].id);
+    parts->post_processor_json = nlohmann::json{{"type", "Sequence"}, {"processors", {byte_level, bos}}}.dump();
+  }
   parts->finish();
   return Tokenizer(std::move(parts));
 }

@@ -99,6 +99,17 @@ TEST(TrainBpe, SpecialTokensTakeNoPartInMerges) {
   EXPECT_EQ(result.tokenizer.encode("xy<|end|>", {.parse_special = true}), (std::vector<int32_t>{256, 257}));
 }
 
+TEST(TrainBpe, PromptsBeginWithBosAsDocumentsInTrainingDo) {
+  const std::vector<std::string_view> texts{"the cat sat on the mat"};
+  const Tokenizer tokenizer = train_bpe(texts, {.vocab_size = 280, .special_tokens = {"<|endoftext|>"}}).tokenizer;
+  const Tokenizer again = Tokenizer::from_json(tokenizer.to_json(), "again");
+  std::vector<int32_t> plain = again.encode("the cat");
+  EXPECT_EQ(plain, tokenizer.encode("the cat"));
+  plain.insert(plain.begin(), tokenizer.special_ids().bos);
+  EXPECT_EQ(again.encode("the cat", {.add_special = true}), plain);
+  EXPECT_EQ(again.decode(plain), "<|endoftext|>the cat");
+}
+
 TEST(TrainBpe, ResultDoesNotDependOnThreadsOrOnHowTheTextIsDivided) {
   const std::string text = random_words(99, 600000, 20);  // several chunks
   const int threads = base::num_threads();

@@ -157,6 +157,7 @@ StateIndex parse_state_index(std::string_view text, const std::string& origin) {
   index.run.noise_scale = root.numbers("noise_scale");
   if (root.has("loss_scale")) index.run.loss_scale = root.numbers("loss_scale");  // not in older ones
   if (root.has("kernel_choices")) index.run.kernel_choices = root.texts("kernel_choices");
+  if (root.has("tokenizer")) index.run.tokenizer = root.text("tokenizer");
   index.run.recipe = root.text("recipe");
   index.ranks = root.count("ranks");
   for (const json& entry : root.list("tensors")) index.entries.push_back(parse_entry(entry, "'" + origin + "'"));
@@ -274,18 +275,26 @@ void CheckpointFolder::clean_up(int64_t newest) const {
   }
 }
 
-bool has_state_tensor(const std::string& folder, const std::string& kind, const std::string& name) {
+namespace {
+
+StateIndex load_index(const std::string& folder) {
   const std::string path = index_path(folder);
   SINTER_CHECK(fs::exists(path), "'{}' is not a checkpoint: there is no state/index.json in it", folder);
-  const StateIndex index = parse_state_index(base::read_file(path), path);
+  return parse_state_index(base::read_file(path), path);
+}
+
+}  // namespace
+
+RunState load_run_state(const std::string& folder) { return load_index(folder).run; }
+
+bool has_state_tensor(const std::string& folder, const std::string& kind, const std::string& name) {
+  const StateIndex index = load_index(folder);
   return std::any_of(index.entries.begin(), index.entries.end(),
                      [&](const StateEntry& entry) { return entry.kind == kind && entry.name == name; });
 }
 
 RunState load_checkpoint(const std::string& folder, const std::vector<StateTensor>& tensors) {
-  const std::string path = index_path(folder);
-  SINTER_CHECK(fs::exists(path), "'{}' is not a checkpoint: there is no state/index.json in it", folder);
-  const StateIndex index = parse_state_index(base::read_file(path), path);
+  const StateIndex index = load_index(folder);
   std::map<std::string, const StateEntry*> entries;
   for (const StateEntry& entry : index.entries) entries[state_key(entry.kind, entry.name)] = &entry;
   std::map<std::string, std::unique_ptr<io::SafetensorsFile>> files;

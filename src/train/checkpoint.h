@@ -35,6 +35,7 @@ struct RunState {
   std::vector<double> guard, noise_scale;
   std::vector<double> loss_scale{1.0, 0.0};  // the scale, good steps since it changed
   std::vector<std::string> kernel_choices;   // kernels/choices.h: what this run's kernels measured
+  std::string tokenizer;                     // the hash of the one its data were made with, in hex; "" = not known
   std::string recipe;                        // the effective recipe, for people and for `sinter inspect`
 };
 
@@ -93,6 +94,8 @@ class CheckpointFolder {
   int64_t keep_;
 };
 
+// What a checkpoint folder says besides tensors. Throws base::Error when it is none.
+RunState load_run_state(const std::string& folder);
 // Whether a checkpoint folder holds this tensor of the state.
 bool has_state_tensor(const std::string& folder, const std::string& kind, const std::string& name);
 

@@ -82,6 +82,7 @@ json make_index(const RunState& run, const std::vector<StateTensor>& tensors, co
           {"loss_scale", run.loss_scale},
           {"kernel_choices", run.kernel_choices},
           {"ranks", ranks},
+          {"tokenizer", run.tokenizer},
           {"recipe", run.recipe},
           {"tensors", entries}};
 }

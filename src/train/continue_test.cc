@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "data/source.h"
+#include "data/token_shard.h"
 #include "tokenizer/tokenizer.h"
 #include "train/checkpoint.h"
 #include "train/export.h"
@@ -82,6 +83,23 @@ TEST_F(ContinueTest, ARunThatEndsWithoutANumberHasDiverged) {
   EXPECT_FALSE(std::isfinite(result.loss));
   EXPECT_TRUE(result.stopped.starts_with("diverged")) << result.stopped;
   EXPECT_EQ(result.checkpoint, "");
+}
+
+TEST_F(ContinueTest, DataOfAnotherTokenizerAreNotForThisCheckpoint) {
+  for (uint64_t hash : {5, 6}) {
+    data::TokenShardWriter writer(dir_ + "/h" + std::to_string(hash) + ".tok", 48, hash);
+    for (int i = 0; i < 40; ++i) writer.add_document(std::vector<int32_t>(30, i % 47));
+    writer.commit();
+  }
+  auto go_on = [&](const std::string& shard, const std::string& steps) {
+    return error_of([&] {
+      train("run", {"data.sources=" + dir_ + shard, "data.validation=" + dir_ + shard, "train.steps=" + steps});
+    });
+  };
+  EXPECT_EQ(go_on("/h5.tok", "2"), "");
+  EXPECT_NE(go_on("/h6.tok", "3").find("made with another tokenizer"), std::string::npos);
+  EXPECT_EQ(go_on("/h5.tok", "3"), "");
+  EXPECT_EQ(go_on("/a.tok", "4"), "") << "these do not say";
 }
 
 TEST_F(ContinueTest, ASecondRunLeavesTheCheckpointOfTheFirstAlone) {

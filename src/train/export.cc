@@ -17,8 +17,10 @@ namespace fs = std::filesystem;
 
 // What a tokenizer consists of in a model folder; the first ones are the tokenizer itself, in one form or another.
 constexpr std::array<const char*, 4> kTokenizers{"tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt"};
-constexpr std::array<const char*, 5> kBesideIt{"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-                                               "chat_template.jinja", "generation_config.json"};
+constexpr std::array<const char*, 6> kBesideIt{"tokenizer_config.json", "special_tokens_map.json",
+                                               "added_tokens.json",     "chat_template.jinja",
+                                               "chat_template.json",    "generation_config.json"};
+constexpr const char* kMoreTemplates = "additional_chat_templates";
 
 }  // namespace
 
@@ -39,6 +41,12 @@ std::vector<NamedFile> read_tokenizer_files(const std::string& path) {
     files.push_back({"tokenizer.json", tokenizer::Tokenizer::load(path).to_json()});
   }
   for (const char* name : kBesideIt) read(name);
+  if (fs::is_directory(folder / kMoreTemplates)) {
+    for (const auto& entry : fs::directory_iterator(folder / kMoreTemplates)) {
+      const fs::path name = fs::path(kMoreTemplates) / entry.path().filename();
+      if (entry.is_regular_file()) read(name.c_str());
+    }
+  }
   return files;
 }
 
@@ -48,7 +56,11 @@ void export_model(const std::string& folder, const spec::ModelSpec& spec, const 
   base::save_json(folder + "/config.json", spec::make_hf_config(spec, dtype == core::DType::f32   ? "float32"
                                                                       : dtype == core::DType::f16 ? "float16"
                                                                                                   : "bfloat16"));
-  for (const NamedFile& file : tokenizer) base::write_file_atomic(folder + "/" + file.name, file.bytes);
+  for (const NamedFile& file : tokenizer) {
+    const fs::path path = fs::path(folder) / file.name;
+    fs::create_directories(path.parent_path());
+    base::write_file_atomic(path.string(), file.bytes);
+  }
 }
 
 }  // namespace sinter::train

@@ -43,6 +43,7 @@ void check_model(const std::string& from, const spec::ModelSpec& before, const s
                                            "bos_token_id",
                                            "eos_token_id",
                                            "pad_token_id"};
+  static const std::set<std::string> kPositions{"max_position_embeddings", "n_positions", "n_ctx"};
   const nlohmann::json old_keys = spec::make_hf_config(before, ""), new_keys = spec::make_hf_config(now, "");
   auto value_of = [](const nlohmann::json& keys, const std::string& key) {
     return keys.contains(key) ? keys[key].dump() : "not set";
@@ -52,11 +53,27 @@ void check_model(const std::string& from, const spec::ModelSpec& before, const s
   for (const auto& [key, value] : all.items()) {
     const std::string was = value_of(old_keys, key), is = value_of(new_keys, key);
     SINTER_CHECK(
-        was == is || kFree.count(key),
+        was == is || (kFree.count(key) && !(now.learned_positions && kPositions.count(key))),
         "checkpoint '{}' is of another model: {} was {} and is {} now; give it the recipe it was made with, or the "
         "new model another checkpoint.dir",
         from, key, was, is);
   }
+}
+
+// Adam's state is AdamW's; all others have their own.
+void check_optimizer(const std::string& from, const std::map<std::string, std::string>& before,
+                     const std::map<std::string, std::string>& now) {
+  auto kind_of = [](const std::map<std::string, std::string>& keys) {
+    const auto kind = keys.find("optimizer.kind");
+    return kind == keys.end() ? "" : kind->second;
+  };
+  auto family = [](const std::string& kind) { return kind == "\"adam\"" ? "\"adamw\"" : kind; };
+  const std::string was = kind_of(before), is = kind_of(now);
+  SINTER_CHECK(
+      was.empty() || family(was) == family(is),
+      "checkpoint '{}' holds the state of optimizer.kind = {}, and {} has another; go on with that, or begin a "
+      "new run (another checkpoint.dir) from its weights with model.path = \"{}\"",
+      from, was, is, from);
 }
 
 }  // namespace
@@ -76,6 +93,7 @@ std::string check_resume(const std::string& from, const std::string& recipe_befo
   }
   if (before) check_model(from, *before, model);
   const std::map<std::string, std::string> old_keys = keys_of(recipe_before);
+  check_optimizer(from, old_keys, keys_of(spec::recipe_to_toml(recipe)));
   std::string changes;
   for (const auto& [key, value] : keys_of(spec::recipe_to_toml(recipe))) {
     const auto old = old_keys.find(key);

@@ -250,6 +250,11 @@ size_t RunPlan::memory_bytes() const {
   return sum;
 }
 
+std::string RunPlan::tokenizer_hash() const {
+  const uint64_t hash = tokenizer ? data::tokenizer_hash(*tokenizer) : loader->sources().front()->tokenizer_hash();
+  return hash == 0 ? "" : fmt::format("{:016x}", hash);
+}
+
 void RunPlan::continue_after(int64_t done, int64_t tokens_seen) {
   const int64_t T = shape.window, planned = batches->sequences_before(done) * T;
   if (planned == tokens_seen) return;
@@ -275,6 +280,8 @@ RunPlan make_run_plan(const spec::Recipe& recipe, comm::Communicator& comm) {
     plan.tokenizer_path = recipe.model.path;
   }
   if (!plan.tokenizer_path.empty()) {
+    SINTER_CHECK(fs::exists(plan.tokenizer_path), "data.tokenizer '{}' does not exist; expected a folder or a file",
+                 plan.tokenizer_path);
     plan.tokenizer = std::make_unique<tokenizer::Tokenizer>(tokenizer::Tokenizer::load(plan.tokenizer_path));
     if (comm.rank() == 0) plan.tokenizer_files = read_tokenizer_files(plan.tokenizer_path);
   }

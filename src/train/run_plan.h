@@ -43,6 +43,8 @@ struct RunPlan {
   // Whether the first rank's copy holds all masters: one rank always writes a model folder, many every export_every.
   bool copies_masters(int ranks) const { return ranks == 1 || recipe.checkpoint.export_every > 0; }
   size_t memory_bytes() const;
+  // Of the tokenizer that the data were made with, 16 hex digits; "" where the data do not say.
+  std::string tokenizer_hash() const;
   int64_t tokens() const { return batches->sequences_before(steps) * shape.window; }
   // `done` steps saw `tokens_seen` tokens, maybe in other batches than these (other ranks, another recipe): the data go
   // on where they stood, and train.tokens counts what was seen.

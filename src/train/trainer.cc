@@ -145,6 +145,14 @@ class Run {
   }
 
   void load(const std::string& from) {
+    // What does not fit is told by its key, before a tensor is found to have another shape.
+    const RunState before = load_run_state(from);
+    const std::string changes = check_resume(from, before.recipe, recipe_, plan_.model);
+    const std::string tokenizer = plan_.tokenizer_hash();
+    SINTER_CHECK(before.tokenizer.empty() || tokenizer.empty() || before.tokenizer == tokenizer,
+                 "checkpoint '{}' was made with another tokenizer than {} now is: its ids mean something else; give it "
+                 "that one (a copy is beside the model), or this one another checkpoint.dir",
+                 from, plan_.tokenizer ? "'" + plan_.tokenizer_path + "'" : "that of the data");
     std::vector<StateTensor> tensors = all_state();
     if (runner_.fp8() && !has_state_tensor(from, "fp8", "scalings")) {  // a run that was not in fp8 so far
       std::erase_if(tensors, [](const StateTensor& t) { return t.kind == "fp8"; });
@@ -157,7 +165,6 @@ class Run {
                  "rank {} finds '{}' after {} steps, another rank after {}: the folder is not the same on all machines "
                  "(yet); start again, or name the checkpoint by its step (checkpoint.resume)",
                  comm_.rank(), from, state_.step, ends[0] == state_.step ? -ends[2] : ends[0]);
-    const std::string changes = check_resume(from, state_.recipe, recipe_, plan_.model);
     if (!changes.empty()) base::log_info("the recipe has changed since this checkpoint was written:\n{}", changes);
     if (runner_.fp8()) runner_.fp8()->resume();
     if (recipe_.train.precision == core::DType::f16 && !was_in_f16(state_.recipe))
@@ -366,6 +373,7 @@ class Run {
     state_.noise_scale = noise_scale_.state();
     state_.kernel_choices = kernels::kernel_choices(plan_.device);
     state_.recipe = spec::recipe_to_toml(recipe_);
+    state_.tokenizer = plan_.tokenizer_hash();
     CheckpointWriter::Exporter exporter;
     if (exports) {
       exporter = [this](const std::string& folder, const std::vector<core::Tensor>& masters) {

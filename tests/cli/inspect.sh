@@ -45,7 +45,9 @@ cat > "$scratch/run/step-00000007/state/index.json" <<'JSON'
   {"file": "rank-00001.safetensors", "begin": 2, "count": 2, "hash": "0000000000000002"}]}]}
 JSON
 ln -s step-00000007 "$scratch/run/latest"
-case "$("$sinter" inspect "$scratch/run" --recipe)" in *"step-00000007 (latest)"*"step 7,"*"layers = 2"*) ;; *) echo "the list of checkpoints is wrong"; exit 1 ;; esac
+case "$("$sinter" inspect "$scratch/run")" in *"step-00000007 (latest)"*"step 7,"*) ;; *) echo "the list of checkpoints is wrong"; exit 1 ;; esac
+[ "$("$sinter" inspect "$scratch/run" --recipe)" = "$(printf '[model]\nlayers = 2')" ] || { echo "--recipe prints no recipe"; exit 1; }
+if "$sinter" inspect "$golden" --recipe 2> /dev/null; then echo "a recipe of no checkpoint"; exit 1; fi
 case "$("$sinter" inspect "$scratch/run/latest")" in *"step 7, 6 optimizer updates, 7,000 tokens, written by 2 ranks"*) ;;
   *) echo "the checkpoint's summary is wrong"; exit 1 ;; esac
 
