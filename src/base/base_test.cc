@@ -150,6 +150,12 @@ TEST(Log, LevelsAreNamedInLowerCaseAndNothingElseIs) {
   EXPECT_FALSE(log_level_named(""));
 }
 
+TEST(Json, BracketsWithoutEndAreAnErrorAndNotTheEndOfTheStack) {
+  EXPECT_THROW(parse_json(std::string(200000, '['), "deep.json"), Error);
+  EXPECT_THROW(parse_json("{\"a\": " + std::string(300, '[') + std::string(300, ']') + "}", "deep.json"), Error);
+  EXPECT_EQ(parse_json("[\"" + std::string(1000, '[') + "\\\"[\"]", "text.json").size(), 1u) << "text may hold them";
+}
+
 TEST(Json, ErrorsNameTheOrigin) {
   try {
     parse_json("{\"a\": ", "config.json");

@@ -7,7 +7,32 @@
 
 namespace sinter::base {
 
+namespace {
+
+// The parser itself takes any depth, but copying, printing and destroying what it gives goes down by calls.
+void check_nesting(std::string_view text, std::string_view origin) {
+  constexpr int kMost = 256;
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      SINTER_CHECK(++depth <= kMost, "'{}': more than {} brackets inside each other at byte {}", origin, kMost, i);
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+}
+
+}  // namespace
+
 nlohmann::json parse_json(std::string_view text, std::string_view origin) {
+  check_nesting(text, origin);
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::exception& e) {

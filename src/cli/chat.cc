@@ -84,7 +84,7 @@ Answer answer(const Flags& flags, const eval::OpenModel& model, const tokenizer:
   Answer result;
   auto show = [&](const std::string& piece) {
     result.text += piece;
-    std::fputs(piece.c_str(), stdout);
+    print_bytes(piece);
     std::fflush(stdout);
   };
   result.num_tokens = prompt.size();
@@ -138,7 +138,7 @@ void run_chat(const Flags& flags) {
     }
     tokenizer::StreamDecoder decoder(tokenizer, true);
     if (!conversation.has_template()) {  // the answer goes on in the line
-      std::fputs(line.c_str(), stdout);
+      print_bytes(line);
       decoder.skip(prompt);
     }
     const Answer said = answer(flags, model, tokenizer, std::move(decoder), std::move(prompt), turn);

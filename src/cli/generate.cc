@@ -47,9 +47,9 @@ void generate_one(const Flags& flags, const eval::OpenModel& model, const tokeni
   engine::Request request =
       make_request(flags.generation, encode_prompt(tokenizer, flags.prompt, model.spec), model.spec, tokenizer);
   decoder.skip(request.prompt);
-  std::fputs(flags.prompt.c_str(), stdout);
+  print_bytes(flags.prompt);
   const engine::Result result = generator.run({request}, [&](size_t, int32_t token) {
-    std::fputs(decoder.push(token).c_str(), stdout);
+    print_bytes(decoder.push(token));
     std::fflush(stdout);
     return true;
   })[0];

@@ -63,7 +63,10 @@ engine::Request make_request(const GenerationFlags& flags, std::vector<int32_t> 
                           .max_new_tokens = flags.max_tokens,
                           .stop_tokens = {},
                           .vocab_limit = tokenizer.vocab_size()};
-  if (!flags.ignores_eos) request.stop_tokens = spec.eos_tokens;
+  if (!flags.ignores_eos) {
+    request.stop_tokens = spec.eos_tokens;
+    if (tokenizer.special_ids().eos >= 0) request.stop_tokens.push_back(tokenizer.special_ids().eos);
+  }
   const auto num_tokens = static_cast<int64_t>(request.prompt.size());
   SINTER_CHECK(has_room(spec, request.prompt.size()),
                "the prompt has {}, but the model only {}: none is left for new tokens; shorten it",
@@ -95,6 +98,8 @@ bool warn_past_positions(const spec::ModelSpec& spec, size_t num_tokens, const c
       counted(static_cast<int64_t>(num_tokens), "token"), counted(spec.max_positions, "position"), advice);
   return true;
 }
+
+void print_bytes(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
 std::string counted(int64_t count, const std::string& unit) {
   return fmt::format("{} {}{}", base::format_grouped(count), unit, count == 1 ? "" : "s");

@@ -2,6 +2,7 @@
 #pragma once
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/generator.h"
@@ -18,6 +19,9 @@ struct GenerationFlags {
   std::string device = "cpu", precision = "fp32", tokenizer;
   bool ignores_eos = false;
 };
+
+// To standard output, whatever bytes it holds.
+void print_bytes(std::string_view text);
 
 // Throws Error for a training run's folder, naming the model in it.
 void check_model_folder(const std::string& folder);

@@ -1,6 +1,10 @@
 #include "eval/model.h"
 
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
+#include "base/json.h"
 #include "models/weights.h"
 #include "spec/hf_config.h"
 
@@ -16,6 +20,8 @@ core::DType parse_precision(const std::string& text) {
 OpenModel open_model(const std::string& folder, const OpenOptions& options) {
   OpenModel model;
   model.spec = spec::load_hf_config(folder + "/config.json");
+  if (const std::string path = folder + "/generation_config.json"; std::filesystem::exists(path))
+    spec::add_generation_config(base::load_json(path), path, model.spec);
   io::TensorFolder tensors(folder);
   model.store =
       std::make_unique<models::ParameterStore>(model.spec, models::StoreOptions{.device = options.device,

@@ -1,5 +1,6 @@
 #include "spec/hf_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -90,14 +91,25 @@ FamilyDefaults defaults_of(Family family) {
     case Family::mixtral:
       return {.max_positions = 131072, .kv_heads = 8, .rope_theta = 1e6, .norm_eps = 1e-5};
     case Family::qwen2:
-      return {.kv_heads = 32};
+      return {.kv_heads = 32, .window = 4096};
     case Family::qwen3:
-      return {.kv_heads = 32};
+      return {.kv_heads = 32, .window = 4096};
     case Family::qwen3_moe:
-      return {.kv_heads = 4};
+      return {.kv_heads = 4, .window = 4096};
     default:
       return {.max_positions = 2048};
   }
+}
+
+constexpr const char* kOriginalPositions = "original_max_position_embeddings";
+
+// Among the RoPE's own keys, or beside them in the config; `otherwise` where it stands in neither.
+int64_t find_original_positions(const Reader& config, const Reader& rope, int64_t otherwise) {
+  const int64_t inner = rope.integer(kOriginalPositions, config.integer(kOriginalPositions, otherwise));
+  const int64_t outer = config.integer(kOriginalPositions, inner);
+  SINTER_CHECK(inner == outer, "'{}': key '{}' is {} and {} in one file; keep the one that is meant", rope.origin(),
+               kOriginalPositions, inner, outer);
+  return inner;
 }
 
 RopeSpec parse_rope(const Reader& r, int64_t max_positions, double default_theta) {
@@ -113,13 +125,17 @@ RopeSpec parse_rope(const Reader& r, int64_t max_positions, double default_theta
                "'{}': keys 'rope_parameters' ({}) and 'rope_scaling' ({}) differ; keep the one that is meant",
                r.origin(), r.at("rope_parameters").dump(), r.at("rope_scaling").dump());
   Reader s(r.at(key), r.origin() + ": " + key);
+  for (const auto& [name, value] : s.object().items()) {
+    SINTER_CHECK(!value.is_object(), "'{}': '{}' has parameters of its own; one RoPE for all layers is supported",
+                 s.origin(), name);
+  }
   rope.theta = s.number("rope_theta", rope.theta);
   s.refuse_unless("partial_rotary_factor", 1.0);
   std::string type = s.text("rope_type", s.text("type", "default"));
   if (type == "default") return rope;
   rope.factor = s.number("factor");
   SINTER_CHECK(rope.factor >= 1.0, "'{}': RoPE factor is {}; expected at least 1", s.origin(), rope.factor);
-  rope.original_max_positions = s.integer("original_max_position_embeddings", max_positions);
+  rope.original_max_positions = find_original_positions(r, s, max_positions);
   if (type == "linear") {
     rope.kind = RopeKind::linear;
   } else if (type == "dynamic") {
@@ -129,7 +145,8 @@ RopeSpec parse_rope(const Reader& r, int64_t max_positions, double default_theta
     rope.kind = RopeKind::llama3;
     rope.low_freq_factor = s.number("low_freq_factor");
     rope.high_freq_factor = s.number("high_freq_factor");
-    rope.original_max_positions = s.integer("original_max_position_embeddings");
+    SINTER_CHECK(r.has(kOriginalPositions) || s.has(kOriginalPositions), "'{}': key '{}' is missing", s.origin(),
+                 kOriginalPositions);
   } else if (type == "yarn") {
     rope.kind = RopeKind::yarn;
     rope.beta_fast = s.number("beta_fast", 32.0);
@@ -144,15 +161,21 @@ RopeSpec parse_rope(const Reader& r, int64_t max_positions, double default_theta
   return rope;
 }
 
-void parse_tokens(const Reader& r, ModelSpec& spec) {
-  spec.bos_token = r.integer("bos_token_id", -1);
-  spec.pad_token = r.integer("pad_token_id", -1);
+void parse_eos(const Reader& r, ModelSpec& spec) {
   if (!r.has("eos_token_id")) return;
   const json& eos = r.at("eos_token_id");
   for (const json& id : eos.is_array() ? eos : json::array({eos})) {
     SINTER_CHECK(id.is_number_integer(), "'{}': key 'eos_token_id' holds {}; expected numbers", r.origin(), id.dump());
-    spec.eos_tokens.push_back(id.get<int64_t>());
+    const auto token = id.get<int64_t>();
+    if (std::find(spec.eos_tokens.begin(), spec.eos_tokens.end(), token) == spec.eos_tokens.end())
+      spec.eos_tokens.push_back(token);
   }
+}
+
+void parse_tokens(const Reader& r, ModelSpec& spec) {
+  spec.bos_token = r.integer("bos_token_id", -1);
+  spec.pad_token = r.integer("pad_token_id", -1);
+  parse_eos(r, spec);
 }
 
 ModelSpec parse_gpt2(const Reader& r) {
@@ -187,7 +210,8 @@ void parse_window(const Reader& r, ModelSpec& spec, bool is_qwen) {
   // null is no window; a key left out is the family's own.
   const int64_t usual = r.object().contains("sliding_window") ? 0 : defaults_of(spec.family).window;
   bool slides = (r.has("sliding_window") || usual > 0) && (!is_qwen || r.boolean("use_sliding_window", false));
-  int64_t window = slides ? r.integer("sliding_window", usual) : 0;
+  constexpr int64_t kEndless = int64_t{1} << 40;  // leaves room to add to it
+  int64_t window = slides ? std::min(r.integer("sliding_window", usual), kEndless) : 0;
   SINTER_CHECK(!slides || window > 0, "'{}': sliding_window is {}; expected a positive number", r.origin(), window);
   if (r.has("layer_types")) {
     const json& types = r.at("layer_types");
@@ -321,6 +345,10 @@ ModelSpec parse_hf_config(const json& config, const std::string& origin) {
     fail("'{}': {}", origin, e.what());
   }
   return spec;
+}
+
+void add_generation_config(const json& config, const std::string& origin, ModelSpec& spec) {
+  parse_eos(Reader(config, origin), spec);
 }
 
 ModelSpec load_hf_config(const std::string& path) { return parse_hf_config(base::load_json(path), path); }

@@ -70,6 +70,9 @@ void check_model_spec(const ModelSpec& s) {
   positive(s.head_dim, "head_dim");
   positive(s.max_positions, "max_position_embeddings");
   SINTER_CHECK(s.num_layers <= 100000, "model: {} layers; expected at most 100,000", s.num_layers);
+  SINTER_CHECK(s.mtp_heads >= 0 && s.mtp_heads <= 64, "model: {} heads for tokens further ahead; expected 0 to 64",
+               s.mtp_heads);
+  SINTER_CHECK(s.moe.num_experts <= 65536, "model: {} experts; expected at most 65,536", s.moe.num_experts);
   SINTER_CHECK(s.num_heads % s.num_kv_heads == 0,
                "model: num_attention_heads {} is not a multiple of num_key_value_heads {}", s.num_heads,
                s.num_kv_heads);

@@ -72,7 +72,8 @@ TEST(Recipe, AnOverrideThatCannotBeReadIsAnErrorOfUsageUnlessTheFileIsWrongToo) 
 }
 
 TEST(Recipe, WrongTypesAndValuesNameTheKey) {
-  EXPECT_NE(error_of(kText, {"train.steps=\"many\""}).find("train.steps is 'many'; expected a number"), std::string::npos);
+  EXPECT_NE(error_of(kText, {"train.steps=\"many\""}).find("train.steps is 'many'; expected a number"),
+            std::string::npos);
   EXPECT_NE(error_of(kText, {"train.steps=1.5"}).find("whole number"), std::string::npos);
   EXPECT_NE(error_of(kText, {"train.micro_batch=0"}).find("train.micro_batch is 0"), std::string::npos);
   EXPECT_NE(error_of(kText, {"schedule.final_ratio=nan"}).find("schedule.final_ratio"), std::string::npos);

@@ -106,6 +106,43 @@ TEST(HfConfig, KeysLeftOutHaveTheFamilysDefaults) {
   EXPECT_EQ(parse("mistral", {{"sliding_window", nullptr}}).window_of(1), 0);
   EXPECT_EQ(parse("mistral", {{"num_key_value_heads", nullptr}}).num_kv_heads, 16);
   EXPECT_EQ(parse("llama", json::object()).num_kv_heads, 16);
+  for (const char* qwen : {"qwen2", "qwen3"}) {
+    const json slides{{"num_key_value_heads", 4}, {"use_sliding_window", true}, {"max_window_layers", 1}};
+    EXPECT_EQ(parse(qwen, slides).window_of(1), 4096);
+    EXPECT_EQ(parse(qwen, {{"num_key_value_heads", 4}}).window_of(1), 0);
+  }
+  EXPECT_LT(parse("mistral", {{"sliding_window", INT64_MAX}}).window_of(1), INT64_MAX / 2) << "room to add to it";
+}
+
+TEST(HfConfig, RopeKeysAreReadWhereverTheyStandOrRefused) {
+  auto parse = [](const json& more) {
+    json config{{"model_type", "llama"},          {"vocab_size", 100},        {"hidden_size", 64},
+                {"num_hidden_layers", 2},         {"num_attention_heads", 4}, {"intermediate_size", 64},
+                {"max_position_embeddings", 4096}};
+    config.update(more);
+    return parse_hf_config(config, "test");
+  };
+  const json yarn{{"rope_type", "yarn"}, {"factor", 4.0}, {"rope_theta", 1e4}};
+  EXPECT_EQ(parse({{"rope_parameters", yarn}}).rope.original_max_positions, 4096);
+  EXPECT_EQ(parse({{"rope_parameters", yarn}, {"original_max_position_embeddings", 1024}}).rope.original_max_positions,
+            1024);
+  json both = yarn;
+  both["original_max_position_embeddings"] = 512;
+  EXPECT_EQ(parse({{"rope_parameters", both}}).rope.original_max_positions, 512);
+  EXPECT_THROW(parse({{"rope_parameters", both}, {"original_max_position_embeddings", 1024}}), base::Error);
+  EXPECT_THROW(parse({{"rope_parameters", {{"full_attention", {{"rope_theta", 100.0}}}}}}), base::Error);
+}
+
+TEST(HfConfig, CountsBeyondReasonAreErrorsAndTheTokensThatEndATextAddUp) {
+  json config{{"model_type", "llama"},    {"vocab_size", 100},       {"hidden_size", 64}, {"num_hidden_layers", 2},
+              {"num_attention_heads", 4}, {"intermediate_size", 64}, {"eos_token_id", 2}};
+  ModelSpec spec = parse_hf_config(config, "test");
+  add_generation_config({{"eos_token_id", {2, 7}}}, "generation_config.json", spec);
+  EXPECT_EQ(spec.eos_tokens, (std::vector<int64_t>{2, 7}));
+  for (int64_t heads : {int64_t{-5}, int64_t{99999999999}}) {
+    config["sinter_mtp_heads"] = heads;
+    EXPECT_THROW(parse_hf_config(config, "test"), base::Error);
+  }
 }
 
 TEST(HfConfig, WindowsBelongToTheLayersTheFamilySays) {

@@ -19,6 +19,7 @@ struct AddedToken {
   bool lstrip = false;       // takes the white space before it
   bool rstrip = false;       // takes the white space after it
   bool single_word = false;  // only where no word character touches it
+  bool plain_too = false;    // normalized, but where that form is not found looked for as it is written
   std::string symbol;        // not empty: looked for in the normalized text in just this form (SentencePiece)
 };
 

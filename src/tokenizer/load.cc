@@ -1,10 +1,12 @@
 // Which file a path means, and the special ids that a model folder names beside the tokenizer.
+#include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "tokenizer/json_view.h"
 #include "tokenizer/tokenizer_parts.h"
 
@@ -40,12 +42,54 @@ int32_t id_of_token(const Tokenizer& tokenizer, const std::optional<JsonView>& v
   return tokenizer.token_id(value->is_object() ? value->at("content").string() : value->string());
 }
 
+// Tokens that stand beside the tokenizer's own file: in tokenizer_config.json by id with their properties, in
+// added_tokens.json by text. What the file has already stays as it says.
+void add_tokens_beside(const fs::path& folder, TokenizerParts& parts) {
+  const size_t before = parts.added.size();
+  auto add = [&](AddedToken token) {
+    const int32_t known = parts.model.vocabulary.find(token.content);
+    if (parts.added_by_content.count(token.content) || (known >= 0 && known != token.id)) return;
+    if (parts.added_token(token.id)) return;
+    parts.added.push_back(std::move(token));
+  };
+  if (const fs::path path = folder / "tokenizer_config.json"; fs::exists(path)) {
+    const nlohmann::json root = base::load_json(path.string());
+    const JsonView config(root, path.string());
+    if (const auto tokens = config.find("added_tokens_decoder"); tokens && tokens->is_object()) {
+      tokens->for_each_member([&](const std::string& id, const JsonView& token) {
+        int32_t number = -1;
+        const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), number);
+        if (error != std::errc() || end != id.data() + id.size()) token.fail("its key is not a token id");
+        add({.id = number,
+             .content = token.at("content").string(),
+             .special = token.boolean_or("special", false),
+             .normalized = token.boolean_or("normalized", false),
+             .lstrip = token.boolean_or("lstrip", false),
+             .rstrip = token.boolean_or("rstrip", false),
+             .single_word = token.boolean_or("single_word", false)});
+      });
+    }
+  }
+  if (const fs::path path = folder / "added_tokens.json"; fs::exists(path)) {
+    const nlohmann::json root = base::load_json(path.string());
+    JsonView(root, path.string()).for_each_member([&](const std::string& content, const JsonView& id) {
+      add({.id = static_cast<int32_t>(id.integer(0, Vocabulary::kMaxId)), .content = content});
+    });
+  }
+  if (parts.added.size() > before) parts.finish();
+}
+
 void read_tokenizer_config(const std::string& path, Tokenizer& tokenizer, TokenizerParts& parts) {
   const nlohmann::json root = base::load_json(path);
   const JsonView config(root, path);
   SpecialIds ids = tokenizer.special_ids();
   auto set = [&](int32_t& id, const char* key) {
-    if (int32_t found = id_of_token(tokenizer, config.find(key)); found >= 0) id = found;
+    const std::optional<JsonView> token = config.find(key);
+    if (int32_t found = id_of_token(tokenizer, token); found >= 0) {
+      id = found;
+    } else if (token) {
+      base::log_warning("'{}': the tokenizer has no token that '{}' names", path, key);
+    }
   };
   set(ids.bos, "bos_token");
   set(ids.eos, "eos_token");
@@ -92,6 +136,7 @@ Tokenizer Tokenizer::load(const std::string& path) {
     SINTER_CHECK(fs::exists(file), "'{}' has neither tokenizer.json nor tokenizer.model", path);
   }
   Tokenizer tokenizer = load_file(file.string());
+  add_tokens_beside(folder, *tokenizer.parts_);
   if (fs::path config = folder / "tokenizer_config.json"; fs::exists(config))
     read_tokenizer_config(config.string(), tokenizer, *tokenizer.parts_);
   if (fs::path config = folder / "config.json"; fs::exists(config)) read_model_config(config.string(), tokenizer);

@@ -187,7 +187,8 @@ void check_supported(const SpModel& model, const std::string& origin) {
 nlohmann::json normalizer_json(const SpModel& model) {
   nlohmann::json steps = nlohmann::json::array();
   if (model.remove_extra_whitespaces) {
-    steps.push_back({{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}});
+    // Spaces, not other white space.
+    steps.push_back({{"type", "Replace"}, {"pattern", {{"Regex", "\\A +| +\\z"}}}, {"content", ""}});
     steps.push_back({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", " "}});
   }
   if (model.add_dummy_prefix) steps.push_back({{"type", "Prepend"}, {"prepend", "\u2581"}});
@@ -243,7 +244,11 @@ Tokenizer Tokenizer::from_sentencepiece(std::string_view bytes, const std::strin
     SINTER_CHECK(model.vocabulary.add(id, piece.text), "'{}': pieces[{}]: '{}' is there twice", origin, i, piece.text);
     const bool special = piece.type == kControl || piece.type == kUnknown;
     if (special || piece.type == kUserDefined) {
-      AddedToken token{.id = id, .content = std::string(piece.text), .special = special, .normalized = special};
+      AddedToken token{.id = id,
+                       .content = std::string(piece.text),
+                       .special = special,
+                       .normalized = special,
+                       .plain_too = special};
       // The library finds its user-defined symbols after the prefix and the marks have been put in.
       if (!special) token.symbol = piece.text;
       parts->added.push_back(std::move(token));

@@ -240,13 +240,11 @@ constexpr std::array kKnown{
     Known{SplitPattern::gpt2, "gpt2", R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"},
     Known{SplitPattern::gpt2, "", R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"},
     Known{SplitPattern::gpt2, "", R"('(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s)"},
-    // Oniguruma, which reads the written file elsewhere, has other rules for possessive counts and for $.
+    // Oniguruma, which reads the written file elsewhere, has other rules for $, and its {1,3}+ takes all digits:
+    // tiktoken's own spelling is another pattern in a tokenizer.json.
     Known{SplitPattern::cl100k, "cl100k",
           R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+\z)"
           R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"},
-    Known{SplitPattern::cl100k, "",
-          R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$)"
-          R"(|\s*[\r\n]|\s+(?!\S)|\s)"},
     Known{SplitPattern::llama3, "llama3", kLlama3Regex},
     Known{SplitPattern::llama3, "",
           R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n])"

@@ -154,6 +154,9 @@ void TokenizerParts::finish() {
   pre_tokenizer = make_pre_tokenizer({pre_spec, origin, "pre_tokenizer"});
   decode_rules = make_decode_rules({decoder_spec, origin, "decoder"});
   around = make_template({post_spec, origin, "post_processor"});
+  raw_finder = normalized_finder = {};
+  added_texts.clear();
+  added_by_content.clear();
   size = model.vocabulary.size();
   for (const AddedToken& token : added) size = std::max(size, std::min(token.id, Vocabulary::kMaxId) + 1);
   added_at.assign(static_cast<size_t>(size), -1);
@@ -170,6 +173,7 @@ void TokenizerParts::finish() {
     else if (token.normalized && normalizer)
       normalizer->apply(pattern);
     (token.normalized || !token.symbol.empty() ? normalized_finder : raw_finder).add(token, pattern);
+    if (token.plain_too && pattern != token.content) normalized_finder.add(token, token.content);
     added_texts.push_back(std::move(pattern));
   }
   split_at_mark = !pre_tokenizer.byte_level && !pre_tokenizer.pattern && !model.ignore_merges &&
@@ -323,7 +327,7 @@ std::string StreamDecoder::push(int32_t id) {
   if (!rules.word_suffix.empty() && text.ends_with(rules.word_suffix)) {
     text.replace(text.size() - rules.word_suffix.size(), std::string::npos, " ");
   }
-  if (is_first_ && rules.drop_first_space && text.starts_with(' ')) text.erase(0, 1);
+  if (is_first_ && rules.drop_first_space) std::erase(text, ' ');  // all the marks of the first token
   if (!is_first_) pending_ += rules.separator;
   is_first_ = false;
   while (strip_left_ > 0 && !text.empty()) {

@@ -75,7 +75,8 @@ void read_merges(const JsonView& spec, BpeModel& model) {
     }
     joined = left;
     joined += right.substr(model.continuing_prefix.size());
-    model.merges.add(id_of(left), id_of(right), {static_cast<uint32_t>(i), id_of(joined)});
+    constexpr bool kReplaces = true;  // of a pair that is there twice the last counts
+    model.merges.add(id_of(left), id_of(right), {static_cast<uint32_t>(i), id_of(joined)}, kReplaces);
   }
 }
 

@@ -256,6 +256,34 @@ TEST(Tokenizer, WhatIsNotSupportedIsNamedWithFileAndKey) {
   }
 }
 
+TEST(Tokenizer, TokensBesideASentencePieceModelAndItsOwnSpecialOnesAreFoundInText) {
+  const std::string folder = std::filesystem::temp_directory_path() / fmt::format("sinter_beside_{}", ::getpid());
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy_file(kGolden + "small.model", folder + "/tokenizer.model",
+                             std::filesystem::copy_options::overwrite_existing);
+  const Tokenizer alone = Tokenizer::load(folder);
+  const int32_t next = alone.vocab_size(), eos = alone.special_ids().eos;
+  Ids expected = alone.encode("hello");
+  expected.push_back(eos);
+  const Ids parsed = alone.encode("hello</s>world", {.parse_special = true});
+  ASSERT_GT(parsed.size(), expected.size());
+  EXPECT_EQ(Ids(parsed.begin(), parsed.begin() + static_cast<int64_t>(expected.size())), expected);
+
+  base::write_file_atomic(
+      folder + "/tokenizer_config.json",
+      fmt::format(R"({{"eos_token": "<|end|>", "added_tokens_decoder": {{"{}": {{"content": "<|end|>",
+                                        "special": true}}, "2": {{"content": "</s>", "special": true}}}}}})",
+                  next));
+  base::write_file_atomic(folder + "/added_tokens.json", fmt::format(R"({{"<tool>": {}}})", next + 1));
+  const Tokenizer tokenizer = Tokenizer::load(folder);
+  EXPECT_EQ(tokenizer.vocab_size(), next + 2);
+  EXPECT_EQ(tokenizer.special_ids().eos, next);
+  const Ids ids = tokenizer.encode("hello<tool><|end|>", {.parse_special = true});
+  EXPECT_EQ(Ids(ids.end() - 2, ids.end()), (Ids{next + 1, next}));
+  EXPECT_EQ(tokenizer.decode(ids), "hello<tool><|end|>");
+  std::filesystem::remove_all(folder);
+}
+
 TEST(Tokenizer, FolderNamesItsSpecialTokens) {
   const std::string folder = std::filesystem::temp_directory_path() / fmt::format("sinter_tokenizer_{}", ::getpid());
   std::filesystem::create_directories(folder);

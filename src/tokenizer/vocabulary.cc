@@ -63,12 +63,14 @@ void MergeTable::reserve(size_t num_pairs) {
   }
 }
 
-bool MergeTable::add(int32_t left, int32_t right, Merge merge) {
+bool MergeTable::add(int32_t left, int32_t right, Merge merge, bool replaces) {
   if (2 * (size_ + 1) > slots_.size()) reserve(2 * (size_ + 1));
   const uint64_t key = key_of(left, right);
   size_t i = slot_of(key);
   for (; slots_[i].key != kFree; i = (i + 1) & mask_) {
-    if (slots_[i].key == key) return false;
+    if (slots_[i].key != key) continue;
+    if (replaces) slots_[i].merge = merge;
+    return false;
   }
   slots_[i] = {key, merge};
   ++size_;

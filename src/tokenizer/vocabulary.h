@@ -70,8 +70,8 @@ class MergeTable {
  public:
   MergeTable() { reserve(0); }
   void reserve(size_t num_pairs);
-  // False when the pair is there already; the table keeps the first.
-  bool add(int32_t left, int32_t right, Merge merge);
+  // False when the pair is there already; the table keeps the first, or with `replaces` takes the new one.
+  bool add(int32_t left, int32_t right, Merge merge, bool replaces = false);
   Merge find(int32_t left, int32_t right) const {
     const uint64_t key = key_of(left, right);
     for (size_t i = slot_of(key);; i = (i + 1) & mask_) {
