@@ -18,6 +18,7 @@
 #include "cli/command.h"
 #include "cli/generation_flags.h"
 #include "cli/verbs.h"
+#include "data/tokenize.h"
 #include "tokenizer/train.h"
 
 namespace sinter::cli {
@@ -128,6 +129,7 @@ void add_bpe_train(Command parent) {
         base::fail_usage("there is no file '{}'; --special takes one token: for a second say --special '{}'", path,
                          path);
       files.emplace_back(path);
+      data::check_is_text(files.back());
       texts.push_back(files.back().text());
       bytes += texts.back().size();
     }

@@ -55,31 +55,11 @@ void visit_documents(const base::MappedFile& file, const TokenizeOptions& option
   }
 }
 
-// A file that is no text by its ending or its first bytes would make a shard of noise without a word.
-void check_text(const base::MappedFile& file) {
-  struct Kind {
-    std::string_view magic, what;
-  };
-  using namespace std::string_view_literals;
-  static constexpr Kind kKinds[] = {{"\x1f\x8b"sv, "compressed by gzip"},
-                                    {"\x28\xb5\x2f\xfd"sv, "compressed by zstd"},
-                                    {"\xfd"
-                                     "7zXZ"sv,
-                                     "compressed by xz"},
-                                    {"BZh"sv, "compressed by bzip2"},
-                                    {"PK\x03\x04"sv, "a zip archive"},
-                                    {"PAR1"sv, "a Parquet file"},
-                                    {"Obj\x01"sv, "an Avro file"},
-                                    {"ARROW1"sv, "an Arrow file"}};
-  const std::string_view text = file.text();
-  for (const Kind& kind : kKinds) {
-    SINTER_CHECK(!text.starts_with(kind.magic), "'{}' is {}; expected text, or .jsonl: unpack it first", file.path(),
-                 kind.what);
-  }
-  SINTER_CHECK(!has_ending(file.path(), kShardExtension), "'{}' is a token shard already; expected text, or .jsonl",
-               file.path());
-  SINTER_CHECK(!has_ending(file.path(), ".json"),
-               "'{}' is JSON; expected text, or .jsonl: give a file with one object a line that ending", file.path());
+// A file that is no text by its ending would make a shard of noise without a word.
+void check_ending(const std::string& path) {
+  SINTER_CHECK(!has_ending(path, kShardExtension), "'{}' is a token shard already; expected text, or .jsonl", path);
+  SINTER_CHECK(!has_ending(path, ".json"),
+               "'{}' is JSON; expected text, or .jsonl: give a file with one object a line that ending", path);
 }
 
 // A shard without a name before its ending would be a hidden file that nobody looks for.
@@ -181,6 +161,27 @@ class ShardStream {
 
 }  // namespace
 
+void check_is_text(const base::MappedFile& file) {
+  struct Kind {
+    std::string_view magic, what;
+  };
+  using namespace std::string_view_literals;
+  static constexpr Kind kKinds[] = {{"\x1f\x8b"sv, "compressed by gzip"},
+                                    {"\x28\xb5\x2f\xfd"sv, "compressed by zstd"},
+                                    {"\xfd"
+                                     "7zXZ"sv,
+                                     "compressed by xz"},
+                                    {"BZh"sv, "compressed by bzip2"},
+                                    {"PK\x03\x04"sv, "a zip archive"},
+                                    {"PAR1"sv, "a Parquet file"},
+                                    {"Obj\x01"sv, "an Avro file"},
+                                    {"ARROW1"sv, "an Arrow file"}};
+  for (const Kind& kind : kKinds) {
+    SINTER_CHECK(!file.text().starts_with(kind.magic), "'{}' is {}; expected text: unpack it first", file.path(),
+                 kind.what);
+  }
+}
+
 uint64_t tokenizer_hash(const tokenizer::Tokenizer& tokenizer) {
   return base::hash_text(tokenizer.to_json()) | 1;  // never 0, which means unknown
 }
@@ -206,7 +207,8 @@ TokenizeResult tokenize_files(const std::vector<std::string>& inputs, const std:
   ShardStream stream(output, tokenizer, options);
   for (const std::string& input : inputs) {
     const base::MappedFile file(input);
-    check_text(file);
+    check_is_text(file);
+    check_ending(input);
     int64_t seen = 0;
     visit_documents(file, options, [&](std::string_view document) {
       stream.add(document);

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/file.h"
 #include "spec/recipe.h"
 #include "tokenizer/tokenizer.h"
 
@@ -23,6 +24,9 @@ struct TokenizeResult {
   int64_t num_documents = 0, num_tokens = 0, num_bytes = 0;
   std::vector<std::string> shards;
 };
+
+// Throws base::Error for a file that is compressed or a table by its first bytes.
+void check_is_text(const base::MappedFile& file);
 
 // A hash of what decides a tokenizer's ids, kept in shards so that data and model cannot be mixed up.
 uint64_t tokenizer_hash(const tokenizer::Tokenizer& tokenizer);

@@ -1,4 +1,5 @@
 // Which file a path means, and the special ids that a model folder names beside the tokenizer.
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -48,9 +49,11 @@ void add_tokens_beside(const fs::path& folder, TokenizerParts& parts) {
   const size_t before = parts.added.size();
   auto add = [&](AddedToken token) {
     const int32_t known = parts.model.vocabulary.find(token.content);
-    if (parts.added_by_content.count(token.content) || (known >= 0 && known != token.id)) return;
-    if (parts.added_token(token.id)) return;
-    parts.added.push_back(std::move(token));
+    if (token.content.empty() || (known >= 0 && known != token.id)) return;
+    const bool is_new = std::none_of(parts.added.begin(), parts.added.end(), [&](const AddedToken& other) {
+      return other.id == token.id || other.content == token.content;
+    });
+    if (is_new) parts.added.push_back(std::move(token));
   };
   if (const fs::path path = folder / "tokenizer_config.json"; fs::exists(path)) {
     const nlohmann::json root = base::load_json(path.string());

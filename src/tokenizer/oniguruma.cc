@@ -72,6 +72,10 @@ class Translator {
       SINTER_CHECK(two != "&&",
                    "{}: the regular expression '{}' intersects classes (&& at byte {}), which is not supported",
                    origin_, pattern_, at_);
+      SINTER_CHECK(two != "\\W" && two != "\\H",
+                   "{}: the regular expression '{}' has '{}' in a class at byte {}, which is not supported; write the "
+                   "class the other way round",
+                   origin_, pattern_, two, at_);
       if (two == "\\w" || two == "\\h") {
         out_ += two == "\\w" ? kWord : kHex;
         at_ += 2;

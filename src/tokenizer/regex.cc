@@ -47,7 +47,7 @@ Regex::Regex(std::string_view pattern, const std::string& origin) : code_(new Co
       PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C;
   const std::string own = oniguruma_to_pcre2(pattern, origin);
   code_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(own.data()), own.size(), kOptions, &error, &offset, nullptr);
-  SINTER_CHECK(code_->code, "{}: the regular expression '{}' is wrong at position {}: {}", origin, pattern, offset,
+  SINTER_CHECK(code_->code, "{}: the regular expression '{}' is wrong at position {}: {}", origin, own, offset,
                error_text(error));
   pcre2_jit_compile(code_->code, PCRE2_JIT_COMPLETE);  // where there is no JIT, pcre2_match interprets
 }

@@ -31,13 +31,17 @@ TEST(Regex, ReadsPatternsAsOnigurumaDoes) {
   EXPECT_EQ(pieces(R"([^\w]+)", "a-- b"), (Pieces{"-- "}));
   EXPECT_EQ(pieces(R"(\W+)", "a-- b"), (Pieces{"-- "}));
   EXPECT_EQ(pieces("x{2}", "xxx"), (Pieces{"xx"}));
+  EXPECT_EQ(pieces("(?:ab){2}+", "ababababab"), (Pieces{"abababab"}));
+  EXPECT_EQ(pieces("a{2}+b?", "aaaaaab"), (Pieces{"aaaaaab"}));
+  EXPECT_EQ(pieces("a{1,3}?", "aaa"), (Pieces{"a", "a", "a"}));
+  EXPECT_EQ(pieces("a{2,}?", "aaaa"), (Pieces{"aa", "aa"}));
   EXPECT_EQ(pieces("a{b", "a{b"), (Pieces{"a{b"}));
   EXPECT_EQ(pieces(R"([\]x]+)", "x]y"), (Pieces{"x]"}));
   EXPECT_EQ(pieces(R"(\p{Lu}{2,}+)", "ABCDe"), (Pieces{"ABCD"}));
 }
 
 TEST(Regex, WhatTheEnginesDoNotShareIsRefused) {
-  for (const char* pattern : {"[a-z&&[^b]]+", "[a[bc]]+", "(unclosed"})
+  for (const char* pattern : {"[a-z&&[^b]]+", "[a[bc]]+", "[\\W_]+", "(unclosed"})
     EXPECT_THROW(Regex(pattern, "test"), base::Error) << pattern;
 }
 

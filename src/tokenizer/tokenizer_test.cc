@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -274,13 +275,16 @@ TEST(Tokenizer, TokensBesideASentencePieceModelAndItsOwnSpecialOnesAreFoundInTex
       fmt::format(R"({{"eos_token": "<|end|>", "added_tokens_decoder": {{"{}": {{"content": "<|end|>",
                                         "special": true}}, "2": {{"content": "</s>", "special": true}}}}}})",
                   next));
-  base::write_file_atomic(folder + "/added_tokens.json", fmt::format(R"({{"<tool>": {}}})", next + 1));
+  base::write_file_atomic(folder + "/added_tokens.json",
+                          fmt::format(R"({{"<tool>": {}, "<|end|>": {}}})", next + 1, next));
   const Tokenizer tokenizer = Tokenizer::load(folder);
   EXPECT_EQ(tokenizer.vocab_size(), next + 2);
   EXPECT_EQ(tokenizer.special_ids().eos, next);
   const Ids ids = tokenizer.encode("hello<tool><|end|>", {.parse_special = true});
   EXPECT_EQ(Ids(ids.end() - 2, ids.end()), (Ids{next + 1, next}));
   EXPECT_EQ(tokenizer.decode(ids), "hello<tool><|end|>");
+  const Ids plain = tokenizer.encode("<|end|>");
+  EXPECT_EQ(std::count(plain.begin(), plain.end(), next), 0) << "special, though the other file does not say so";
   std::filesystem::remove_all(folder);
 }
 

@@ -74,12 +74,12 @@ Panels choose_few_tasks(Panels block, int64_t width, int64_t fitting) {
           even_panels(block.kept, divide_up(block.kept, kept_tasks), passing_tasks)};
 }
 
-Panels choose_tasks(Panels block, int64_t width, int64_t fitting) {
+// `few`: kept panels with fewer of which the other side would pass by too often, and stretches of c be too short.
+Panels choose_tasks(Panels block, int64_t width, int64_t fitting, int64_t few) {
   constexpr int64_t kTasksPerThread = 8;                          // so that no thread waits long for the last one
-  constexpr int64_t kFewKept = 3;                                 // fewer, and the other side passes by too often
   const int64_t min_passing = std::max<int64_t>(1, 256 / width);  // fewer, and packing again starts to show
   const int64_t wanted = base::num_threads() == 1 ? 1 : kTasksPerThread * base::num_threads();
-  Panels task{block.passing, std::min({block.kept, fitting, std::max(kFewKept, block.kept / wanted)})};
+  Panels task{block.passing, std::min({block.kept, fitting, std::max(few, block.kept / wanted)})};
   while (divide_up(block.passing, task.passing) * divide_up(block.kept, task.kept) < wanted) {
     if (task.passing >= 2 * min_passing) {
       task.passing = divide_up(task.passing, 2);
@@ -136,8 +136,9 @@ Blocking choose_blocking(const MatmulKernel& kernel, const Product& p, bool sums
   const Panels block = cut.keeps_rows ? Panels{columns, rows} : Panels{rows, columns};
   const int64_t fitting = std::max<int64_t>(1, l2_bytes() / 2 / (cut.units * kept_width * kUnitBytes));
   const bool takes_few = kernel.slice_units > 0 && block.passing > 1;
+  const int64_t few = cut.keeps_rows ? 3 : divide_up(144, kernel.columns);
   const Panels task =
-      takes_few ? choose_few_tasks(block, passing_width, fitting) : choose_tasks(block, passing_width, fitting);
+      takes_few ? choose_few_tasks(block, passing_width, fitting) : choose_tasks(block, passing_width, fitting, few);
   cut.task_rows = (cut.keeps_rows ? task.kept : task.passing) * kernel.rows;
   cut.task_panels = cut.keeps_rows ? task.passing : task.kept;
   return cut;
