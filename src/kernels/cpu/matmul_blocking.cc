@@ -22,10 +22,11 @@ int64_t l2_bytes() {
 }
 
 // Packing for everyone writes to memory and reads back, packing for a task stays in a cache: the larger side is kept.
-// Where K is short it is c that matters, and c is written in longer stretches when columns are kept.
+// Where K is short c matters too, and is written in longer stretches when columns are kept: rows must be far more.
 bool keeps_rows(const MatmulKernel& kernel, const Product& p) {
   constexpr int64_t kLongK = 1024;
-  return p.m > p.n && p.k >= kLongK && !p.packed_b.data && !reads_in_place(kernel, p);
+  const bool has_more_rows = p.k >= kLongK ? p.m > p.n : p.m >= 2 * p.n;
+  return has_more_rows && !p.packed_b.data && !reads_in_place(kernel, p);
 }
 
 // Units of K in a block. The longer it is, the fewer panels a core keeps and the more often the other side passes by;

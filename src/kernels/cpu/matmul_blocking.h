@@ -4,7 +4,7 @@
 
 namespace sinter::kernels::cpu {
 
-inline constexpr int64_t kLineBytes = 64, kUnitBytes = 4;
+inline constexpr int64_t kLineBytes = 64;
 
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }

@@ -14,6 +14,8 @@
 
 namespace sinter::kernels::cpu {
 
+inline constexpr int64_t kUnitBytes = 4;  // of a panel
+
 // A matrix to pack, seen along one of its outer axes ("lines": rows of op(a), columns of op(b)) and K.
 struct PackSource {
   const void* data = nullptr;
@@ -61,11 +63,13 @@ struct TileProduct {
 
 // Memory that will be read next, `rows` rows of `lines` cache lines: a kernel may ask for it while it multiplies,
 // `lines_per_step` lines in a step of `unit_multiple` units. It then moves `at` on; null: nothing (more) to ask for.
+// Where rows are packed, and so lie in one piece, it may as well ask once in every unit, `bytes_per_unit` further on.
 struct Ahead {
   const char* at = nullptr;
   int64_t rows = 0, lines = 0, stride = 0;  // stride in bytes
   int64_t lines_per_step = 0;
   int64_t lines_done = 0;  // of the row
+  int64_t bytes_per_unit = 0;
 };
 
 struct MatmulKernel {

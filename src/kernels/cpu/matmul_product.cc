@@ -207,14 +207,15 @@ class ProductRun {
 
   // The passing panel that comes next, to be asked for while another meets `kept` panels.
   Ahead panel_ahead(const Operands& x, int64_t panel, int64_t kept) const {
-    if (kernel_.slice_units == 0) return {};  // asks for itself
     const uint32_t* at = cut_.keeps_rows ? x.b + panel * x.b_panel_stride : x.a + panel * x.a_panel_stride;
     const int64_t width = cut_.keeps_rows ? kernel_.columns : kernel_.rows;
     const int64_t lines = block_units() * kUnitBytes / kLineBytes, steps = kept * block_units() / kernel_.unit_multiple;
     const int64_t per_step = divide_up(width * lines, std::max<int64_t>(1, steps));
     const char* first = reinterpret_cast<const char*>(at);
-    return x.a_row_bytes ? Ahead{first, width, lines, x.a_row_bytes, per_step}
-                         : Ahead{first, 1, width * lines, 0, per_step};
+    Ahead ahead = x.a_row_bytes ? Ahead{first, width, lines, x.a_row_bytes, per_step}
+                                : Ahead{first, 1, width * lines, 0, per_step};
+    ahead.bytes_per_unit = divide_up(width * kUnitBytes, kept);
+    return ahead;
   }
 
   // A piece of c: `num_rows` rows by `num_panels` panels of columns, either of which is one panel, and its operands.

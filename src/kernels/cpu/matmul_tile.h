@@ -12,7 +12,12 @@ namespace {
 // broadcast(unit), zero(), load_sum, store_sum and multiply_add(a, b, sum).
 template <class V, int R>
 void multiply_rows(int64_t units, const uint32_t* a, const uint32_t* b, float* tile, int64_t tile_stride,
-                   bool continues) {
+                   bool continues, Ahead& shared_ahead) {
+  // Without anything to ask for: the panel right behind this one.
+  const bool is_told = shared_ahead.at != nullptr;
+  const char* ahead = is_told ? shared_ahead.at : reinterpret_cast<const char*>(a + units * V::kRows);
+  const int64_t bytes_per_unit = is_told ? shared_ahead.bytes_per_unit : V::kRows * kUnitBytes;
+  if (is_told) shared_ahead.at += units * bytes_per_unit;
   typename V::Sum sums[R][V::kVectors];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
@@ -24,8 +29,8 @@ void multiply_rows(int64_t units, const uint32_t* a, const uint32_t* b, float* t
 #pragma GCC unroll 2
   for (int64_t u = 0; u < units; ++u) {
     typename V::Vector bs[V::kVectors];
-    // The rows that come next, packed right behind these: they lie in a cache that others share, or in none.
-    __builtin_prefetch(a + units * V::kRows, 0, 2);
+    __builtin_prefetch(ahead, 0, 2);  // it lies in a cache that others share, or in none
+    ahead += bytes_per_unit;
 #pragma GCC unroll 8
     for (int v = 0; v < V::kVectors; ++v) bs[v] = V::load(b + v * V::kLanes);
 #pragma GCC unroll 16
@@ -45,36 +50,36 @@ void multiply_rows(int64_t units, const uint32_t* a, const uint32_t* b, float* t
 }
 
 template <class V, int R>
-void multiply_num_rows(const TileProduct& x) {
-  multiply_rows<V, R>(x.units, x.a, x.b, x.tile, x.tile_stride, x.continues);
+void multiply_num_rows(const TileProduct& x, Ahead& ahead) {
+  multiply_rows<V, R>(x.units, x.a, x.b, x.tile, x.tile_stride, x.continues, ahead);
 }
 
 template <class V>
-void multiply_tile(const TileProduct& x, Ahead&) {
+void multiply_tile(const TileProduct& x, Ahead& ahead) {
   static_assert(V::kRows == 4 || V::kRows == 8);
   if constexpr (V::kRows == 8) {
     switch (x.num_rows) {
       case 8:
-        return multiply_num_rows<V, 8>(x);
+        return multiply_num_rows<V, 8>(x, ahead);
       case 7:
-        return multiply_num_rows<V, 7>(x);
+        return multiply_num_rows<V, 7>(x, ahead);
       case 6:
-        return multiply_num_rows<V, 6>(x);
+        return multiply_num_rows<V, 6>(x, ahead);
       case 5:
-        return multiply_num_rows<V, 5>(x);
+        return multiply_num_rows<V, 5>(x, ahead);
       default:
         break;
     }
   }
   switch (x.num_rows) {
     case 4:
-      return multiply_num_rows<V, 4>(x);
+      return multiply_num_rows<V, 4>(x, ahead);
     case 3:
-      return multiply_num_rows<V, 3>(x);
+      return multiply_num_rows<V, 3>(x, ahead);
     case 2:
-      return multiply_num_rows<V, 2>(x);
+      return multiply_num_rows<V, 2>(x, ahead);
     default:
-      return multiply_num_rows<V, 1>(x);
+      return multiply_num_rows<V, 1>(x, ahead);
   }
 }
 
