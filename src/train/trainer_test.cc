@@ -306,8 +306,8 @@ TEST_F(TrainerTest, MistakesAreNamedBeforeAnythingRuns) {
   EXPECT_NE(error({"parallel.dp=2"}).find("parallel.dp"), std::string::npos);
   EXPECT_NE(error({"train.precision=fp8"}).find("use precision = \"bf16\""), std::string::npos);
   EXPECT_NE(error({"checkpoint.resume=elsewhere"}).find("elsewhere"), std::string::npos);
-  const std::string too_large = error({"train.micro_batch=400000", "train.batch_tokens=0"});
-  for (const char* part : {"needs", "activations", "train.recompute = \"full\"", "train.micro_batch = 200000"})
+  const std::string too_large = error({"train.micro_batch=1000000", "model.ffn=65536", "train.batch_tokens=0"});
+  for (const char* part : {"needs", "activations", "train.recompute = \"full\"", "train.micro_batch = 500000"})
     EXPECT_NE(too_large.find(part), std::string::npos) << part << " in: " << too_large;
   train("e");
   EXPECT_NE(error({"checkpoint.resume=never"}).find("already holds"), std::string::npos);
