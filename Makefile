@@ -43,9 +43,9 @@ tsan:  ## the tests of the thread pool under the thread sanitizer
 	@ninja -C build-tsan -j$(JOBS) test_base
 	@cd build-tsan && $(CTEST) -R test_base
 
-cuda:  ## build-cuda/sinter with the CUDA backend
+cuda:  ## build-cuda/sinter with the CUDA backend (CUDA_ARCHITECTURES="80;90a": for these)
 	@tools/setup --cuda
-	@cmake --preset cuda
+	@cmake --preset cuda $(if $(CUDA_ARCHITECTURES),-DCMAKE_CUDA_ARCHITECTURES="$(CUDA_ARCHITECTURES)")
 	@ninja -C build-cuda -j$(JOBS)
 
 bench:  ## every speed with its share of this machine's own limit, beside oneDNN where it is installed

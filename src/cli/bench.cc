@@ -51,8 +51,7 @@ void run_benchmarks(const std::vector<std::string>& names, const bench::Options&
     if (!names.empty() && std::find(names.begin(), names.end(), benchmark.name) == names.end()) continue;
     if (benchmark.needs_gpu && names.empty() && !core::cuda_runtime(0)) continue;  // not asked for by name
     SINTER_CHECK(!benchmark.needs_gpu || core::cuda_runtime(0), "{} needs a GPU: {}", benchmark.name,
-                 core::has_cuda_backend() ? "this machine shows none"
-                                          : "this sinter was built without CUDA (build with `make cuda`)");
+                 core::why_no_cuda(0));
     bench::Report report = benchmark.run(options);
     SINTER_CHECK(!benchmark.needs_gpu || !report.rows.empty(), "{} has no case with '{}' in its name (--only)",
                  benchmark.name, options.only);

@@ -5,8 +5,8 @@
 
 namespace sinter::core {
 
-bool has_cuda_backend() { return false; }
 DeviceRuntime* cuda_runtime(int) { return nullptr; }
+std::string why_no_cuda(int) { return "this sinter was built without CUDA (build with `make cuda`)"; }
 bool has_captured() { return false; }
 std::unique_ptr<Graph> cuda_capture(Stream& stream, const std::function<void()>&) {
   base::fail("nothing can be captured on {}: this sinter was built without CUDA", stream.device.to_string());

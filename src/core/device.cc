@@ -184,8 +184,7 @@ DeviceRuntime& runtime(Device device) {
   if (device.kind == DeviceKind::cpu) return *cpu;
   if (device.kind == DeviceKind::shapes) return *shapes;
   DeviceRuntime* cuda = cuda_runtime(device.index);
-  SINTER_CHECK(cuda, "device {} is not available: {}", device.to_string(),
-               has_cuda_backend() ? "no such GPU" : "this sinter was built without CUDA (build with `make cuda`)");
+  SINTER_CHECK(cuda, "device {} is not available: {}", device.to_string(), why_no_cuda(device.index));
   return *cuda;
 }
 

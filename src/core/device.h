@@ -88,9 +88,9 @@ class DeviceRuntime {
 
 // Throws base::Error when the backend is not built in or the device does not exist, saying which are there.
 DeviceRuntime& runtime(Device device);
-bool has_cuda_backend();
 
 // Implemented in core/cuda/runtime.cc, or as absent in core/cuda_absent.cc (chosen by CMake).
-DeviceRuntime* cuda_runtime(int index);
+DeviceRuntime* cuda_runtime(int index);  // null: there is none
+std::string why_no_cuda(int index);      // where it is null
 
 }  // namespace sinter::core

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "core/host_batch.h"
+#include "kernels/choices.h"
 
 namespace sinter::engine {
 namespace {
@@ -120,6 +121,7 @@ std::vector<Result> Generator::run(const std::vector<Request>& requests, const O
 core::Tensor Generator::forward(std::vector<Sequence>& running, const std::vector<int64_t>& shares) {
   const models::StoreOptions& store = transformer_.store().options();
   core::DeviceRuntime& device = core::runtime(store.device);
+  const kernels::WithoutMeasuring without_measuring;  // hardly two steps have as many rows
   core::HostBatch host;
   std::vector<int32_t> slots, last_rows, tables;
   size_t max_blocks = 1;

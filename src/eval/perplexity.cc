@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "core/host_batch.h"
+#include "kernels/choices.h"
 
 namespace sinter::eval {
 namespace {
@@ -44,6 +45,7 @@ void add_window(core::HostBatch& batch, const std::vector<int32_t>& tokens, int3
 double batch_loss(const OpenModel& model, const core::HostBatch& host) {
   core::DeviceRuntime& device = core::runtime(model.store->options().device);
   core::RaggedBatch batch = core::upload(device.allocator(), host);
+  const kernels::WithoutMeasuring without_measuring;  // batches of documents hardly ever have as many rows
   ops::Context context{kernels::kernels_for(model.store->options().device), device.stream(), device.allocator(),
                        nullptr};
   models::LossPlaces places;

@@ -18,9 +18,20 @@ void restore_kernel_choices(core::Device device, const std::vector<std::string>&
 // From now on no algorithm whose result may differ between two calls with the same numbers. Before the first kernel.
 void set_deterministic(core::Device device);
 
+// While one lives, this thread's calls measure nothing new: they take what was measured before, else what the library
+// proposes. For work of ever new sizes, as generation is: to measure each would cost more than it brings.
+class WithoutMeasuring {
+ public:
+  WithoutMeasuring();
+  ~WithoutMeasuring();
+  WithoutMeasuring(const WithoutMeasuring&) = delete;
+  WithoutMeasuring& operator=(const WithoutMeasuring&) = delete;
+};
+
 // Implemented in kernels/cuda, or as absent in kernels/cuda_absent.cc.
 std::vector<std::string> cuda_kernel_choices(core::Device device);
 void restore_cuda_kernel_choices(core::Device device, const std::vector<std::string>& lines);
 void set_cuda_deterministic();
+void count_cuda_without_measuring(int change);
 
 }  // namespace sinter::kernels

@@ -13,6 +13,7 @@ bool cuda_linear_cross_entropy(Stream&, const LinearCrossEntropyArgs&) { return 
 std::vector<std::string> cuda_kernel_choices(core::Device) { return {}; }
 void restore_cuda_kernel_choices(core::Device, const std::vector<std::string>&) {}
 void set_cuda_deterministic() {}
+void count_cuda_without_measuring(int) {}
 bool is_tracing_cuda() { return false; }
 
 }  // namespace sinter::kernels

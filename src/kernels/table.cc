@@ -73,6 +73,9 @@ void restore_kernel_choices(core::Device device, const std::vector<std::string>&
   if (device.kind == core::DeviceKind::cuda && !lines.empty()) restore_cuda_kernel_choices(device, lines);
 }
 
+WithoutMeasuring::WithoutMeasuring() { count_cuda_without_measuring(1); }
+WithoutMeasuring::~WithoutMeasuring() { count_cuda_without_measuring(-1); }
+
 void set_deterministic(core::Device device) {
   if (device.kind == core::DeviceKind::cuda) set_cuda_deterministic();
 }

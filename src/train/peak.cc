@@ -55,8 +55,10 @@ double measure(core::Device device, core::DType dtype) {
     }
     best = std::max(best, flops / shortest);
     if (shortest >= 0.02 || n >= 8192) break;
-    n *= shortest < 1e-3 ? 4 : 2;
-    n = std::min<int64_t>(n, 8192);
+    n = std::min<int64_t>(n * (shortest < 1e-3 ? 4 : 2), 8192);
+    // The run's own memory is taken by now: what is left of a GPU may be little.
+    const size_t needed = 3 * static_cast<size_t>(n * n) * base::dtype_bytes(dtype) + (size_t{128} << 20);
+    if (device.kind == core::DeviceKind::cuda && needed > runtime.free_memory_bytes()) break;
   }
   return best;
 }

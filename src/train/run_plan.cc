@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -10,6 +11,7 @@
 #include "base/text.h"
 #include "data/tokenize.h"
 #include "plan/flops.h"
+#include "spec/parameters.h"
 #include "train/checkpoint_writer.h"
 #include "train/optimizer.h"
 
@@ -153,6 +155,12 @@ void check_memory(const RunPlan& plan) {
   core::DeviceRuntime& runtime = core::runtime(plan.device);
   const bool is_cpu = plan.device.kind == core::DeviceKind::cpu;
   const size_t there = is_cpu ? runtime.total_memory_bytes() : runtime.free_memory_bytes();
+  const size_t host = core::runtime({core::DeviceKind::cpu, 0}).total_memory_bytes();
+  SINTER_CHECK(
+      is_cpu || plan.checkpoint_copy_bytes <= host,
+      "the copy of a checkpoint that is written in the background needs {} of the host's memory, which has {}; "
+      "use checkpoint.background = false",
+      format_bytes(double(plan.checkpoint_copy_bytes)), format_bytes(double(host)));
   if (plan.memory_bytes() <= there) return;
   std::string parts;
   for (const MemoryRow& row : plan.memory_rows)
@@ -177,8 +185,19 @@ size_t attention_workspace_bytes(const RunPlan& plan) {
   return static_cast<size_t>(T * (4 * (m.qkv_width() + m.num_heads) + shared));
 }
 
-// What CUDA kernels keep between calls: mostly matrix products' 64 MiB, and attention's.
-size_t workspace_bytes(const RunPlan& plan) { return (size_t{80} << 20) + attention_workspace_bytes(plan); }
+// A head in bf16 has its loss without logits on Hopper: rows of the input's gradient in f32, and sums by tiles of 128
+// columns.
+size_t loss_workspace_bytes(const RunPlan& plan) {
+  if (plan.shape.compute != core::DType::bf16) return 0;
+  const int64_t T = plan.shape.num_tokens, V = plan.model.vocab_size, chunk = spec::loss_chunk_rows(T, V, 2);
+  return static_cast<size_t>(4 * (T + chunk * (2 + (V + 127) / 128 + plan.model.hidden)));
+}
+
+// What CUDA kernels keep between calls: mostly matrix products' 64 MiB and partial sums, and what attention and the
+// loss take in turn.
+size_t workspace_bytes(const RunPlan& plan) {
+  return (size_t{80} << 20) + std::max(attention_workspace_bytes(plan), loss_workspace_bytes(plan));
+}
 
 // The recipe's word on CUDA graphs, and what stands in their way.
 bool wants_graphs(const RunPlan& plan, int ranks) {

@@ -211,7 +211,7 @@ class Run {
     }
   }
 
-  // Enqueues a whole step. What becomes of it is decided on the device (guard.h), so nothing here waits.
+  // Enqueues a whole step. What becomes of it is decided on the device (guard.h), so nothing here waits for a result.
   void begin_step() {
     if (in_flight_.empty()) step_began_ = now_seconds();
     Begun begun{.step = begun_,

@@ -1,4 +1,5 @@
-// Error checks of CUDA calls. Every call goes through one of these: an unchecked CUDA error surfaces later elsewhere.
+// Error checks of CUDA calls. Every call whose failure matters goes through one of these: an unchecked CUDA error
+// surfaces later elsewhere.
 #pragma once
 #include <cuda_runtime_api.h>
 

@@ -11,11 +11,13 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "core/cuda/check.h"
+#include "core/cuda/probe.h"
 #include "core/device.h"
 
 namespace sinter::core {
 
 void fail_cuda(const char* call, const char* file, int line, int status) {
+  cudaGetLastError();  // whoever goes on after this must not find it again at their next launch
   auto error = static_cast<cudaError_t>(status);
   std::string_view path = file;  // the path from src/ on is enough to find the place
   if (size_t at = path.rfind("src/"); at != std::string_view::npos) path.remove_prefix(at);
@@ -24,8 +26,8 @@ void fail_cuda(const char* call, const char* file, int line, int status) {
 
 namespace {
 
-// Blocks come straight from cudaMalloc: the program asks for a few large planned blocks, so a cache would only hide
-// what is held. cudaMalloc aligns to 256 bytes and more.
+// Blocks come straight from cudaMalloc: training asks for a few large planned blocks, so a cache would only hide what
+// is held. cudaMalloc aligns to 256 bytes and more.
 class CudaAllocator : public Allocator {
  public:
   explicit CudaAllocator(int index) : index_(index) {}
@@ -126,6 +128,10 @@ class CudaRuntime : public DeviceRuntime {
  public:
   explicit CudaRuntime(int index) : index_(index), allocator_(index) {
     SINTER_CUDA_CHECK(cudaSetDevice(index));
+    SINTER_CHECK(has_kernels_for_current_gpu(),
+                 "cuda:{} is {}, but this sinter was built for {}; build it again with `make cuda "
+                 "CUDA_ARCHITECTURES={}` (sm_80 and newer are supported)",
+                 index, description(), SINTER_CUDA_ARCHITECTURES, capability());
     cudaStream_t stream = nullptr;
     SINTER_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     stream_ = {{DeviceKind::cuda, index}, stream};
@@ -167,16 +173,19 @@ class CudaRuntime : public DeviceRuntime {
   std::shared_ptr<std::byte[]> allocate_staging(size_t bytes) override {
     select();
     void* data = nullptr;
-    SINTER_CUDA_CHECK(cudaHostAlloc(&data, std::max<size_t>(bytes, 1), cudaHostAllocDefault));
+    const cudaError_t status = cudaHostAlloc(&data, std::max<size_t>(bytes, 1), cudaHostAllocDefault);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      base::fail(
+          "the host has no {} of memory that the GPU can copy to; a checkpoint's copy needs none with "
+          "checkpoint.background = false",
+          base::format_bytes(double(bytes)));
+    }
+    SINTER_CUDA_CHECK(status);
     return {static_cast<std::byte*>(data), [](std::byte* p) { cudaFreeHost(p); }};
   }
   bool supports(base::DType dtype) override {
-    int major = 0, minor = 0;
-    SINTER_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index_));
-    SINTER_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index_));
-    if (dtype == base::DType::bf16) return major >= 8;
-    if (dtype == base::DType::f8e4m3 || dtype == base::DType::f8e5m2) return major > 8 || (major == 8 && minor >= 9);
-    return true;
+    return base::is_fp8(dtype) ? has_fp8_products() : dtype != base::DType::bf16 || capability() >= 80;
   }
   size_t total_memory_bytes() override { return memory().second; }
   size_t free_memory_bytes() override { return memory().first; }
@@ -187,14 +196,15 @@ class CudaRuntime : public DeviceRuntime {
                        base::format_bytes(double(properties.totalGlobalMem)), properties.major, properties.minor,
                        properties.multiProcessorCount);
   }
-  bool has_fp8_products() override {  // Ada, Hopper and newer
+  bool has_fp8_products() override { return capability() >= 89; }  // Ada, Hopper and newer
+
+ private:
+  int capability() const {
     int major = 0, minor = 0;
     SINTER_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index_));
     SINTER_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index_));
-    return 10 * major + minor >= 89;
+    return 10 * major + minor;
   }
-
- private:
   static cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native); }
   void select() { SINTER_CUDA_CHECK(cudaSetDevice(index_)); }  // the current device is per thread
   // A graph would copy from or to the same host memory at every replay, whatever has become of it.
@@ -216,22 +226,35 @@ class CudaRuntime : public DeviceRuntime {
   PinnedRing ring_;
 };
 
+struct Gpus {
+  int count = 0;
+  std::string why_none;
+};
+
+const Gpus& gpus() {
+  static const Gpus found = [] {
+    Gpus g;
+    const cudaError_t status = cudaGetDeviceCount(&g.count);
+    if (status == cudaSuccess) return g;
+    cudaGetLastError();  // no driver or no GPU: whoever needs one says so
+    return Gpus{0, fmt::format(" ({})", cudaGetErrorString(status))};
+  }();
+  return found;
+}
+
 }  // namespace
 
-bool has_cuda_backend() { return true; }
+std::string why_no_cuda(int index) {
+  if (gpus().count == 0) return "the driver shows no GPU" + gpus().why_none;
+  return fmt::format("there is no cuda:{}, only cuda:0{}", index,
+                     gpus().count > 1 ? fmt::format(" to cuda:{}", gpus().count - 1) : "");
+}
 
 DeviceRuntime* cuda_runtime(int index) {
   static std::mutex mutex;
   static std::vector<CudaRuntime*> runtimes;  // never destroyed: tensors in static objects may outlive main
   std::lock_guard lock(mutex);
-  static const int count = [] {
-    int n = 0;
-    if (cudaGetDeviceCount(&n) != cudaSuccess) {
-      cudaGetLastError();  // no driver or no GPU: the caller says so
-      n = 0;
-    }
-    return n;
-  }();
+  const int count = gpus().count;
   if (index < 0 || index >= count) return nullptr;
   runtimes.resize(static_cast<size_t>(count), nullptr);
   CudaRuntime*& runtime = runtimes[static_cast<size_t>(index)];

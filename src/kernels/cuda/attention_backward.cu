@@ -13,12 +13,12 @@ namespace {
 
 constexpr int kTile = 64;  // rows of a block (16 a warp), and columns of a turn
 constexpr int kThreads = 128;
-constexpr float kLog2e = 1.4426950408889634f;
 
-// Row tiles, and two stages of column tiles with what belongs to their queries.
-template <int kDim>
+// Row tiles, and stages of column tiles with what belongs to their queries.
+template <int kDim, int kStages>
 constexpr size_t backward_shared_bytes() {
-  return sizeof(uint16_t) * 6 * kTile * (kDim + kPad) + 2 * (2 * sizeof(float) + sizeof(int)) * kTile;
+  return sizeof(uint16_t) * (2 + 2 * kStages) * kTile * (kDim + kPad) +
+         kStages * (2 * sizeof(float) + sizeof(int)) * kTile;
 }
 
 // Where a packed query's lse and delta lie.
@@ -51,19 +51,20 @@ __device__ __forceinline__ BlockWork work_of(const AttentionParams& p, const Att
 }
 
 // kOut columns of the result a block: a head of 256 is done in two halves, or the sums would not fit in registers. The
-// 64 columns of a turn are worked on in two halves for the same reason. A turn's columns are loaded while the one
-// before is worked on. Positions of queries are divided out once a tile, not once an element: that division, and
-// dropout's random numbers in the unrolled loop, had made this kernel eight times slower.
-template <class T, int kDim, int kOut, bool kRowsAreKeys, bool kDropout>
+// 64 columns of a turn are worked on in two halves for the same reason. With two stages a turn's columns are loaded
+// while the one before is worked on; one is for cards whose blocks have too little shared memory. Positions of queries
+// are divided out once a tile, not once an element: that division, and dropout's random numbers in the unrolled loop,
+// had made this kernel eight times slower.
+template <class T, int kDim, int kOut, int kStages, bool kRowsAreKeys, bool kDropout>
 __global__ void __launch_bounds__(kThreads) backward_kernel(AttentionParams p) {
   extern __shared__ __align__(16) unsigned char shared[];
   constexpr int kStride = kDim + kPad, kHalf = 32;
   T* x1 = reinterpret_cast<T*>(shared);
   T* x2 = x1 + kTile * kStride;
   T* columns = x2 + kTile * kStride;  // stage i: y1 at 2 i tiles, y2 one further
-  float* lse_shared = reinterpret_cast<float*>(columns + 4 * kTile * kStride);
-  float* delta_shared = lse_shared + 2 * kTile;
-  int* query_shared = reinterpret_cast<int*>(delta_shared + 2 * kTile);
+  float* lse_shared = reinterpret_cast<float*>(columns + 2 * kStages * kTile * kStride);
+  float* delta_shared = lse_shared + kStages * kTile;
+  int* query_shared = reinterpret_cast<int*>(delta_shared + kStages * kTile);
 
   int scale_rows = kRowsAreKeys ? 1 : p.group;
   int64_t block = kRowsAreKeys ? int64_t{blockIdx.x} : int64_t{gridDim.x} - 1 - blockIdx.x;  // most work first
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(AttentionParams p) {
         v, p, [&](int r) { return j0 + r < s.queries ? key_row<T>(p, s, j0 + r, 1) : nullptr; });
   };
   auto load_columns = [&](int t) {
-    int stage = (t - w.first_tile) & 1, column0 = t * kTile;
+    int stage = (t - w.first_tile) % kStages, column0 = t * kTile;
     T* y1 = columns + 2 * stage * kTile * kStride;
     kRowsAreKeys ? load_queries(y1, y1 + kTile * kStride, column0) : load_keys(y1, y1 + kTile * kStride, column0);
     if (kRowsAreKeys && threadIdx.x < kTile) {
@@ -121,11 +122,15 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(AttentionParams p) {
   bool rows_full = w.row0 + kTile <= w.num_rows;
 
   for (int t = w.first_tile; t <= w.last_tile; ++t) {
-    int column0 = t * kTile, stage = (t - w.first_tile) & 1;
-    __syncthreads();  // the other stage is no longer read
-    if (t < w.last_tile) load_columns(t + 1);
+    int column0 = t * kTile, stage = (t - w.first_tile) % kStages;
+    __syncthreads();  // the stage that is loaded next is no longer read
+    if constexpr (kStages > 1) {
+      if (t < w.last_tile) load_columns(t + 1);
+    } else {
+      if (t > w.first_tile) load_columns(t);
+    }
     copy_commit();
-    copy_wait<1>();
+    copy_wait<kStages - 1>();
     __syncthreads();
     const T* y1 = columns + 2 * stage * kTile * kStride;
     const T* y2 = y1 + kTile * kStride;
@@ -246,11 +251,11 @@ void launch_delta(Stream& stream, const AttentionParams& p) {
   SINTER_CUDA_LAUNCHED();
 }
 
-template <class T, int kDim, bool kRowsAreKeys, bool kDropout>
+template <class T, int kDim, int kStages, bool kRowsAreKeys, bool kDropout>
 void launch_pass(Stream& stream, const AttentionParams& p) {
   constexpr int kOut = kDim > 128 ? 128 : kDim;
-  constexpr size_t kBytes = backward_shared_bytes<kDim>();
-  auto kernel = backward_kernel<T, kDim, kOut, kRowsAreKeys, kDropout>;
+  constexpr size_t kBytes = backward_shared_bytes<kDim, kStages>();
+  auto kernel = backward_kernel<T, kDim, kOut, kStages, kRowsAreKeys, kDropout>;
   SINTER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   int64_t blocks = p.tokens * (kRowsAreKeys ? 1 : p.group) / kTile + p.num_sequences;
   dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(p.num_kv_heads), kDim / kOut);
@@ -261,9 +266,24 @@ void launch_pass(Stream& stream, const AttentionParams& p) {
 template <class T>
 void launch_backward(Stream& stream, const AttentionParams& p) {
   launch_delta<T>(stream, p);
+  const size_t most_bytes = most_shared_bytes(stream.device);
   dispatch_head_dim(p.head_dim, p.dropout > 0, [&](auto dim, auto dropout) {
-    launch_pass<T, decltype(dim)::value, true, decltype(dropout)::value>(stream, p);
-    launch_pass<T, decltype(dim)::value, false, decltype(dropout)::value>(stream, p);
+    constexpr int kDim = decltype(dim)::value;
+    constexpr bool kDropout = decltype(dropout)::value;
+    auto launch = [&](auto stages) {
+      launch_pass<T, kDim, decltype(stages)::value, true, kDropout>(stream, p);
+      launch_pass<T, kDim, decltype(stages)::value, false, kDropout>(stream, p);
+    };
+    using One = std::integral_constant<int, 1>;
+    using Two = std::integral_constant<int, 2>;
+    if (backward_shared_bytes<kDim, 2>() <= most_bytes) return launch(Two());
+    if constexpr (kDim >= 128) {  // smaller ones fit in two stages on every card
+      SINTER_CHECK((backward_shared_bytes<kDim, 1>() <= most_bytes),
+                   "[attention] the gradient of heads of {} needs {} bytes of shared memory a block, this GPU has {}; "
+                   "use a GPU of the class of A100 or H100, or heads of 128 and less",
+                   p.head_dim, backward_shared_bytes<kDim, 1>(), most_bytes);
+      launch(One());
+    }
   });
 }
 

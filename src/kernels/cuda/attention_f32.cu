@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionParams p) {
           dot(tile.x1 + (warp * kWarpRows + i) * tile.stride, tile.y1 + lane * tile.stride, p.head_dim) * p.scale;
       score = valid ? score : -INFINITY;
       float top = fmaxf(largest[i], warp_max(score));
-      if (top == -INFINITY) continue;
+      if (top == -INFINITY && !__any_sync(0xffffffffu, isnan(score))) continue;  // fmaxf passes over NaN; we do not
       float shrink = expf(largest[i] - top), e = expf(score - top);
       sum[i] = sum[i] * shrink + warp_sum(e);
       largest[i] = top;
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionParams p) {
     float* to = const_cast<float*>(out_row<float>(p, p.out, s, m));
 #pragma unroll
     for (int c = 0; c < kMaxPieces; ++c) {
-      if (c * 32 + lane < p.head_dim) to[c * 32 + lane] = sum[i] > 0 ? out[i][c] / sum[i] : 0.0f;
+      if (c * 32 + lane < p.head_dim) to[c * 32 + lane] = sum[i] == 0 ? 0.0f : out[i][c] / sum[i];
     }
     if (p.lse && lane == 0) {
       int64_t head = s.kv_head * p.group + m % p.group;

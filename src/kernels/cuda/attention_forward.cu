@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kKeys = 64;
 constexpr int kThreads = 128;
-constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+constexpr float kLn2 = 0.6931471805599453f;
 
 template <int kDim, int kTiles>
 constexpr size_t forward_shared_bytes() {
@@ -235,7 +235,8 @@ AttentionParams make_attention_params(const AttentionShape& shape, const RaggedB
   p.num_kv_heads = static_cast<int>(shape.num_kv_heads);
   p.head_dim = static_cast<int>(shape.head_dim);
   p.group = p.num_heads / p.num_kv_heads;
-  p.window = static_cast<int>(shape.window);
+  // A window as long as any context hides nothing; as a number it may be more than an int holds.
+  p.window = shape.window >= batch.max_context ? 0 : static_cast<int>(shape.window);
   p.scale = shape.scale;
   p.dropout = shape.dropout;
   p.keep_factor = static_cast<float>(1.0 / (1.0 - static_cast<double>(shape.dropout)));

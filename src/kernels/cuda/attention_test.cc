@@ -178,6 +178,27 @@ void test_captured(DType t) {
   expect_cudnn(c, t, a, before, 4);  // called as they are, then captured
 }
 
+// Damaged numbers must not end as zeros: a sequence whose keys are NaN has results that are.
+void test_nan(DType t) {
+  if (!wants("attention_nan")) return;
+  const AttentionCase a{{40}, 2, 1, 32, 0};
+  const int64_t width = (a.heads + 2 * a.kv_heads) * a.dim;
+  Case c("attention_nan", t, text_of(a));
+  BatchHandles batch = add_batch(c, a, a.lengths);
+  int qkv = c.floats({batch.tokens, width}, std::vector<float>(static_cast<size_t>(batch.tokens * width), NAN), t);
+  int out = c.output({batch.tokens, a.heads * a.dim}, t), lse = c.output({a.heads, batch.tokens}, DType::f32);
+  bool all_nan = true;
+  c.skip_determinism();  // which compares numbers
+  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+    RaggedBatch b = make_batch(a, batch, at);
+    AttentionForwardArgs args;
+    args.shape = make_shape(a), args.batch = &b, args.qkv = at(qkv), args.out = at(out), args.lse = at(lse);
+    table.attention_forward(s, args);
+    for (float x : core::to_host_floats(at(out))) all_nan = all_nan && std::isnan(x);
+  });
+  c.expect_true(all_nan, "all NaN");
+}
+
 // Queries against a paged cache.
 void test_paged(DType t, const AttentionCase& a, const std::vector<int32_t>& contexts, int64_t block_size) {
   if (!wants("attention_paged")) return;
@@ -217,7 +238,9 @@ void test_attention() {
                                       {{50, 9}, 3, 1, 20, 0},
                                       {{200, 1, 1, 90}, 12, 12, 64, 0, 0.1f, 5},
                                       {{140}, 5, 5, 33, 0},
-                                      {{90}, 14, 2, 64, 0}};
+                                      {{90}, 14, 2, 64, 0},
+                                      {{70, 130}, 4, 2, 64, 2147483647},  // windows that an int or its sums do not hold
+                                      {{66}, 2, 1, 32, 4294967295}};
   std::vector<AttentionCase> equal = {{{128, 128}, 4, 4, 64, 0, 0, 0, true},
                                       {{256, 256, 256}, 8, 2, 64, 0, 0, 0, true},
                                       {{320}, 4, 1, 128, 0, 0, 0, true},
@@ -237,6 +260,7 @@ void test_attention() {
     for (const AttentionCase& a : cases) test_packed(t, a);
     for (const AttentionCase& a : training) test_packed(t, a);
     if (t != DType::f32) test_captured(t);
+    test_nan(t);
     test_paged(t, {{1, 1, 3}, 4, 2, 16, 0}, {10, 33, 3}, 16);
     test_paged(t, {{1, 20, 1}, 8, 2, 64, 0, 0, 2}, {100, 90, 1}, 16);
     test_paged(t, {{1, 5}, 4, 4, 128, 40}, {200, 70}, 32);

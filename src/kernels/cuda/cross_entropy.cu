@@ -9,7 +9,6 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kAtOnce = 4;  // vectors of a thread in flight
-constexpr float kLog2e = 1.4426950408889634f;
 
 // 2^x; of 16-bit formats by the hardware's approximation, whose error (2^-22) is far under their rounding.
 template <class T>

@@ -72,13 +72,17 @@ struct Options {
   Fuse fuse = Fuse::own;
   bool grouped = true;         // CUTLASS's products over groups on Hopper; SINTER_CUDA_GROUPED=0: our own
   bool deterministic = false;  // SINTER_DETERMINISTIC=1: no algorithm whose result may differ from run to run
+  size_t shared_bytes = 0;  // SINTER_CUDA_SHARED=bytes: as if blocks had no more shared memory; a test of other cards
 };
 const Options& options();
+bool is_measuring_off();  // within a WithoutMeasuring (kernels/choices.h)
 
 // Device memory a backend keeps between calls: at least `bytes`, aligned to 256, valid for work enqueued on `stream`
 // until the same slot is asked for again with the same stream. Grows by a fresh block; must not grow inside a capture.
-enum class Scratch { partials, sort, workspace, attention, tokens, count };
+enum class Scratch { partials, sort, workspace, attention, tokens };
 void* scratch(Stream& stream, Scratch slot, size_t bytes);
 int num_multiprocessors(const Stream& stream);
+int compute_capability(core::Device device);    // 90 for sm_90
+size_t most_shared_bytes(core::Device device);  // that a block can have
 
 }  // namespace sinter::kernels::cuda

@@ -50,7 +50,7 @@ struct GraphKey {
   int64_t heads, kv_heads, dim;
   base::DType dtype;
   float scale;
-  bool is_backward, has_stats;
+  bool is_backward, has_stats, is_deterministic;
   auto operator<=>(const GraphKey&) const = default;
 
   // Gradients of keys and values go to rows of their own (T, K * D) first. Query heads that share a key head have
@@ -167,7 +167,7 @@ Graph build(const GraphKey& key, cudnnHandle_t handle) {
     GraphTensor stats = graph->tensor(fe::graph::Tensor_attributes().set_name("stats"));
     tensors.lay_out_stats(*stats);
     auto attributes = fe::graph::SDPA_backward_attributes().set_name("attention_backward");
-    attributes.set_deterministic_algorithm(options().deterministic);
+    attributes.set_deterministic_algorithm(key.is_deterministic);
     tensors.describe(attributes);
     if (tensors.is_ragged()) {  // else the workspace is for so many sequences of the longest
       attributes.set_max_total_seq_len_q(key.ragged_tokens).set_max_total_seq_len_kv(key.ragged_tokens);
@@ -208,6 +208,14 @@ Graph& graph_for(Stream& stream, const GraphKey& key) {
 // A tile of ours has all query heads of a key head, one of cuDNN's has one.
 int64_t least_mean_length(const AttentionShape& shape) { return shape.num_kv_heads < shape.num_heads ? 80 : 48; }
 
+// Whether cuDNN's workspace for documents grows with their tokens, as the plan has it. Before 9.6, and on sm_8x and
+// sm_12x since 9.18.1, it is that of as many documents as there are, each as long as the window: gigabytes.
+bool has_ragged_workspace_of_tokens(core::Device device) {
+  static const size_t version = cudnnGetVersion();
+  const int major = compute_capability(device) / 10;
+  return version >= 90600 && (version < 91801 || (major != 8 && major != 12));
+}
+
 bool applies(const AttentionShape& shape, const RaggedBatch& batch, const Tensor& qkv) {
   bool is_16_bit = qkv.dtype() == base::DType::bf16 || qkv.dtype() == base::DType::f16;
   bool sees_all = shape.window == 0 || shape.window >= batch.max_query;
@@ -216,6 +224,7 @@ bool applies(const AttentionShape& shape, const RaggedBatch& batch, const Tensor
   if (batch.equal_lengths) {
     return shape.head_dim % 8 == 0 && qkv.size(0) == batch.num_sequences * batch.max_query;
   }
+  if (!has_ragged_workspace_of_tokens(qkv.device())) return false;
   // Its deterministic backward has a workspace of all scores of so many sequences of the longest; ours has none.
   return batch.filled_sequences > 0 && batch.max_query > 1 && shape.head_dim % 16 == 0 && !options().deterministic &&
          qkv.size(0) >= least_mean_length(shape) * batch.filled_sequences;
@@ -233,7 +242,8 @@ GraphKey key_of(const AttentionShape& shape, const RaggedBatch& batch, const Ten
           qkv.dtype(),
           shape.scale,
           is_backward,
-          has_stats};
+          has_stats,
+          options().deterministic};
 }
 
 int64_t ragged_calls = 0;

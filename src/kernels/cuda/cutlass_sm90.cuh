@@ -16,11 +16,8 @@ namespace sinter::kernels::cuda::sm90 {
 
 namespace fusion = cutlass::epilogue::fusion;
 
-using cute::_0;
 using cute::_1;
-using cute::_128;
 using cute::_2;
-using cute::_32;
 using cute::_64;
 using Bf16 = cutlass::bfloat16_t;
 // CUTLASS calls b (inner, columns): our b is ColumnMajor when it is transposed, (n, k) in memory, else RowMajor.

@@ -28,8 +28,6 @@ struct PlainSource {
   }
 };
 
-__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
-
 template <class T>
 struct SwigluSource {
   static constexpr int kOutputs = 1, kRowsAtOnce = 4;
@@ -47,7 +45,7 @@ struct SwigluSource {
 #pragma unroll
     for (int j = 0; j < kSide; ++j) {
       float gate = to_float(raw.gate.v[j]);
-      out[0][j] = gate * sigmoid(gate) * to_float(raw.up.v[j]);
+      out[0][j] = gate * fast_sigmoid(gate) * to_float(raw.up.v[j]);
     }
   }
 };
@@ -69,7 +67,7 @@ struct SwigluGradientSource {
   __device__ static void compute(const Raw& raw, float (&out)[kOutputs][kSide]) {
 #pragma unroll
     for (int j = 0; j < kSide; ++j) {
-      float gate = to_float(raw.gate.v[j]), d = to_float(raw.dy.v[j]), s = sigmoid(gate);
+      float gate = to_float(raw.gate.v[j]), d = to_float(raw.dy.v[j]), s = fast_sigmoid(gate);
       out[0][j] = d * to_float(raw.up.v[j]) * s * (1.0f + gate * (1.0f - s));
       out[1][j] = d * gate * s;
     }

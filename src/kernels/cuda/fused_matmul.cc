@@ -110,7 +110,7 @@ bool is_fused_faster(Stream& stream, const FusedKey& key, const std::function<vo
     std::lock_guard lock(choices_mutex);
     if (auto found = choices().find(key); found != choices().end()) return found->second;
   }
-  if (!options().tune || is_capturing(stream)) return true;
+  if (!may_measure(stream)) return true;
   constexpr double kTurnMs = 15.0;  // about as long as the clock takes to follow the power drawn
   constexpr int kTurns = 4;         // each, so that what else the machine does weighs on both
   auto time = [&](const std::function<void()>& call) {
@@ -160,6 +160,8 @@ bool is_capturing(const Stream& stream) {
   return capture != cudaStreamCaptureStatusNone;
 }
 
+bool may_measure(const Stream& stream) { return options().tune && !is_measuring_off() && !is_capturing(stream); }
+
 void append_fused_choices(std::vector<std::string>& lines) {
   std::lock_guard lock(choices_mutex);
   for (const auto& [key, is_ours] : choices()) {
@@ -167,7 +169,7 @@ void append_fused_choices(std::vector<std::string>& lines) {
   }
 }
 
-bool restore_fused_choice(const std::string& line) {
+bool restore_fused_choice(const std::string& line, core::Device device) {
   std::istringstream text(line);
   std::string word, colon;
   if (!(text >> word) || word != kChoiceWord) return false;
@@ -176,6 +178,7 @@ bool restore_fused_choice(const std::string& line) {
   int is_ours = 0;
   text >> colon >> is_ours;
   SINTER_CHECK(text && colon == ":", "the checkpoint's kernel choice '{}' is not one", line);
+  key[0] = device.index;
   std::lock_guard lock(choices_mutex);
   choices()[key] = is_ours != 0;
   return true;

@@ -35,14 +35,16 @@ FusedKey fused_key(const Stream&, int64_t rows, int64_t columns, int64_t inner, 
 // may be measured it is taken as faster, which it is for the shapes of training.
 bool is_fused_faster(Stream&, const FusedKey&, const std::function<void()>& fused, const std::function<void()>& parts);
 
-// The choices between one kernel and the parts, a line each for a checkpoint (kernels/choices.h), and back: false when
-// the line is of another kind.
+// The choices between one kernel and the parts, a line each for a checkpoint (kernels/choices.h), and back, for a
+// device of the same kind: false when the line is of another kind.
 void append_fused_choices(std::vector<std::string>& lines);
-bool restore_fused_choice(const std::string& line);
+bool restore_fused_choice(const std::string& line, core::Device device);
 
 // Milliseconds of one call in a steady stream of them: the GPU must run at the clock it holds under load, or algorithms
 // that draw more power look faster than they are. Negative when a call fails. Waits for the stream.
 double time_calls(Stream& stream, double budget_ms, const std::function<bool()>& call);
 bool is_capturing(const Stream& stream);
+// Whether a choice may be measured now: measuring waits for the stream.
+bool may_measure(const Stream& stream);
 
 }  // namespace sinter::kernels::cuda

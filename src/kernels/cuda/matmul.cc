@@ -84,7 +84,8 @@ bool run_product(Stream& stream, const FusedMatmulArgs& fused) {
                  args.fast_accumulation,
                  alignment_of(args.a, args.batch),
                  alignment_of(args.b.data, args.batch),
-                 alignment_of(args.c, args.batch)};
+                 args.addend ? std::min(alignment_of(args.c, args.batch), alignment_of(args.addend, args.batch))
+                             : alignment_of(args.c, args.batch)};
   std::lock_guard lock(plans_mutex());
   void* sums = fused.a_sums ? scratch(stream, Scratch::tokens, sizeof(float) * static_cast<size_t>(m)) : nullptr;
   const void* aux = fused.pre_activation ? fused.pre_activation.raw() : fused.activation_input.raw();
@@ -101,7 +102,7 @@ bool run_product(Stream& stream, const FusedMatmulArgs& fused) {
   if (args.addend) pointers.c = args.addend.raw(), pointers.beta = args.beta;
   Plan& plan = plan_for(key, pointers);
   if (plan.runs_apart) return false;
-  if (!plan.is_measured && options().tune && !is_capturing(stream)) {
+  if (!plan.is_measured && may_measure(stream)) {
     FusedMatmulArgs trial = fused;  // its sums go to scratch too
     if (sums) trial.a_sums = Tensor::view_of(sums, {m}, base::DType::f32, args.c.device());
     trial.c_sums = Tensor();  // as much work either way, and they add up

@@ -43,8 +43,8 @@ std::recursive_mutex& plans_mutex();
 Plan& plan_for(const ProductKey& key, const Pointers& pointers);
 
 // Times the candidates on the caller's own data and keeps the fastest; then, for a product with extras, the same done
-// apart. A product that accumulates writes its trials elsewhere. This is the one place where the backend waits for the
-// stream: once per shape, before any capture.
+// apart. A product that accumulates writes its trials elsewhere. Waits for the stream, as every choice by measuring
+// does (fused_matmul.h): once per shape, before any capture.
 void measure(Stream& stream, Plan& plan, Pointers pointers, size_t out_bytes, const std::function<void(void*)>& apart);
 
 cublasStatus_t run(Stream& stream, Plan& plan, size_t candidate, const Pointers& pointers);

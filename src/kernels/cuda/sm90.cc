@@ -1,31 +1,12 @@
 // Which products our kernels for Hopper take. Built with the files *_sm90.cu, or sm90_absent.cc instead of all of them.
 #include "kernels/cuda/sm90.h"
 
-#include <cuda_runtime_api.h>
-
-#include <map>
-#include <mutex>
-
-#include "core/cuda/check.h"
 #include "kernels/cuda/cuda_kernels.h"
 
 namespace sinter::kernels::cuda {
 namespace {
 
-bool is_hopper(const Stream& stream) {
-  static std::mutex mutex;
-  static std::map<int, bool> known;
-  std::lock_guard lock(mutex);
-  const int device = stream.device.index;
-  auto found = known.find(device);
-  if (found == known.end()) {
-    int major = 0, minor = 0;
-    SINTER_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    SINTER_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-    found = known.emplace(device, major == 9 && minor == 0).first;
-  }
-  return found->second;
-}
+bool is_hopper(const Stream& stream) { return compute_capability(stream.device) == 90; }
 
 // Fewer are of generation: a choice would be measured for every number of rows.
 constexpr int64_t kTrainingRows = 4096;

@@ -9,7 +9,6 @@
 
 namespace sinter::kernels::cuda {
 
-inline constexpr float kLog2e = 1.4426950408889634f;
 inline constexpr float kMostPower = 80.0f;  // of 2, in e_j
 
 // The terms e of some rows, in the format of x, and their sums by tiles of columns.

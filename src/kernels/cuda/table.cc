@@ -39,6 +39,7 @@ static Options& mutable_options() {
     // Timings differ from run to run, and with them the algorithm and the last bits.
     o.tune = read_switch("SINTER_CUDA_TUNE", !o.deterministic);
     o.cudnn = read_switch("SINTER_CUDNN", o.cudnn);
+    if (const char* bytes = std::getenv("SINTER_CUDA_SHARED")) o.shared_bytes = std::strtoull(bytes, nullptr, 10);
     o.grouped = read_switch("SINTER_CUDA_GROUPED", o.grouped);
     if (read_switch("SINTER_CUDA_FUSE", false)) {
       o.fuse = Fuse::all;
@@ -50,6 +51,9 @@ static Options& mutable_options() {
   return options;
 }
 const Options& options() { return mutable_options(); }
+
+static thread_local int t_without_measuring = 0;
+bool is_measuring_off() { return t_without_measuring > 0; }
 
 void* scratch(Stream& stream, Scratch slot, size_t bytes) {
   static std::mutex mutex;
@@ -83,6 +87,27 @@ int num_multiprocessors(const Stream& stream) {
   return count;
 }
 
+int compute_capability(core::Device device) {
+  static std::mutex mutex;
+  static std::map<int, int> known;
+  std::lock_guard lock(mutex);
+  int& capability = known[device.index];
+  if (capability == 0) {
+    int major = 0, minor = 0;
+    SINTER_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index));
+    SINTER_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device.index));
+    capability = 10 * major + minor;
+  }
+  return capability;
+}
+
+size_t most_shared_bytes(core::Device device) {
+  int bytes = 0;
+  SINTER_CUDA_CHECK(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device.index));
+  const size_t most = static_cast<size_t>(bytes);
+  return options().shared_bytes > 0 ? std::min(most, options().shared_bytes) : most;
+}
+
 void attention_forward(Stream& stream, const AttentionForwardArgs& args) {
   if (!cudnn_attention_forward(stream, args)) flash_forward(stream, args);
 }
@@ -95,6 +120,7 @@ void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
 
 // Choices stay measured: a run keeps them in its checkpoint (choices.h).
 void set_cuda_deterministic() { cuda::mutable_options().deterministic = true; }
+void count_cuda_without_measuring(int change) { cuda::t_without_measuring += change; }
 
 const KernelTable* cuda_table() {
   static constexpr KernelTable kTable{
