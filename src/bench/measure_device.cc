@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/threads.h"
 #include "bench/ceilings.h"
-#include "bench/cuda_kernels.h"
+#include "bench/gpu_ceilings.h"
 #include "bench/gpu_train_step.h"
 #include "bench/train_step.h"
 #include "plan/models.h"

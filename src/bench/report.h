@@ -31,7 +31,7 @@ struct Options {
   double case_seconds = 0.4;  // time spent on one case; the best run counts
   std::string tokenizer;      // files for the tokenizer benchmark; "": made up on the spot
   std::string text;
-  std::string only;                             // of `gpu_train_step`: the cases whose name contains it
+  std::string only;  // of the GPU's: the rows whose name (a model, a kernel, a limit) contains it
   std::vector<std::string> precisions{"bf16"};  // of `gpu_train_step`: bf16, fp8
   std::vector<std::string> graphs;  // of `gpu_train_step`: CUDA graphs on, off; empty: on, and both in the small case
 };

@@ -93,7 +93,9 @@ printf '%s\n' "A dog" "$long" /reset "A cat" > "$scratch/talk"
 expect 0 "/reset to begin a new one" "$sinter" chat "$scratch/bare" --max-tokens 3 --ignore-eos < "$scratch/talk"
 grep -q "^A cat" "$scratch/said" || { echo "the conversation did not go on"; cat "$scratch/said"; exit 1; }
 expect 0 "/reset" "$sinter" chat --help
-expect 1 "gpu_train_step" "$sinter" bench gpu_train_step --only nothing-like-this
+for benchmark in gpu_ceilings gpu_kernels gpu_train_step; do
+  expect 1 "$benchmark" "$sinter" bench $benchmark --only nothing-like-this
+done
 # Weights of NaN are an error of whatever reads them.
 python3 - "$scratch/model/model.safetensors" <<'PY'
 import struct, sys

@@ -1,99 +1,42 @@
-#include "bench/cuda_kernels.h"
+#include "bench/gpu_kernels.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <functional>
 
+#include "base/log.h"
 #include "base/rng.h"
 #include "base/text.h"
+#include "bench/device_bench.h"
 #include "kernels/fused.h"
 
 namespace sinter::bench {
 namespace {
 
 using base::DType;
-using base::Shape;
 using core::Tensor;
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-// Everything needed to call kernels on one device.
-class Bench {
+// The kernels asked for, timed as they are added.
+class Bench : public DeviceBench {
  public:
-  Bench(core::Device device, const StepShape& shape, std::string only = "")
-      : runtime_(core::runtime(device)), table_(kernels::kernels_for(device)), shape_(shape), only_(std::move(only)) {}
+  Bench(core::Device device, const StepShape& shape, std::string only)
+      : DeviceBench(device), shape_(shape), only_(std::move(only)) {}
 
-  core::Stream& stream() { return runtime_.stream(); }
-  const kernels::KernelTable& table() { return table_; }
-
-  // Random values, so that matrix products draw the power real data draws: a small random block, repeated.
-  Tensor values(Shape shape, DType dtype, float scale = 1.0f) {
-    constexpr int64_t kBlock = 1 << 18;
-    Tensor t(runtime_.allocator(), shape, dtype);
-    std::vector<float> block(kBlock);
-    uint32_t state = 12345;
-    for (float& x : block) {
-      float sum = 0;
-      for (int i = 0; i < 4; ++i) {
-        state = state * 1664525u + 1013904223u;
-        sum += static_cast<float>(state >> 8) * 0x1p-24f - 0.5f;
-      }
-      x = sum * 1.7f * scale;
-    }
-    std::vector<std::byte> bytes(kBlock * base::dtype_bytes(dtype));
-    base::convert_elements(DType::f32, block.data(), dtype, bytes.data(), kBlock);
-    size_t first = std::min(bytes.size(), t.bytes());
-    runtime_.copy_to_device(t.raw(), bytes.data(), first, stream());
-    runtime_.synchronize(stream());
-    for (size_t done = first; done < t.bytes();) {
-      size_t piece = std::min(done, t.bytes() - done);
-      runtime_.copy_within(t.data<char>() + done, t.raw(), piece, stream());
-      done += piece;
-    }
-    return t;
-  }
-  Tensor integers(int64_t count, const std::function<int32_t(int64_t)>& value) {
-    std::vector<int32_t> host(static_cast<size_t>(count));
-    for (int64_t i = 0; i < count; ++i) host[static_cast<size_t>(i)] = value(i);
-    return core::make_tensor<int32_t>(runtime_.allocator(), {count}, host);
-  }
-
-  // The median over batches of calls of at least 20 ms each.
-  double time(const std::function<void()>& call) {
-    for (int i = 0; i < 3; ++i) call();
-    runtime_.synchronize(stream());
-    double begin = now();
-    call();
-    runtime_.synchronize(stream());
-    int count = std::clamp(static_cast<int>(0.02 / std::max(1e-6, now() - begin)), 3, 500);
-    std::vector<double> seconds;
-    for (int batch = 0; batch < 5; ++batch) {
-      begin = now();
-      for (int i = 0; i < count; ++i) call();
-      runtime_.synchronize(stream());
-      seconds.push_back((now() - begin) / count);
-    }
-    std::sort(seconds.begin(), seconds.end());
-    return seconds[2];
-  }
   void add(const std::string& kernel, const std::string& shape, double per_step, double flops, double bytes,
            const std::function<void()>& call) {
-    if (kernel.find(only_) == std::string::npos) return;
+    if ((shape_.name + " " + kernel).find(only_) == std::string::npos) return;
+    KernelTime timed{shape_.name, kernel, shape, 0, flops, bytes, per_step};
     try {
-      times.push_back({shape_.name, kernel, shape, time(call), flops, bytes, per_step});
+      timed.seconds = time(call);
     } catch (const std::exception& e) {
-      std::printf("%s %s failed: %s\n", kernel.c_str(), shape.c_str(), e.what());
-      std::fflush(stdout);
+      base::log_warning("{}, {} {} failed: {}", shape_.name, kernel, shape, e.what());
     }
+    times.push_back(std::move(timed));
   }
 
   std::vector<KernelTime> times;
 
  private:
-  core::DeviceRuntime& runtime_;
-  const kernels::KernelTable& table_;
   const StepShape& shape_;
   const std::string only_;
 };
@@ -397,6 +340,9 @@ void add_experts(Bench& b) {
   b.add("experts dw (+= f32)", shape, 0, flops, 0, [&] { b.table().matmul(b.stream(), weight); });
 }
 
+// The columns of make_kernel_report, in its order.
+enum : size_t { kModel, kKernel, kShape, kMilliseconds, kTflops, kTbps, kShare, kLimit, kPassMilliseconds, kTokens };
+
 }  // namespace
 
 int64_t StepShape::num_parameters() const {
@@ -406,29 +352,9 @@ int64_t StepShape::num_parameters() const {
 }
 
 std::vector<StepShape> training_shapes() {
-  return {{"gpt2-124m", 64, 1024, 12, 768, 12, 12, 3072, 50304, false},
-          {"gpt2-1.5b", 16, 1024, 48, 1600, 25, 25, 6400, 50304, false},
-          {"llama-1b", 8, 4096, 16, 2048, 32, 8, 8192, 32768, true}};
-}
-
-DeviceCeilings measure_ceilings(core::Device device) {
-  StepShape none{};
-  Bench b(device, none);
-  DeviceCeilings c;
-  for (DType dtype : {DType::bf16, DType::f32}) {
-    int64_t n = 8192;
-    Tensor x = b.values({n, n}, dtype), w = b.values({n, n}, dtype), y = b.values({n, n}, dtype);
-    kernels::MatmulArgs args;
-    args.a = x, args.b.data = w, args.c = y, args.transpose_b = true;
-    double rate = 2.0 * std::pow(static_cast<double>(n), 3) / b.time([&] { b.table().matmul(b.stream(), args); });
-    (dtype == DType::bf16 ? c.matmul_flops : c.matmul_f32_flops) = rate;
-  }
-  size_t bytes = size_t{2} << 30;
-  Tensor from = b.values({int64_t(bytes / 2)}, DType::bf16), to = b.values({int64_t(bytes / 2)}, DType::bf16);
-  core::DeviceRuntime& runtime = core::runtime(device);
-  c.copy_bytes =
-      2.0 * static_cast<double>(bytes) / b.time([&] { runtime.copy_within(to.raw(), from.raw(), bytes, b.stream()); });
-  return c;
+  return {{"GPT-2 124M", 64, 1024, 12, 768, 12, 12, 3072, 50304, false},
+          {"GPT-2 1.5B", 16, 1024, 48, 1600, 25, 25, 6400, 50304, false},
+          {"Llama 1B", 8, 4096, 16, 2048, 32, 8, 8192, 32768, true}};
 }
 
 std::vector<KernelTime> measure_kernels(core::Device device, const StepShape& s, const std::string& only) {
@@ -453,25 +379,69 @@ std::vector<KernelTime> measure_kernels(core::Device device, const StepShape& s,
   return b.times;
 }
 
-void print_kernels(const std::vector<KernelTime>& times, const StepShape& s, const DeviceCeilings& c) {
-  std::printf("\n%s: %lld x %lld tokens, %lld layers\n", s.name.c_str(), static_cast<long long>(s.sequences),
-              static_cast<long long>(s.length), static_cast<long long>(s.layers));
+void add_kernel_rows(Report& report, const std::vector<KernelTime>& times, const DeviceCeilings& ceilings) {
+  for (const KernelTime& t : times) {
+    std::vector<Cell>& row = report.rows.emplace_back(report.columns.size());
+    row[kModel] = t.model, row[kKernel] = t.kernel, row[kShape] = t.shape;
+    if (t.seconds == 0) continue;
+    row[kMilliseconds] = t.seconds * 1e3;
+    const bool is_product = t.flops > 0;
+    const double rate = (is_product ? t.flops : t.bytes) / t.seconds;
+    row[is_product ? kTflops : kTbps] = rate / 1e12;
+    row[kShare] = 100 * rate / (is_product ? ceilings.matmul_flops : ceilings.copy_bytes);
+    row[kLimit] = is_product ? "bf16 product" : "copy";
+    if (t.per_step > 0) row[kPassMilliseconds] = t.seconds * t.per_step * 1e3;
+  }
+}
+
+void add_pass_rows(Report& report, const std::vector<KernelTime>& times, const StepShape& shape) {
   double total = 0, products = 0;
   for (const KernelTime& t : times) {
-    std::string rate = t.flops > 0 ? fmt::format("{:7.1f} TFLOP/s {:3.0f} %", t.flops / t.seconds * 1e-12,
-                                                 100 * t.flops / t.seconds / c.matmul_flops)
-                                   : fmt::format("{:7.2f} TB/s    {:3.0f} %", t.bytes / t.seconds * 1e-12,
-                                                 100 * t.bytes / t.seconds / c.copy_bytes);
-    std::printf("  %-28s %-28s %9.1f us  %s  %8.2f ms a pass\n", t.kernel.c_str(), t.shape.c_str(), t.seconds * 1e6,
-                rate.c_str(), t.seconds * t.per_step * 1e3);
+    if (t.per_step > 0 && t.seconds == 0) return;
     total += t.seconds * t.per_step;
     if (t.flops > 0) products += t.seconds * t.per_step;
   }
-  std::printf(
-      "  all kernels of a pass %.2f ms: %.0f tok/s; products and attention alone %.2f ms: %.0f tok/s (%.0f %%)\n",
-      total * 1e3, static_cast<double>(s.tokens()) / total, products * 1e3, static_cast<double>(s.tokens()) / products,
-      100 * products / total);
-  std::fflush(stdout);
+  const std::string text = fmt::format("{} x {} tokens, {} layers", shape.sequences, shape.length, shape.layers);
+  auto add = [&](const char* what, double seconds) {
+    std::vector<Cell>& row = report.rows.emplace_back(report.columns.size());
+    row[kModel] = shape.name, row[kKernel] = what, row[kShape] = text;
+    row[kShare] = 100 * seconds / total, row[kLimit] = "pass";
+    row[kPassMilliseconds] = seconds * 1e3, row[kTokens] = static_cast<double>(shape.tokens()) / seconds;
+  };
+  add("all kernels of a pass", total);
+  add("products and attention alone", products);
+}
+
+Report make_kernel_report() {
+  return {.name = "gpu_kernels",
+          .title = "",
+          .columns = {{"model", "model"},
+                      {"kernel", "kernel"},
+                      {"shape", "shape"},
+                      {"ms", "ms", 4},
+                      {"tflops", "TFLOP/s", 1},
+                      {"tbps", "TB/s", 2},
+                      {"share", "%", 0},
+                      {"limit", "of"},
+                      {"pass_ms", "ms/pass", 2},
+                      {"tokens_per_s", "tok/s", 0}},
+          .rows = {}};
+}
+
+Report bench_gpu_kernels(const Options& options) {
+  Report report = make_kernel_report();
+  if (!core::cuda_runtime(0)) return report;
+  const core::Device gpu{core::DeviceKind::cuda, 0};
+  const DeviceCeilings ceilings = measure_ceilings(gpu);
+  report.title = fmt::format(
+      "Kernels at the sizes of training steps: {}; bf16 product {:.0f} TFLOP/s, copy {:.2f} TB/s in this run",
+      core::runtime(gpu).description(), ceilings.matmul_flops / 1e12, ceilings.copy_bytes / 1e12);
+  for (const StepShape& shape : training_shapes()) {
+    const std::vector<KernelTime> times = measure_kernels(gpu, shape, options.only);
+    add_kernel_rows(report, times, ceilings);
+    if (shape.name.find(options.only) != std::string::npos) add_pass_rows(report, times, shape);
+  }
+  return report;
 }
 
 }  // namespace sinter::bench
