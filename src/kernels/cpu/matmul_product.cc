@@ -225,9 +225,44 @@ class ProductRun {
     int64_t row_panel, column_panel;  // of all of c: where it begins
   };
 
+  // Whether a strip's sums stand in c from the first to the last and need nothing more.
+  bool is_direct(const Strip& strip) const {
+    const int64_t end = (strip.panel + strip.num_panels) * kernel_.columns;
+    return sums_in_c_ && is_plain_ && !partials_ && !p_.pieces && !streams_ && kernel_.slice_units == 0 &&
+           end <= block_columns();
+  }
+  // Such a strip, with as little around the products as can be: of a short K it is a tenth of the time.
+  void run_direct_strip(const Strip& strip, const Strip& next, const Operands& x, Ahead& ahead) {
+    const bool carries_on = !is_first() || adds_in_c_;
+    const int64_t num_tiles = cut_.keeps_rows ? divide_up(strip.num_rows, kernel_.rows) : strip.num_panels;
+    const int64_t a_step = cut_.keeps_rows ? x.a_panel_stride : 0, b_step = cut_.keeps_rows ? 0 : x.b_panel_stride,
+                  c_step = cut_.keeps_rows ? kernel_.rows * p_.n : kernel_.columns;
+    auto c_of = [&](const Strip& s) {
+      return static_cast<float*>(p_.c) + (first_row_ + s.row) * p_.n + first_column_ + s.panel * kernel_.columns;
+    };
+    float* square = squares_ ? squares_ + strip.row_panel * column_panels_ + strip.column_panel : nullptr;
+    TileProduct product{kernel_.rows, block_units(), strip.a,    x.a_row_bytes,  strip.b,
+                        c_of(strip),  p_.n,          carries_on, cut_.keeps_rows};
+    for (int64_t t = 0; t < num_tiles; ++t) {
+      const int64_t rows_left = cut_.keeps_rows ? strip.num_rows - t * kernel_.rows : strip.num_rows;
+      product.num_rows = static_cast<int>(std::min<int64_t>(kernel_.rows, rows_left));
+      if (carries_on) {
+        const float* coming = t + 1 < num_tiles ? product.tile + c_step : c_of(next);
+        for (int r = 0; r < product.num_rows; ++r) ask_for(coming + r * p_.n, kernel_.columns);
+      }
+      kernel_.multiply(product, ahead);
+      if (square) {
+        *square = kernel_.sum_squares(product.tile, p_.n, product.num_rows, kernel_.columns);
+        square += cut_.keeps_rows ? column_panels_ : 1;
+      }
+      product.a += a_step, product.b += b_step, product.tile += c_step;
+    }
+  }
+
   // A kernel that slices K has one slice of the passing panel meet every kept panel before the next: the slice stays in
   // the first-level cache, the kept panels and all their sums in the second.
   void run_strip(const Strip& strip, const Strip& next, const Operands& x, Ahead& ahead) {
+    if (is_direct(strip)) return run_direct_strip(strip, next, x, ahead);
     const int64_t units = block_units(), row_panels = divide_up(strip.num_rows, kernel_.rows);
     const int64_t num_tiles = row_panels * strip.num_panels, tile_size = kernel_.rows * kernel_.columns;
     const int64_t slice = num_tiles == 1 ? units : slice_units(units);
