@@ -275,6 +275,7 @@ const MatmulKernel* amx_bf16_kernel() {
       .pack_a = pack_panels<true>,
       .pack_b = pack_panels<false>,
       .multiply = multiply_tiles,
+      .multiply_narrow = nullptr,
       .finish = finish_tiles,
       .transpose = transpose_tile,
       .sum_squares = sum_squares_of_block,

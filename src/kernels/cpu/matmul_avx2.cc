@@ -92,6 +92,15 @@ struct FromF16 {
   static __m256 across(const void* p, const void*, int64_t lines) { return along_k(p, lines); }
 };
 
+struct PanelOfBf16 {
+  using Element = uint16_t;
+  static __m256 load(const uint16_t* p) { return FromBf16::along_k(p, 8); }
+};
+struct PanelOfF16 {
+  using Element = uint16_t;
+  static __m256 load(const uint16_t* p) { return FromF16::along_k(p, 8); }
+};
+
 __m256 load_elements(const void* p, base::DType dtype, int64_t at) {
   switch (dtype) {
     case base::DType::bf16:
@@ -150,6 +159,7 @@ const MatmulKernel* avx2_f32_kernel() {
       .pack_a = pack_floats<Floats::kRows, FromF32, FromBf16, FromF16>,
       .pack_b = pack_floats<Floats::kVectors * Floats::kLanes, FromF32, FromBf16, FromF16>,
       .multiply = multiply_tile<Floats>,
+      .multiply_narrow = multiply_narrow_tile<Floats, PanelOfBf16, PanelOfF16>,
       .finish = finish_tile,
       .transpose = nullptr,
       .sum_squares = sum_squares_plainly,

@@ -18,6 +18,15 @@ struct Floats {
   static void keep(Sum& sum) { asm volatile("" : "+v"(sum)); }
 };
 
+struct PanelOfBf16 {
+  using Element = uint16_t;
+  static __m512 load(const uint16_t* p) { return _mm512_castsi512_ps(FloatsFromBf16::along_k(p, 16)); }
+};
+struct PanelOfF16 {
+  using Element = uint16_t;
+  static __m512 load(const uint16_t* p) { return _mm512_castsi512_ps(FloatsFromF16::along_k(p, 16)); }
+};
+
 }  // namespace
 
 const MatmulKernel* avx512_f32_kernel() {
@@ -32,6 +41,7 @@ const MatmulKernel* avx512_f32_kernel() {
       .pack_a = pack_float_units<Floats::kRows>,
       .pack_b = pack_float_units<Floats::kVectors * Floats::kLanes>,
       .multiply = multiply_tile<Floats>,
+      .multiply_narrow = multiply_narrow_tile<Floats, PanelOfBf16, PanelOfF16>,
       .finish = finish_tile<ToBf16>,
       .transpose = nullptr,
       .sum_squares = sum_squares_of_block,

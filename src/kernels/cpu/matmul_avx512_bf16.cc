@@ -34,6 +34,7 @@ const MatmulKernel* avx512_bf16_kernel() {
       .pack_a = pack_from<Pairs::kRows, PairsFromBf16>,
       .pack_b = pack_from<Pairs::kVectors * Pairs::kLanes, PairsFromBf16>,
       .multiply = multiply_tile<Pairs>,
+      .multiply_narrow = nullptr,
       .finish = finish_tile<ToBf16Rounded>,
       .transpose = nullptr,
       .sum_squares = sum_squares_of_block,

@@ -34,7 +34,7 @@ bool keeps_rows(const MatmulKernel& kernel, const Product& p) {
 int64_t choose_units(const MatmulKernel& kernel, const Product& p) {
   const int64_t total_units = panel_units(kernel, p.k);
   int64_t most = kMaxBlockUnits;
-  if (p.m <= kernel.rows && p.packed_b.data && !p.packed_b.is_narrow) {
+  if (p.m <= kernel.rows && p.packed_b.data && (!p.packed_b.is_narrow || reads_narrow(kernel, p))) {
     // One panel of rows against a weight packed ahead reads everything once: only the rows need stay in a cache.
     most = std::max(most, l2_bytes() / 2 / (kernel.rows * kUnitBytes));
   } else if (total_units <= 2 * most && total_units * kernel.columns * kUnitBytes <= l2_bytes() / 2) {
@@ -103,6 +103,11 @@ bool reads_in_place(const MatmulKernel& kernel, const Product& p) {
          p.k % (kernel.unit_multiple * kernel.k_per_unit) == 0 &&
          p.a.stride * kUnitBytes / kernel.k_per_unit % kLineBytes == 0 &&
          reinterpret_cast<uintptr_t>(p.a.data) % kLineBytes == 0;
+}
+
+bool reads_narrow(const MatmulKernel& kernel, const Product& p) {
+  constexpr int64_t kFewPanels = 4;  // of rows
+  return p.packed_b.is_narrow && kernel.multiply_narrow && p.m <= kFewPanels * kernel.rows;
 }
 
 bool is_better_turned(const MatmulKernel& kernel, const Product& p) {

@@ -22,6 +22,10 @@ struct Blocking {
 // Whether the kernel reads rows of a where they stand: whole lines of whole tiles.
 bool reads_in_place(const MatmulKernel& kernel, const Product& p);
 
+// Whether narrow panels of b are read as they stand: of so few rows widening them again for every panel of rows costs
+// less than writing them down widened.
+bool reads_narrow(const MatmulKernel& kernel, const Product& p);
+
 // Whether to compute c's transpose and turn its tiles at the end: where K goes across the rows of both sides, panels of
 // a must be transposed and those of b need not be, so that the smaller side had better be a.
 bool is_better_turned(const MatmulKernel& kernel, const Product& p);

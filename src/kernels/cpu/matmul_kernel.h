@@ -83,6 +83,9 @@ struct MatmulKernel {
   void (*pack_a)(const PackSource&, const PackRange&, uint32_t* panels);
   void (*pack_b)(const PackSource&, const PackRange&, uint32_t* panels);
   void (*multiply)(const TileProduct&, Ahead&);
+  // The same with a panel of b that holds 2-byte elements, [k][column], which are widened on the way; null: it must be
+  // made of units first.
+  void (*multiply_narrow)(const TileProduct&, base::DType, Ahead&);
   void (*finish)(const TileOutput&);
   // to (columns x rows) = the transpose of a tile, both with full rows; null: the kernel's products are not turned.
   void (*transpose)(const float* tile, int64_t tile_stride, float* to);

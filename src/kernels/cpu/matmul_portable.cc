@@ -50,6 +50,7 @@ const MatmulKernel* portable_f32_kernel() {
       .pack_a = pack_floats_plainly<Floats::kRows>,
       .pack_b = pack_floats_plainly<Floats::kVectors * Floats::kLanes>,
       .multiply = multiply_tile<Floats>,
+      .multiply_narrow = nullptr,
       .finish = finish_tile,
       .transpose = nullptr,
       .sum_squares = sum_squares_plainly,

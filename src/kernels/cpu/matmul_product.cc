@@ -36,6 +36,7 @@ class ProductRun {
         sums_in_c_(product.c_dtype == base::DType::f32 && product.accumulate == adds_in_c_ && !product.c_is_turned),
         is_plain_(is_plain(product) || adds_in_c_),
         reads_in_place_(reads_in_place(kernel, product)),
+        reads_narrow_(reads_narrow(kernel, product)),
         cut_(choose_blocking(kernel, product, sums_in_c_)),
         streams_(streams()) {}
 
@@ -159,6 +160,11 @@ class ProductRun {
       *stride = total_units_ * kernel_.columns;
       return static_cast<const uint32_t*>(p_.packed_b.data) + global_panel * *stride + first_unit_ * kernel_.columns;
     }
+    if (reads_narrow_) {
+      *stride = total_units_ * kernel_.columns / 2;  // columns are even
+      return static_cast<const uint32_t*>(p_.packed_b.data) + global_panel * *stride +
+             first_unit_ * kernel_.columns / 2;
+    }
     *stride = block_units() * kernel_.columns;
     uint32_t* packed = t_kept.reserve_array<uint32_t>(count * *stride);
     if (p_.packed_b.is_narrow) {
@@ -225,6 +231,11 @@ class ProductRun {
     int64_t row_panel, column_panel;  // of all of c: where it begins
   };
 
+  void multiply(const TileProduct& product, Ahead& ahead) const {
+    if (reads_narrow_) return kernel_.multiply_narrow(product, p_.b.dtype, ahead);
+    kernel_.multiply(product, ahead);
+  }
+
   // Whether a strip's sums stand in c from the first to the last and need nothing more.
   bool is_direct(const Strip& strip) const {
     const int64_t end = (strip.panel + strip.num_panels) * kernel_.columns;
@@ -250,7 +261,7 @@ class ProductRun {
         const float* coming = t + 1 < num_tiles ? product.tile + c_step : c_of(next);
         for (int r = 0; r < product.num_rows; ++r) ask_for(coming + r * p_.n, kernel_.columns);
       }
-      kernel_.multiply(product, ahead);
+      multiply(product, ahead);
       if (square) {
         *square = kernel_.sum_squares(product.tile, p_.n, product.num_rows, kernel_.columns);
         square += cut_.keeps_rows ? column_panels_ : 1;
@@ -286,7 +297,7 @@ class ProductRun {
         float* buffer = is_buffered ? sums + t * tile_size : sums;
         if (stays) {
           product.tile = buffer;
-          kernel_.multiply(product, ahead);
+          multiply(product, ahead);
         } else {
           const Tile tile =
               tile_at(strip.row + r, product.num_rows, (strip.panel + j) * kernel_.columns, buffer, is_sliced);
@@ -295,7 +306,7 @@ class ProductRun {
           if (ends && is_last()) ask_for_piece(tile);
           product.tile = tile.sums;
           product.tile_stride = tile.stride;
-          kernel_.multiply(product, ahead);
+          multiply(product, ahead);
           if (ends) end_tile(tile);
           if (ends && squares_)
             squares_[(strip.row_panel + i) * column_panels_ + strip.column_panel + j] = squares_of(tile);
@@ -446,6 +457,7 @@ class ProductRun {
   const bool sums_in_c_;       // partial sums over K can stand in c itself
   const bool is_plain_;        // and need nothing more at the end
   const bool reads_in_place_;  // a is not packed
+  const bool reads_narrow_;    // panels of b hold 2-byte elements
   const Blocking cut_;
   const bool streams_;                                         // c is written past the caches
   uint32_t* packed_ = nullptr;                                 // the side that passes by, of this block; null: in place

@@ -6,7 +6,8 @@
 namespace sinter::kernels::cpu {
 
 // b packed ahead, whole K: panels of the kernel's units, or (16-bit formats under an f32 kernel) panels that keep their
-// 16-bit elements as [k][column] and are widened block by block, so that reading them costs 2 bytes an element.
+// 16-bit elements as [k][column], so that reading them costs 2 bytes an element: widened block by block, or by the
+// products themselves where rows are few.
 struct PackedPanels {
   const void* data = nullptr;  // null: not packed ahead
   bool is_narrow = false;

@@ -8,10 +8,17 @@
 namespace sinter::kernels::cpu {
 namespace {
 
+// How a panel of b stands in memory: Element, and load(p), a vector of units from there.
+template <class V>
+struct PanelOfUnits {
+  using Element = uint32_t;
+  static typename V::Vector load(const uint32_t* p) { return V::load(p); }
+};
+
 // R rows by V::kVectors vectors of sums in registers. V offers Vector, Sum, kLanes, kVectors, kRows, load(units),
 // broadcast(unit), zero(), load_sum, store_sum and multiply_add(a, b, sum).
-template <class V, int R>
-void multiply_rows(int64_t units, const uint32_t* a, const uint32_t* b, float* tile, int64_t tile_stride,
+template <class V, int R, class Panel>
+void multiply_rows(int64_t units, const uint32_t* a, const typename Panel::Element* b, float* tile, int64_t tile_stride,
                    bool continues, Ahead& shared_ahead) {
   // Without anything to ask for: the panel right behind this one.
   const bool is_told = shared_ahead.at != nullptr;
@@ -32,7 +39,7 @@ void multiply_rows(int64_t units, const uint32_t* a, const uint32_t* b, float* t
     __builtin_prefetch(ahead, 0, 2);  // it lies in a cache that others share, or in none
     ahead += bytes_per_unit;
 #pragma GCC unroll 8
-    for (int v = 0; v < V::kVectors; ++v) bs[v] = V::load(b + v * V::kLanes);
+    for (int v = 0; v < V::kVectors; ++v) bs[v] = Panel::load(b + v * V::kLanes);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       typename V::Vector x = V::broadcast(a + r);
@@ -49,38 +56,44 @@ void multiply_rows(int64_t units, const uint32_t* a, const uint32_t* b, float* t
   }
 }
 
-template <class V, int R>
+template <class V, int R, class Panel>
 void multiply_num_rows(const TileProduct& x, Ahead& ahead) {
-  multiply_rows<V, R>(x.units, x.a, x.b, x.tile, x.tile_stride, x.continues, ahead);
+  const auto* b = reinterpret_cast<const typename Panel::Element*>(x.b);
+  multiply_rows<V, R, Panel>(x.units, x.a, b, x.tile, x.tile_stride, x.continues, ahead);
 }
 
-template <class V>
+template <class V, class Panel = PanelOfUnits<V>>
 void multiply_tile(const TileProduct& x, Ahead& ahead) {
   static_assert(V::kRows == 4 || V::kRows == 8);
   if constexpr (V::kRows == 8) {
     switch (x.num_rows) {
       case 8:
-        return multiply_num_rows<V, 8>(x, ahead);
+        return multiply_num_rows<V, 8, Panel>(x, ahead);
       case 7:
-        return multiply_num_rows<V, 7>(x, ahead);
+        return multiply_num_rows<V, 7, Panel>(x, ahead);
       case 6:
-        return multiply_num_rows<V, 6>(x, ahead);
+        return multiply_num_rows<V, 6, Panel>(x, ahead);
       case 5:
-        return multiply_num_rows<V, 5>(x, ahead);
+        return multiply_num_rows<V, 5, Panel>(x, ahead);
       default:
         break;
     }
   }
   switch (x.num_rows) {
     case 4:
-      return multiply_num_rows<V, 4>(x, ahead);
+      return multiply_num_rows<V, 4, Panel>(x, ahead);
     case 3:
-      return multiply_num_rows<V, 3>(x, ahead);
+      return multiply_num_rows<V, 3, Panel>(x, ahead);
     case 2:
-      return multiply_num_rows<V, 2>(x, ahead);
+      return multiply_num_rows<V, 2, Panel>(x, ahead);
     default:
-      return multiply_num_rows<V, 1>(x, ahead);
+      return multiply_num_rows<V, 1, Panel>(x, ahead);
   }
+}
+
+template <class V, class Bf16Panel, class F16Panel>
+void multiply_narrow_tile(const TileProduct& x, base::DType dtype, Ahead& ahead) {
+  dtype == base::DType::bf16 ? multiply_tile<V, Bf16Panel>(x, ahead) : multiply_tile<V, F16Panel>(x, ahead);
 }
 
 inline float read_float(const void* data, base::DType dtype, int64_t i) {
