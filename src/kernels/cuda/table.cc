@@ -39,7 +39,11 @@ static Options& mutable_options() {
     // Timings differ from run to run, and with them the algorithm and the last bits.
     o.tune = read_switch("SINTER_CUDA_TUNE", !o.deterministic);
     o.cudnn = read_switch("SINTER_CUDNN", o.cudnn);
-    if (const char* bytes = std::getenv("SINTER_CUDA_SHARED")) o.shared_bytes = std::strtoull(bytes, nullptr, 10);
+    if (const char* bytes = std::getenv("SINTER_CUDA_SHARED"); bytes && *bytes) {
+      char* end = nullptr;
+      o.shared_bytes = std::strtoull(bytes, &end, 10);
+      SINTER_CHECK(*end == 0 && o.shared_bytes > 0, "SINTER_CUDA_SHARED is '{}'; expected a number of bytes", bytes);
+    }
     o.grouped = read_switch("SINTER_CUDA_GROUPED", o.grouped);
     if (read_switch("SINTER_CUDA_FUSE", false)) {
       o.fuse = Fuse::all;
