@@ -2,23 +2,10 @@
 //
 // For each 16 units of K a panel holds two tiles of 1 KiB: of a, 16 rows of 16 units; of b, 16 units of 16 columns. A
 // tile instruction adds the 32 products of a sum in the order of K, whatever the other rows, so rows stay independent.
-#include "kernels/cpu/matmul_round_bf16.h"
-#include "kernels/cpu/matmul_tile.h"
-#include "kernels/cpu/tiles_amx.h"
+#include "kernels/cpu/matmul_amx.h"
 
 namespace sinter::kernels::cpu {
 namespace {
-
-constexpr int kSide = 16;  // rows of a tile, and units in a row of it
-constexpr int kTileUnits = kSide * kSide;
-constexpr int kWidth = 2 * kSide;  // lines of a panel
-constexpr int kRowBytes = kSide * 4;
-constexpr int kTileBytes = kSide * kRowBytes;
-
-void release_tiles() {
-  _tile_release();
-  fence_streams();
-}
 
 // Two whole tiles of b from 32 rows of K, 32 columns of each at `rows`, `stride` bytes apart: rows 2 i and 2 i + 1
 // interleaved are row i of both.
@@ -65,18 +52,6 @@ void pack_panels(const PackSource& source, const PackRange& range, uint32_t* pan
                                 : pack_tiles<kByLine, false>(source, range, panels);
 }
 
-// Asks for what comes next, a few lines at a time: a tile load that waits for memory would hold up the products.
-inline void ask_ahead(Ahead& ahead) {
-  for (int64_t i = 0; i < ahead.lines_per_step && ahead.at; ++i) {
-    __builtin_prefetch(ahead.at, 0, 2);
-    ahead.at += 64;
-    if (++ahead.lines_done < ahead.lines) continue;
-    ahead.at += ahead.stride - 64 * ahead.lines;
-    ahead.lines_done = 0;
-    if (--ahead.rows == 0) ahead.at = nullptr;
-  }
-}
-
 // Tiles of a: in a packed panel, or rows in place.
 struct RowTiles {
   const char* upper;
@@ -94,27 +69,45 @@ struct RowTiles {
   }
 };
 
-// tmm0, tmm1: the upper 16 rows' sums; tmm2, tmm3: the lower. tmm4, tmm5: a. tmm6, tmm7: b. The side that comes from
-// the second-level cache is not to push the other's slice out of the first.
+// Registers 0 and 1: the upper 16 rows' sums; 2 and 3: the lower.
+void begin_upper_sums(const char* tile, int64_t stride_bytes, bool continues) {
+  if (continues) {
+    _tile_loadd(0, tile, stride_bytes);
+    _tile_loadd(1, tile + kRowBytes, stride_bytes);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+  }
+}
+void begin_lower_sums(const char* tile, int64_t stride_bytes, bool continues) {
+  if (continues) {
+    _tile_loadd(2, tile + kSide * stride_bytes, stride_bytes);
+    _tile_loadd(3, tile + kSide * stride_bytes + kRowBytes, stride_bytes);
+  } else {
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+}
+void store_upper_sums(char* tile, int64_t stride_bytes) {
+  _tile_stored(0, tile, stride_bytes);
+  _tile_stored(1, tile + kRowBytes, stride_bytes);
+}
+void store_lower_sums(char* tile, int64_t stride_bytes) {
+  _tile_stored(2, tile + kSide * stride_bytes, stride_bytes);
+  _tile_stored(3, tile + kSide * stride_bytes + kRowBytes, stride_bytes);
+}
+
+// Registers 4 and 5: a; 6 and 7: b. The side that comes from the second-level cache is not to push the other's slice
+// out of the first.
 //
 // A register set to zero after its last use takes no tile of the core: where it has few to rename into
 // (docs/performance.md), loads run beside products only as far as tiles are free.
 template <bool kKeepsB>
 void multiply_two(const TileProduct& x, float* tile, int64_t stride_bytes, Ahead& shared_ahead) {
   Ahead ahead = shared_ahead;  // a copy can stay in registers
-  char* upper = reinterpret_cast<char*>(tile);
-  char* lower = upper + kSide * stride_bytes;
-  if (x.continues) {
-    _tile_loadd(0, upper, stride_bytes);
-    _tile_loadd(1, upper + kRowBytes, stride_bytes);
-    _tile_loadd(2, lower, stride_bytes);
-    _tile_loadd(3, lower + kRowBytes, stride_bytes);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
+  char* sums = reinterpret_cast<char*>(tile);
+  begin_upper_sums(sums, stride_bytes, x.continues);
+  begin_lower_sums(sums, stride_bytes, x.continues);
   RowTiles a(x);
   const uint32_t* b = x.b;
   for (int64_t u = 0; u < x.units; u += kSide) {
@@ -144,23 +137,15 @@ void multiply_two(const TileProduct& x, float* tile, int64_t stride_bytes, Ahead
     a.next();
     b += 2 * kTileUnits;
   }
-  _tile_stored(0, upper, stride_bytes);
-  _tile_stored(1, upper + kRowBytes, stride_bytes);
-  _tile_stored(2, lower, stride_bytes);
-  _tile_stored(3, lower + kRowBytes, stride_bytes);
+  store_upper_sums(sums, stride_bytes);
+  store_lower_sums(sums, stride_bytes);
   shared_ahead = ahead;
 }
 
 // The same for 16 rows or fewer.
 void multiply_one(const TileProduct& x, float* tile, int64_t stride_bytes, Ahead& ahead) {
-  char* upper = reinterpret_cast<char*>(tile);
-  if (x.continues) {
-    _tile_loadd(0, upper, stride_bytes);
-    _tile_loadd(1, upper + kRowBytes, stride_bytes);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-  }
+  char* sums = reinterpret_cast<char*>(tile);
+  begin_upper_sums(sums, stride_bytes, x.continues);
   RowTiles a(x);
   const uint32_t* b = x.b;
   for (int64_t u = 0; u < x.units; u += kSide) {
@@ -173,29 +158,14 @@ void multiply_one(const TileProduct& x, float* tile, int64_t stride_bytes, Ahead
     a.next();
     b += 2 * kTileUnits;
   }
-  _tile_stored(0, upper, stride_bytes);
-  _tile_stored(1, upper + kRowBytes, stride_bytes);
-}
-
-void copy_rows(const float* from, int64_t from_stride, float* to, int64_t to_stride, int rows) {
-  for (int r = 0; r < rows; ++r) {
-    _mm512_storeu_ps(to + r * to_stride, _mm512_loadu_ps(from + r * from_stride));
-    _mm512_storeu_ps(to + r * to_stride + kSide, _mm512_loadu_ps(from + r * from_stride + kSide));
-  }
+  store_upper_sums(sums, stride_bytes);
 }
 
 void multiply_tiles(const TileProduct& x, Ahead& ahead) {
-  auto multiply = x.num_rows <= kSide ? multiply_one : x.keeps_b ? multiply_two<true> : multiply_two<false>;
-  // The compiler does not know that tile instructions read memory: what was written before must be there.
-  asm volatile("" ::: "memory");
-  if (x.num_rows % kSide == 0) return multiply(x, x.tile, x.tile_stride * 4, ahead);
-  // Tiles are stored whole: rows that are not the caller's go to a buffer.
-  alignas(64) float sums[kWidth * kWidth];
-  if (x.continues) copy_rows(x.tile, x.tile_stride, sums, kWidth, x.num_rows);
-  asm volatile("" ::"r"(sums) : "memory");
-  multiply(x, sums, kWidth * 4, ahead);
-  asm volatile("" ::"r"(sums) : "memory");
-  copy_rows(sums, kWidth, x.tile, x.tile_stride, x.num_rows);
+  multiply_whole_tiles(x, ahead,
+                       x.num_rows <= kSide ? multiply_one
+                       : x.keeps_b         ? multiply_two<true>
+                                           : multiply_two<false>);
 }
 
 // A whole tile to bf16, a line of c at a time; everything else as the other kernels do it.
@@ -230,37 +200,6 @@ void finish_tiles(const TileOutput& shared_out) {
   }
 }
 
-void transpose_tile(const float* tile, int64_t tile_stride, float* to) {
-  for (int r = 0; r < kWidth; r += kSide) {
-    for (int c = 0; c < kWidth; c += kSide) {
-      __m512i x[16];
-#pragma GCC unroll 16
-      for (int i = 0; i < kSide; ++i) x[i] = _mm512_loadu_si512(tile + (r + i) * tile_stride + c);
-      Block512::transpose(x);
-#pragma GCC unroll 16
-      for (int i = 0; i < kSide; ++i) _mm512_storeu_si512(to + (c + i) * kWidth + r, x[i]);
-    }
-  }
-}
-
-double spin_tiles(int64_t steps) {
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-  _tile_zero(4);
-  _tile_zero(5);
-  _tile_zero(6);
-  _tile_zero(7);
-  for (int64_t i = 0; i < steps; ++i) {
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-  }
-  return static_cast<double>(steps) * 4 * kSide * kSide * 2 * kSide * 2;
-}
-
 }  // namespace
 
 const MatmulKernel* amx_bf16_kernel() {
@@ -268,21 +207,22 @@ const MatmulKernel* amx_bf16_kernel() {
       .name = "amx",
       .rows = kWidth,
       .columns = kWidth,
-      .k_per_unit = 2,
-      .unit_multiple = kSide,
+      .step_k = 2 * kSide,
+      .step_units = kSide,
       .slice_units = 192,
       .rows_in_place = kSide,
       .pack_a = pack_panels<true>,
       .pack_b = pack_panels<false>,
       .multiply = multiply_tiles,
       .multiply_narrow = nullptr,
+      .narrow_rows = 0,
       .finish = finish_tiles,
       .transpose = transpose_tile,
       .sum_squares = sum_squares_of_block,
       .can_stream = true,
       .enter = configure_tiles,
       .leave = release_tiles,
-      .spin = spin_tiles,
+      .spin = spin_tiles<1>,
   };
   return &kKernel;
 }

@@ -9,7 +9,7 @@
 namespace sinter::kernels::cpu {
 namespace {
 
-constexpr int64_t kMaxBlockUnits = 1024;               // of K
+constexpr int64_t kMaxBlockUnits = 1024;               // of K, and no fewer elements of it
 constexpr int64_t kMaxPackedUnits = int64_t{2} << 20;  // of one side, packed for all threads: 8 MiB
 constexpr int64_t kMaxPartialSums = int64_t{4} << 20;  // 16 MiB
 
@@ -33,15 +33,17 @@ bool keeps_rows(const MatmulKernel& kernel, const Product& p) {
 // the shorter, the more often sums wait in memory. In the middle K may as well be one block, and no sum waits.
 int64_t choose_units(const MatmulKernel& kernel, const Product& p) {
   const int64_t total_units = panel_units(kernel, p.k);
-  int64_t most = kMaxBlockUnits;
+  int64_t most = std::max(kMaxBlockUnits, kMaxBlockUnits * kernel.step_units / kernel.step_k);
   if (p.m <= kernel.rows && p.packed_b.data && (!p.packed_b.is_narrow || reads_narrow(kernel, p))) {
     // One panel of rows against a weight packed ahead reads everything once: only the rows need stay in a cache.
     most = std::max(most, l2_bytes() / 2 / (kernel.rows * kUnitBytes));
-  } else if (total_units <= 2 * most && total_units * kernel.columns * kUnitBytes <= l2_bytes() / 2) {
-    most = 2 * most;
+  } else {
+    const int64_t fewest = kernel.slice_units > 0 ? 4 : 1;  // panels that a core should still keep
+    const bool fits = fewest * total_units * kernel.columns * kUnitBytes <= l2_bytes() / 2;
+    if (total_units <= 2 * most && fits) most = 2 * most;
   }
   int64_t num_blocks = std::max<int64_t>(1, divide_up(total_units, most));
-  return std::max<int64_t>(kernel.unit_multiple, round_up(divide_up(total_units, num_blocks), kernel.unit_multiple));
+  return std::max<int64_t>(kernel.step_units, round_up(divide_up(total_units, num_blocks), kernel.step_units));
 }
 
 // Panels of the two sides: in a block, then in a task.
@@ -100,14 +102,13 @@ Panels choose_tasks(Panels block, int64_t width, int64_t fitting, int64_t few) {
 
 bool reads_in_place(const MatmulKernel& kernel, const Product& p) {
   return kernel.rows_in_place > 0 && p.a.k_is_contiguous && p.m % kernel.rows_in_place == 0 &&
-         p.k % (kernel.unit_multiple * kernel.k_per_unit) == 0 &&
-         p.a.stride * kUnitBytes / kernel.k_per_unit % kLineBytes == 0 &&
+         p.k % kernel.step_k == 0 &&
+         p.a.stride * static_cast<int64_t>(base::dtype_bytes(p.a.dtype)) % kLineBytes == 0 &&
          reinterpret_cast<uintptr_t>(p.a.data) % kLineBytes == 0;
 }
 
 bool reads_narrow(const MatmulKernel& kernel, const Product& p) {
-  constexpr int64_t kFewPanels = 4;  // of rows
-  return p.packed_b.is_narrow && kernel.multiply_narrow && p.m <= kFewPanels * kernel.rows;
+  return p.packed_b.is_narrow && p.m <= kernel.narrow_rows;
 }
 
 bool is_better_turned(const MatmulKernel& kernel, const Product& p) {

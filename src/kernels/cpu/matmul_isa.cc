@@ -67,6 +67,7 @@ const MatmulKernel& matmul_kernel(base::DType dtype) {
     if (isa == MatmulIsa::amx) return *amx_bf16_kernel();
     if (isa == MatmulIsa::avx512_bf16) return *avx512_bf16_kernel();
   }
+  if (dtype == base::DType::f32 && isa == MatmulIsa::amx) return *amx_f32_kernel();
   if (isa >= MatmulIsa::avx512) return *avx512_f32_kernel();
   return isa == MatmulIsa::avx2 ? *avx2_f32_kernel() : *portable_f32_kernel();
 }

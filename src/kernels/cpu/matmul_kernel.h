@@ -1,9 +1,9 @@
 // The seam between the blocked matrix product (matmul_product.cc) and its microkernels, one file per instruction set.
 //
 // A microkernel multiplies packed panels. Panels are made of 4-byte units: a float, or two bf16 that follow each other
-// in K. A panel of a holds `rows` rows of op(a), a panel of b holds `columns` columns of op(b), both with K running
-// slowest, so that any range of K (in steps of `unit_multiple`) is one contiguous piece. What is missing to a full
-// panel or to a full step of K is zero.
+// in K (of a number itself, or of one of the three parts that add up to a float). A panel of a holds `rows` rows of
+// op(a), a panel of b holds `columns` columns of op(b), both with K running slowest, so that any range of K (in steps
+// of `step_units`) is one contiguous piece. What is missing to a full panel or to a full step of K is zero.
 //
 // Every sum over K is one chain, in the order of K, that neither the panel's position nor the blocking of K changes:
 // multiply() carries on from the sums it finds in `tile`. A row's result therefore depends on K alone.
@@ -62,7 +62,7 @@ struct TileProduct {
 };
 
 // Memory that will be read next, `rows` rows of `lines` cache lines: a kernel may ask for it while it multiplies,
-// `lines_per_step` lines in a step of `unit_multiple` units. It then moves `at` on; null: nothing (more) to ask for.
+// `lines_per_step` lines in a step of `step_units` units. It then moves `at` on; null: nothing (more) to ask for.
 // Where rows are packed, and so lie in one piece, it may as well ask once in every unit, `bytes_per_unit` further on.
 struct Ahead {
   const char* at = nullptr;
@@ -76,16 +76,17 @@ struct MatmulKernel {
   const char* name;
   int rows;           // of a panel of a
   int columns;        // of a panel of b
-  int k_per_unit;     // 1: f32 panels, 2: pairs of bf16
-  int unit_multiple;  // panels hold a multiple of this many units of K
+  int step_k;         // panels hold whole steps of K: this many elements of each line
+  int step_units;     // ... in this many units
   int slice_units;    // of K that one panel of a and one of b leave in the first-level cache; 0: not cut into slices
   int rows_in_place;  // a need not be packed where its lines are contiguous in K and a multiple of this many; 0: always
   void (*pack_a)(const PackSource&, const PackRange&, uint32_t* panels);
   void (*pack_b)(const PackSource&, const PackRange&, uint32_t* panels);
   void (*multiply)(const TileProduct&, Ahead&);
-  // The same with a panel of b that holds 2-byte elements, [k][column], which are widened on the way; null: it must be
-  // made of units first.
+  // The same with a panel of b that holds the elements themselves, [k][column], which are made units on the way; null:
+  // that must be done before.
   void (*multiply_narrow)(const TileProduct&, base::DType, Ahead&);
+  int narrow_rows;  // with more of them that is better done once, before
   void (*finish)(const TileOutput&);
   // to (columns x rows) = the transpose of a tile, both with full rows; null: the kernel's products are not turned.
   void (*transpose)(const float* tile, int64_t tile_stride, float* to);
@@ -108,5 +109,6 @@ const MatmulKernel* avx2_f32_kernel();
 const MatmulKernel* avx512_f32_kernel();
 const MatmulKernel* avx512_bf16_kernel();
 const MatmulKernel* amx_bf16_kernel();
+const MatmulKernel* amx_f32_kernel();
 
 }  // namespace sinter::kernels::cpu

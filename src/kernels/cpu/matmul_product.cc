@@ -84,8 +84,8 @@ class ProductRun {
   bool is_first() const { return first_unit_ == 0; }
   bool is_last() const { return first_unit_ + cut_.units >= total_units_; }
   // Elements of K in this block.
-  int64_t first_k() const { return first_unit_ * kernel_.k_per_unit; }
-  int64_t num_k() const { return std::min(block_units() * kernel_.k_per_unit, p_.k - first_k()); }
+  int64_t first_k() const { return first_unit_ / kernel_.step_units * kernel_.step_k; }
+  int64_t num_k() const { return std::min(block_units() / kernel_.step_units * kernel_.step_k, p_.k - first_k()); }
 
   void run_block() {
     if (packed_) pack_for_everyone();
@@ -152,6 +152,12 @@ class ProductRun {
     return x;
   }
 
+  // What `units` of K take in a panel that keeps its elements. Columns are even.
+  int64_t narrow_units(int64_t units) const {
+    return units / kernel_.step_units * kernel_.step_k * kernel_.columns *
+           static_cast<int64_t>(base::dtype_bytes(p_.b.dtype)) / kUnitBytes;
+  }
+
   // Panels [first, first + count) of this block's columns: where the first is, and how far apart they are.
   const uint32_t* panels_of_b(int64_t first_panel, int64_t count, int64_t* stride) const {
     int64_t column = first_panel * kernel_.columns;
@@ -161,16 +167,15 @@ class ProductRun {
       return static_cast<const uint32_t*>(p_.packed_b.data) + global_panel * *stride + first_unit_ * kernel_.columns;
     }
     if (reads_narrow_) {
-      *stride = total_units_ * kernel_.columns / 2;  // columns are even
-      return static_cast<const uint32_t*>(p_.packed_b.data) + global_panel * *stride +
-             first_unit_ * kernel_.columns / 2;
+      *stride = narrow_units(total_units_);
+      return static_cast<const uint32_t*>(p_.packed_b.data) + global_panel * *stride + narrow_units(first_unit_);
     }
     *stride = block_units() * kernel_.columns;
     uint32_t* packed = t_kept.reserve_array<uint32_t>(count * *stride);
     if (p_.packed_b.is_narrow) {
       for (int64_t i = 0; i < count; ++i) {
-        const uint16_t* narrow =
-            static_cast<const uint16_t*>(p_.packed_b.data) + (global_panel + i) * p_.k * kernel_.columns;
+        const uint32_t* narrow =
+            static_cast<const uint32_t*>(p_.packed_b.data) + (global_panel + i) * narrow_units(total_units_);
         PackSource source{narrow, p_.b.dtype, kernel_.columns, false};
         kernel_.pack_b(source, {0, kernel_.columns, first_k(), num_k(), *stride}, packed + i * *stride);
       }
@@ -215,7 +220,7 @@ class ProductRun {
   Ahead panel_ahead(const Operands& x, int64_t panel, int64_t kept) const {
     const uint32_t* at = cut_.keeps_rows ? x.b + panel * x.b_panel_stride : x.a + panel * x.a_panel_stride;
     const int64_t width = cut_.keeps_rows ? kernel_.columns : kernel_.rows;
-    const int64_t lines = block_units() * kUnitBytes / kLineBytes, steps = kept * block_units() / kernel_.unit_multiple;
+    const int64_t lines = block_units() * kUnitBytes / kLineBytes, steps = kept * block_units() / kernel_.step_units;
     const int64_t per_step = divide_up(width * lines, std::max<int64_t>(1, steps));
     const char* first = reinterpret_cast<const char*>(at);
     Ahead ahead = x.a_row_bytes ? Ahead{first, width, lines, x.a_row_bytes, per_step}
@@ -276,7 +281,7 @@ class ProductRun {
     if (is_direct(strip)) return run_direct_strip(strip, next, x, ahead);
     const int64_t units = block_units(), row_panels = divide_up(strip.num_rows, kernel_.rows);
     const int64_t num_tiles = row_panels * strip.num_panels, tile_size = kernel_.rows * kernel_.columns;
-    const int64_t slice = num_tiles == 1 ? units : slice_units(units);
+    const int64_t slice = num_tiles == 1 || reads_narrow_ ? units : slice_units(units);
     const bool is_sliced = slice < units, is_buffered = is_sliced && !partials_;
     const bool carries_on = !is_first() || adds_in_c_;  // from sums in memory
     alignas(64) float one_tile[kMaxTileElements];
@@ -319,7 +324,7 @@ class ProductRun {
 
   int64_t slice_units(int64_t units) const {
     if (kernel_.slice_units == 0 || units <= kernel_.slice_units) return units;
-    return round_up(divide_up(units, divide_up(units, kernel_.slice_units)), kernel_.unit_multiple);
+    return round_up(divide_up(units, divide_up(units, kernel_.slice_units)), kernel_.step_units);
   }
 
   // A register tile at (row, column) of the block and where its sums stand: in `buffer`, in the partial sums, or in c.

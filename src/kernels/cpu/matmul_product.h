@@ -5,9 +5,9 @@
 
 namespace sinter::kernels::cpu {
 
-// b packed ahead, whole K: panels of the kernel's units, or (16-bit formats under an f32 kernel) panels that keep their
-// 16-bit elements as [k][column], so that reading them costs 2 bytes an element: widened block by block, or by the
-// products themselves where rows are few.
+// b packed ahead, whole K: panels of the kernel's units, or, where these take more room than b's elements, panels that
+// keep the elements as [k][column] and cost no more to read: widened block by block, or by the products themselves
+// where rows are few.
 struct PackedPanels {
   const void* data = nullptr;  // null: not packed ahead
   bool is_narrow = false;
@@ -48,13 +48,21 @@ inline bool is_plain(const Product& p) {
   return p.c_dtype == base::DType::f32 && !p.accumulate && p.alpha == 1.0f && !p.bias;
 }
 
-void run_product(const MatmulKernel& kernel, const Product& product);
+// Whether units take more room than elements: 16-bit formats under an f32 kernel, f32 as three parts.
+inline bool are_units_wider(const MatmulKernel& kernel, base::DType dtype) {
+  return kernel.step_units * kUnitBytes > kernel.step_k * static_cast<int64_t>(base::dtype_bytes(dtype));
+}
 
 // Units of K in a panel.
 inline int64_t panel_units(const MatmulKernel& kernel, int64_t k) {
-  int64_t step = kernel.unit_multiple;
-  int64_t units = (k + kernel.k_per_unit - 1) / kernel.k_per_unit;
-  return (units + step - 1) / step * step;
+  return (k + kernel.step_k - 1) / kernel.step_k * kernel.step_units;
 }
+
+// Elements in a panel of b that keeps them: whole steps of K.
+inline int64_t narrow_panel_elements(const MatmulKernel& kernel, int64_t k) {
+  return panel_units(kernel, k) / kernel.step_units * kernel.step_k * kernel.columns;
+}
+
+void run_product(const MatmulKernel& kernel, const Product& product);
 
 }  // namespace sinter::kernels::cpu

@@ -93,6 +93,9 @@ class Matmul : public testing::TestWithParam<MatmulIsa> {
     base::set_num_threads(threads_);
   }
 
+  // Whether numbers are multiplied as sums of three bf16, not as chains of f32.
+  static bool has_parts(DType dtype) { return dtype == DType::f32 && GetParam() == MatmulIsa::amx; }
+
  private:
   MatmulIsa best_ = MatmulIsa::portable;
   int threads_ = 0;
@@ -199,6 +202,7 @@ TEST_P(Matmul, SwappedSidesGiveTheSameBitsAndMatchTheReference) {
         const std::vector<float> c = core::to_host_floats(args.c), other = core::to_host_floats(swapped.c);
         int64_t num_different = 0;
         for (int64_t i = 0; i < m * n; ++i) num_different += c[i] != other[i % n * m + i / n];
+        if (has_parts(dtype)) continue;  // the parts of a number on one side meet those of the other in a fixed order
         EXPECT_EQ(num_different, 0) << "m " << m << " n " << n << " k " << k << " mode " << mode;
       }
     }
@@ -219,7 +223,37 @@ TEST_P(Matmul, GradientsOfPartsOfTheTokensAddUpToTheBitsOfTheWhole) {
       part.accumulate = first > 0;
       EXPECT_LE(excess_error(part, k), 1.0);
     }
+    if (has_parts(DType::f32)) continue;  // a tile's 32 elements of K are added before they meet what c holds
     EXPECT_EQ(std::memcmp(part.c.raw(), whole.c.raw(), whole.c.bytes()), 0) << "m " << m << " n " << n << " k " << k;
+  }
+}
+
+// Against sums in double, and over numbers of very different sizes: as close as a chain of f32 is.
+TEST_P(Matmul, F32IsAsExactAsAChainOfF32) {
+  const int64_t m = 37, n = 45;
+  for (int64_t k : {32, 770, 3000}) {
+    for (int exponent : {0, -60, 55}) {
+      MatmulArgs args = make_args({m, n, k});
+      float *a = args.a.data<float>(), *b = args.b.data.data<float>();
+      for (int64_t i = 0; i < m * k; ++i) a[i] = std::ldexp(a[i], exponent + static_cast<int>(i % k % 7) - 3);
+      for (int64_t i = 0; i < n * k; ++i) b[i] = std::ldexp(b[i], -static_cast<int>(i % 5));
+      run(args);
+      double error = 0, chain_error = 0, total = 0;
+      for (int64_t i = 0; i < m * n; ++i) {
+        double exact = 0;
+        float chain = 0;
+        for (int64_t x = 0; x < k; ++x) {
+          float left = a[i / n * k + x], right = b[i % n * k + x];
+          exact += static_cast<double>(left) * right;
+          chain = std::fma(left, right, chain);
+        }
+        error += std::pow(args.c.data<float>()[i] - exact, 2);
+        chain_error += std::pow(chain - exact, 2);
+        total += exact * exact;
+      }
+      EXPECT_LE(error, 1.1 * chain_error) << "k " << k << " 2^" << exponent;
+      EXPECT_GT(total, 0);
+    }
   }
 }
 

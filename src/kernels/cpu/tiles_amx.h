@@ -18,11 +18,14 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
+inline void configure_tiles(const TileConfig& config) {
+  asm volatile("" ::"r"(&config) : "memory");  // GCC 12's intrinsic names only 8 bytes of what it reads
+  _tile_loadconfig(&config);
+}
 // Before the first tile instruction of a thread; _tile_release() gives the registers back.
 inline void configure_tiles() {
   static constexpr TileConfig kConfig;
-  asm volatile("" ::"r"(&kConfig) : "memory");  // GCC 12's intrinsic names only 8 bytes of what it reads
-  _tile_loadconfig(&kConfig);
+  configure_tiles(kConfig);
 }
 
 }  // namespace
