@@ -66,6 +66,14 @@ void remove_abandoned_if(const std::string& folder, const std::function<bool(std
 }  // namespace
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+  // A rename puts a file in the place of whatever is there: of what a link leads to then, and never of a device.
+  std::error_code error;
+  if (const fs::path leads_to = fs::canonical(path_, error); !error && fs::is_symlink(path_, error))
+    path_ = leads_to.string();
+  const fs::file_type type = fs::status(path_, error).type();
+  SINTER_CHECK(type == fs::file_type::regular || type == fs::file_type::not_found || type == fs::file_type::none ||
+                   type == fs::file_type::directory,
+               "'{}' is no regular file, and would be replaced by one; expected a file or a new name", path_);
   const std::string name = fs::path(path_).filename().string();
   remove_abandoned_if(folder_of(path_), [&](std::string_view target) { return target == name; });
   constexpr int kNames = 100;

@@ -1,6 +1,7 @@
 #include "base/atomic_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -104,6 +105,18 @@ TEST_F(AtomicFiles, OfOneNameAreWrittenSideBySideInOneProcess) {
   first.commit();
   EXPECT_EQ(read_file(at("a")), "first");
   EXPECT_EQ(names(), std::set<std::string>{"a"});
+}
+
+TEST_F(AtomicFiles, TakeThePlaceOfWhatALinkLeadsToAndOfNothingElseThanFiles) {
+  write_file_atomic(at("a"), "before");
+  fs::create_symlink("a", at("link"));
+  write_file_atomic(at("link"), "after");
+  EXPECT_TRUE(fs::is_symlink(at("link")));
+  EXPECT_EQ(read_file(at("a")), "after");
+  ASSERT_EQ(::mkfifo(at("pipe").c_str(), 0600), 0);
+  EXPECT_THROW(AtomicFile file(at("pipe")), Error);
+  EXPECT_THROW(AtomicFile file("/dev/null"), Error);
+  EXPECT_TRUE(fs::is_fifo(at("pipe")) && fs::is_character_file("/dev/null"));
 }
 
 TEST_F(AtomicFiles, AbandonedOnesAreKnownByTheirNamesAndLocks) {

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -52,17 +53,15 @@ constexpr int kSpins = 4000;  // about 100 us: most kernels of a step follow eac
 class Pool {
  public:
   explicit Pool(int count) : count_(count), spins_(count <= available_cpus() ? kSpins : kSpins / 64) {
-    for (int i = 1; i < count; ++i) workers_.emplace_back([this, i] { work(i); });
-  }
-  ~Pool() {
-    {
-      std::lock_guard lock(mutex_);
-      stop_ = true;
-      ++job_;
+    try {
+      for (int i = 1; i < count; ++i) workers_.emplace_back([this, i] { work(i); });
+    } catch (const std::system_error& e) {
+      stop();
+      fail("cannot start thread {} of {}: {}; give SINTER_THREADS fewer, or raise the limit (ulimit -u)",
+           workers_.size() + 2, count, e.what());
     }
-    wake_.notify_all();
-    for (auto& w : workers_) w.join();
   }
+  ~Pool() { stop(); }
   int count() const { return count_; }
 
   void run(int64_t total, int64_t grain, FunctionRef<void(int64_t, int64_t)> body) {
@@ -84,6 +83,16 @@ class Pool {
   }
 
  private:
+  void stop() {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+      ++job_;
+    }
+    wake_.notify_all();
+    for (auto& w : workers_) w.join();
+  }
+
   // A thread that yields to another program may be gone for milliseconds, so the wait for the last pieces of others is
   // spun away first. With fewer CPUs than threads (ranks sharing a core) that would starve the others.
   void spin_pause_or_yield() {

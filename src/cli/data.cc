@@ -120,10 +120,13 @@ void add_data(Command app) {
   verb.requires_verb();
 
   auto flags = std::make_shared<TokenizeFlags>();
-  const Command tokenize = verb.add_verb("tokenize", "text and .jsonl files to token shards");
+  const Command tokenize = verb.add_verb("tokenize", "text and .jsonl (.ndjson) files to token shards");
   tokenize.option("inputs", &flags->inputs, "text files (documents between --separator) or .jsonl files").required();
   tokenize.option("-t,--tokenizer", &flags->tokenizer, "tokenizer folder or file").required();
-  tokenize.option("-o,--output", &flags->output, "shard to write: NAME.tok, then NAME-00001.tok and on").required();
+  tokenize
+      .option("-o,--output", &flags->output,
+              "shard to write: NAME.tok, then NAME-00001.tok and on; those of an older, longer text are removed")
+      .required();
   tokenize.option("--separator", &flags->options.separator, "text between documents of a text file").shows_default();
   tokenize.option("--text-key", &flags->options.text_key, "field of a .jsonl line that holds the text").shows_default();
   tokenize.option("--shard-tokens", &flags->options.max_shard_tokens, "most tokens of one shard")

@@ -124,9 +124,11 @@ void add_eval(Command app) {
   perplexity.option("--context", &flags->options.context, "longest window in tokens (default: the model's)")
       .at_least(1);
   perplexity.option("--stride", &flags->options.stride, "tokens predicted per window (default: all of it)").at_least(1);
-  perplexity.flag("--documents", &flags->reads_documents,
-                  "the text is documents (--separator, or EOS, between them): predict each by itself, as a model "
-                  "trained with data.packing = \"documents\" has seen them");
+  perplexity.flag(
+      "--documents", &flags->reads_documents,
+      "the text is documents (--separator, or EOS, between them): predict each by itself, as a model "
+      "trained with data.packing = \"documents\" has seen them; the first token of each is predicted after BOS, or "
+      "after EOS where there is none");
   perplexity
       .option("--separator", &flags->separator, "with --documents: what stands between documents, a token or text")
       .shows_default();

@@ -277,8 +277,9 @@ void add_state(const std::string& index_path, const Flags& flags, Report& report
 // A run's folder: the steps that have checkpoints. Gives the newest, "" when there is none.
 std::string add_checkpoint_list(const std::string& folder, Report& report) {
   std::vector<std::string> steps;
+  std::error_code unreadable;  // a folder within that is not for us to read is no checkpoint of ours
   for (const auto& entry : fs::directory_iterator(folder)) {
-    if (fs::exists(entry.path() / "state" / "index.json") && !entry.is_symlink()) {
+    if (fs::exists(entry.path() / "state" / "index.json", unreadable) && !entry.is_symlink()) {
       steps.push_back(entry.path().filename().string());
     }
   }
@@ -286,6 +287,7 @@ std::string add_checkpoint_list(const std::string& folder, Report& report) {
   std::sort(steps.begin(), steps.end());
   std::string latest =
       fs::is_symlink(join(folder, "latest")) ? fs::read_symlink(join(folder, "latest")).filename().string() : "";
+  if (std::find(steps.begin(), steps.end(), latest) == steps.end()) latest.clear();  // it leads nowhere
   std::string text;
   for (const std::string& step : steps) text += (text.empty() ? "" : ", ") + step + (step == latest ? " (latest)" : "");
   report.add("checkpoints", text);

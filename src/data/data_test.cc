@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
@@ -7,8 +8,10 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "data/loader.h"
 #include "data/permutation.h"
+#include "data/source.h"
 #include "data/token_shard.h"
 
 namespace sinter::data {
@@ -71,6 +74,26 @@ TEST_F(Data, EveryTruncationAndEveryFlippedByteIsFound) {
     flipped[i] = static_cast<char>(flipped[i] ^ 0x10);
     EXPECT_NE(error_of(flipped).find("b.tok"), std::string::npos) << "flipped at " << i;
   }
+}
+
+TEST_F(Data, AShardWithIdsOutsideItsVocabularyIsNotWhole) {
+  EXPECT_NO_THROW(TokenShard(make_shard("large.tok", {200000}, 1000000)).verify());
+  std::string content = base::read_file(make_shard("a.tok", {40}, 1000));
+  EXPECT_EQ(error_of(content), "");
+  // By the header, hashed anew, the vocabulary is smaller than the largest id: 39.
+  const uint64_t vocabulary = 39;
+  std::memcpy(content.data() + 16, &vocabulary, 8);
+  const uint64_t hash = base::hash_bytes(std::as_bytes(std::span(content)).first(56));
+  std::memcpy(content.data() + 56, &hash, 8);
+  EXPECT_NE(error_of(content).find("id 39"), std::string::npos) << error_of(content);
+}
+
+TEST_F(Data, TheShardsOfOneTextComeInTheirOrder) {
+  fs::create_directory(folder_ / "sh");
+  for (const char* name : {"sh/b.tok", "sh/b-00001.tok", "sh/b-00002.tok", "sh/a-1.tok"}) make_shard(name, {4});
+  std::vector<std::string> names;
+  for (const std::string& found : shard_paths(path("sh"))) names.push_back(fs::path(found).filename());
+  EXPECT_EQ(names, (std::vector<std::string>{"a-1.tok", "b.tok", "b-00001.tok", "b-00002.tok"}));
 }
 
 TEST_F(Data, WriterRefusesIdsOutsideTheVocabulary) {

@@ -32,7 +32,10 @@ std::vector<std::string> shard_paths(const std::string& path) {
   for (const auto& entry : fs::directory_iterator(path)) {
     if (entry.path().extension() == kShardExtension) paths.push_back(entry.path().string());
   }
-  std::sort(paths.begin(), paths.end());
+  // NAME.tok is the first of NAME.tok, NAME-00001.tok, ...: by the names without their ending.
+  std::sort(paths.begin(), paths.end(), [](const std::string& a, const std::string& b) {
+    return fs::path(a).replace_extension() < fs::path(b).replace_extension();
+  });
   SINTER_CHECK(!paths.empty(), "folder '{}' has no token shards (*{}); make them with `sinter data tokenize`", path,
                kShardExtension);
   return paths;

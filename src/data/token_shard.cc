@@ -118,6 +118,11 @@ void TokenShard::read(int64_t begin, int64_t count, int32_t* out) const {
 
 void TokenShard::verify() const {
   for (size_t block = 0; block < block_hashes_.size(); ++block) check_block(static_cast<int64_t>(block));
+  constexpr int64_t kPiece = 1 << 16;
+  std::vector<int32_t> ids(static_cast<size_t>(std::min(kPiece, num_tokens())));
+  for (int64_t begin = 0; begin < num_tokens(); begin += kPiece) {
+    read(begin, std::min(kPiece, num_tokens() - begin), ids.data());  // which refuses what is no id
+  }
 }
 
 TokenShardWriter::TokenShardWriter(const std::string& path, int64_t vocab_size, uint64_t tokenizer_hash)

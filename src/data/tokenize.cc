@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -25,7 +26,13 @@ namespace fs = std::filesystem;
 
 constexpr size_t kGroupBytes = 16 << 20;  // text tokenized at once: enough for all cores, little memory
 
-bool has_ending(const std::string& path, std::string_view ending) { return path.ends_with(ending); }
+// Whatever its case: DATA.JSONL is no plain text.
+bool has_ending(const std::string& path, std::string_view ending) {
+  return path.size() >= ending.size() &&
+         std::equal(ending.begin(), ending.end(), path.end() - static_cast<int64_t>(ending.size()),
+                    [](char a, char b) { return a == std::tolower(static_cast<unsigned char>(b)); });
+}
+bool holds_json_lines(const std::string& path) { return has_ending(path, ".jsonl") || has_ending(path, ".ndjson"); }
 
 bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == std::string_view::npos; }
 
@@ -33,7 +40,7 @@ bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") 
 void visit_documents(const base::MappedFile& file, const TokenizeOptions& options,
                      const std::function<void(std::string_view)>& visit) {
   const std::string_view text = file.text();
-  if (!has_ending(file.path(), ".jsonl")) {
+  if (!holds_json_lines(file.path())) {
     for (size_t begin = 0; begin <= text.size();) {
       size_t end = options.separator.empty() ? std::string_view::npos : text.find(options.separator, begin);
       visit(text.substr(begin, end == std::string_view::npos ? std::string_view::npos : end - begin));
@@ -180,6 +187,10 @@ void check_is_text(const base::MappedFile& file) {
     SINTER_CHECK(!file.text().starts_with(kind.magic), "'{}' is {}; expected text: unpack it first", file.path(),
                  kind.what);
   }
+  constexpr size_t kLookedAt = 64 << 10;
+  const size_t zero = file.text().substr(0, kLookedAt).find('\0');
+  SINTER_CHECK(zero == std::string_view::npos, "'{}' has a byte of zero at {}, which no text has; expected text",
+               file.path(), zero);
 }
 
 uint64_t tokenizer_hash(const tokenizer::Tokenizer& tokenizer) {
@@ -187,7 +198,7 @@ uint64_t tokenizer_hash(const tokenizer::Tokenizer& tokenizer) {
 }
 
 bool is_text_path(const std::string& path) {
-  constexpr std::array<std::string_view, 4> kEndings{".txt", ".text", ".md", ".jsonl"};
+  constexpr std::array<std::string_view, 5> kEndings{".txt", ".text", ".md", ".jsonl", ".ndjson"};
   return std::any_of(kEndings.begin(), kEndings.end(),
                      [&](std::string_view ending) { return has_ending(path, ending); });
 }
@@ -235,7 +246,7 @@ std::vector<spec::SourceRecipe> prepare_sources(const std::vector<spec::SourceRe
     uint64_t key = base::hash_bytes(file.bytes(), tokenizer_hash(*tokenizer));
     const tokenizer::SpecialIds& special = tokenizer->special_ids();
     key = base::hash_text(
-        fmt::format("{}\n{}\n{}\n{}\n{}", options.separator, options.text_key, has_ending(source.path, ".jsonl"),
+        fmt::format("{}\n{}\n{}\n{}\n{}", options.separator, options.text_key, holds_json_lines(source.path),
                     options.add_bos ? special.bos : -1, options.add_eos ? special.eos : -1),
         key);
     const std::string stem = fmt::format("{}/{}-{:016x}", cache, fs::path(source.path).stem().string(), key);

@@ -69,6 +69,15 @@ TEST_F(Tokenize, DocumentsComeBackWithTheirBorders) {
             (std::vector<std::string>{e + "the cat" + e, e + "a dog\n" + e, e + "one" + e, e + "two" + e}));
 }
 
+TEST_F(Tokenize, EndingsCountInAnyCaseAndBytesOfZeroAreNoText) {
+  const std::string line = "{\"text\": \"one\"}\n{\"text\": \"two\"}\n";
+  for (const char* name : {"a.JSONL", "a.ndjson"}) {
+    EXPECT_EQ(tokenize_files({write(name, line)}, (folder_ / "out").string(), tokenizer_, {}).num_documents, 2) << name;
+  }
+  EXPECT_THROW(tokenize_files({write("b.txt", std::string("a\0b", 3))}, (folder_ / "out").string(), tokenizer_, {}),
+               base::Error);
+}
+
 TEST_F(Tokenize, ManyTokensFillSeveralShardsWithWholeDocuments) {
   std::string text;
   for (int i = 0; i < 50; ++i) text += "the cat sat<|endoftext|>";

@@ -212,9 +212,11 @@ void Transformer::loss(const Context& context, const RaggedBatch& batch, const D
                        const LossPlaces& places) const {
   SINTER_CHECK(static_cast<bool>(batch.targets), "[loss] the batch has no targets");
   Variable trunk;
-  Variable hidden = forward(context, batch, dropout, mtp_blocks_.empty() ? nullptr : &trunk, places.balance);
+  // Extra heads are trained with, never read from: without targets for them they are left out.
+  const size_t num_extra = places.mtp_targets.empty() ? 0 : mtp_blocks_.size();
+  Variable hidden = forward(context, batch, dropout, num_extra > 0 ? &trunk : nullptr, places.balance);
   ops::linear_cross_entropy(context, hidden, head(), batch.targets, places.scale, places.losses);
-  for (size_t j = 0; j < mtp_blocks_.size(); ++j) {
+  for (size_t j = 0; j < num_extra; ++j) {
     SINTER_CHECK(places.mtp_targets.size() > j && places.mtp_losses.size() > j, "[loss] no targets for extra head {}",
                  j);
     Shared shared{batch, dropout, make_cos_sin(context, batch), {}};

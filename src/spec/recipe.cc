@@ -104,7 +104,7 @@ void visit_train(Visitor& v, TrainRecipe& train) {
   v.value("batch_tokens", train.batch_tokens);
   v.value("micro_batch", train.micro_batch, Range{1, 1 << 20});
   v.value("ramp_from_tokens", train.ramp_from_tokens);
-  v.value("ramp_steps", train.ramp_steps);
+  v.value("ramp_steps", train.ramp_steps, Range{0, 1 << 24});
   v.value("seed", train.seed);
   v.choice("precision", train.precision, kPrecisions);
   v.value("loss_scale", train.loss_scale, Range{1, 16777216});
@@ -124,7 +124,7 @@ void visit_optimizer(Visitor& v, OptimizerRecipe& optimizer) {
   v.value("lr", optimizer.lr);
   v.value("beta1", optimizer.beta1, kKept);
   v.value("beta2", optimizer.beta2, kKept);
-  v.value("eps", optimizer.eps);
+  v.value("eps", optimizer.eps, Range{1e-30, 1});
   v.value("weight_decay", optimizer.weight_decay);
   v.value("momentum", optimizer.momentum, kKept);
   v.value("clip", optimizer.clip);
@@ -184,7 +184,7 @@ template <class Visitor>
 void visit_parallel(Visitor& v, ParallelRecipe& parallel) {
   v.section("parallel");
   v.value("dp", parallel.dp);
-  v.value("bucket_mib", parallel.bucket_mib);
+  v.value("bucket_mib", parallel.bucket_mib, Range{0.001, 1 << 20});
 }
 
 // Walks every key of a recipe in order. The reader, the writer and the list of names are three visitors of this one

@@ -36,7 +36,7 @@ struct ModelRecipe {
   double dropout = 0.0;  // embedding, residual and attention
   double init_std = 0.02;
   int64_t mtp_heads = 0;    // multi-token prediction heads
-  double mtp_weight = 0.3;  // of their mean loss beside the main one
+  double mtp_weight = 0.3;  // of their losses, each over all tokens of the main one, in the mean
 };
 
 struct SourceRecipe {

@@ -74,6 +74,12 @@ ModelSpec make_model_spec(const Recipe& recipe, int64_t tokenizer_vocab) {
   SINTER_CHECK(m.head_dim || m.hidden % m.heads == 0,
                "model.hidden {} is not a multiple of model.heads {}; set head_dim", m.hidden, m.heads);
   s.head_dim = m.head_dim ? m.head_dim : m.hidden / m.heads;
+  SINTER_CHECK(
+      s.family != Family::gpt2 || (s.num_kv_heads == s.num_heads && s.head_dim * s.num_heads == s.hidden),
+      "model.family gpt2 has as many kv_heads as heads and a head_dim of hidden / heads, which its config.json "
+      "cannot say otherwise: {} kv_heads of {} elements with {} heads and hidden {}; leave them out, or take "
+      "llama",
+      s.num_kv_heads, s.head_dim, s.num_heads, s.hidden);
   s.ffn = m.ffn ? m.ffn : (s.family == Family::gpt2 ? 4 * m.hidden : (m.hidden * 8 / 3 + 63) / 64 * 64);
   s.max_positions = m.max_positions ? m.max_positions : recipe.data.sequence_length;
   set_family_traits(s);

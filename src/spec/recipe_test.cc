@@ -79,6 +79,9 @@ TEST(Recipe, WrongTypesAndValuesNameTheKey) {
   EXPECT_NE(error_of(kText, {"schedule.final_ratio=nan"}).find("schedule.final_ratio"), std::string::npos);
   EXPECT_NE(error_of(kText, {"optimizer.beta1=1"}).find("optimizer.beta1 is 1"), std::string::npos);
   EXPECT_NE(error_of(kText, {"optimizer.beta2=1.0"}).find("optimizer.beta2 is 1"), std::string::npos);
+  for (const char* key : {"optimizer.eps", "parallel.bucket_mib"}) {
+    EXPECT_NE(error_of(kText, {std::string(key) + "=0"}).find(key), std::string::npos);
+  }
   EXPECT_NE(error_of("[model\n").find("line 1"), std::string::npos);
   EXPECT_NE(error_of("[model]\nfamily='llama'\n[train]\nsteps=1").find("sources"), std::string::npos);
 }
@@ -136,6 +139,9 @@ TEST(Recipe, InlineArchitectureFillsFamilyTraits) {
   EXPECT_TRUE(gpt2.learned_positions && gpt2.qkv_bias && !gpt2.gated_mlp);
   ModelSpec moe = make_model_spec(parse_recipe(kText, "r.toml", {"model.family=mixtral", "model.experts=4"}), 300);
   EXPECT_TRUE(moe.is_sparse(1));
+  for (const char* unsaid : {"model.kv_heads=1", "model.head_dim=8"}) {
+    EXPECT_THROW(make_model_spec(parse_recipe(kText, "r.toml", {"model.family=gpt2", unsaid}), 300), base::Error);
+  }
   EXPECT_THROW(make_model_spec(parse_recipe(kText, "r.toml", {"model.experts=4"}), 300), base::Error);
   EXPECT_THROW(make_model_spec(parse_recipe(kText, "r.toml", {"model.vocab_size=200"}), 300), base::Error);
   EXPECT_THROW(make_model_spec(parse_recipe(kText, "r.toml", {"model.rope_theta=0"}), 300), base::Error);

@@ -251,7 +251,8 @@ void CheckpointFolder::replace(const std::string& from, const std::string& targe
 void CheckpointFolder::move_latest(int64_t step) const {
   const std::string latest = dir_ + "/latest", link = latest + kTemporary;
   if (fs::is_directory(fs::symlink_status(latest))) {  // copied with what the link led to
-    const std::string aside = latest + ".old";
+    std::string aside = latest + ".old";
+    for (int i = 1; fs::exists(fs::symlink_status(aside)); ++i) aside = latest + ".old." + std::to_string(i);
     fs::rename(latest, aside);
     base::log_warning("'{}' was a folder, not the link to the newest checkpoint: it is now '{}'", latest, aside);
   }

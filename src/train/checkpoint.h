@@ -85,8 +85,9 @@ class CheckpointFolder {
   // Instead of commit: removes the temporary folder. Never throws.
   void discard(int64_t step) const;
 
- private:
   std::string path(int64_t step) const;
+
+ private:
   void replace(const std::string& from, const std::string& target) const;
   void move_latest(int64_t step) const;
   void clean_up(int64_t newest) const;

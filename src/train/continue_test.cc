@@ -60,6 +60,27 @@ TEST_F(ContinueTest, ARunGoesOnWithOtherBatchesToItsLastToken) {
   EXPECT_EQ(Trainer(larger, *self_).run().steps, 6) << "and knows that it is done";
 }
 
+TEST_F(ContinueTest, ARampAddedLaterIsPlannedToItsEnd) {
+  train("run", {"train.steps=8", "schedule.kind=constant"});
+  spec::Recipe ramp = recipe("run", {"train.batch_tokens=1536", "train.ramp_from_tokens=192", "train.ramp_steps=12",
+                                     "schedule.kind=constant"});
+  ramp.train.steps = 0;
+  ramp.train.tokens = 8 * 192 + 4 * 1536;
+  EXPECT_GT(Trainer(ramp, *self_).run().steps, 8);
+  EXPECT_GE(index("run")["tokens"], ramp.train.tokens);
+  const std::string error = error_of([&] {
+    make_run_plan(recipe("x", {"train.ramp_from_tokens=1536", "train.ramp_steps=4"}), *self_);
+  });
+  EXPECT_NE(error.find("ramp_from_tokens"), std::string::npos) << error;
+}
+
+TEST_F(ContinueTest, AnEarlierStepThatNeedsNothingMoreIsTheResult) {
+  train("run", {"train.steps=4", "checkpoint.every=2", "checkpoint.keep=3"});
+  const TrainResult again =
+      train("run", {"train.steps=2", "checkpoint.resume=" + dir_ + "/run/step-00000002", "checkpoint.every=2"});
+  EXPECT_NE(again.checkpoint.find("step-00000002"), std::string::npos) << again.checkpoint;
+}
+
 TEST_F(ContinueTest, DataThatCannotBeReadLeaveACheckpointOfAllStepsBefore) {
   // Two shards in order, the second damaged in its tokens.
   std::string bytes = base::read_file(dir_ + "/a.tok");

@@ -45,6 +45,8 @@ std::string append_line(const std::string& path, std::string_view line) {
 }  // namespace
 
 MetricsFile::MetricsFile(std::string path, int64_t resumed_step) : path_(std::move(path)) {
+  // Lines are added to a pipe or a device as they come; there is nothing to keep of it.
+  if (std::filesystem::exists(path_) && !std::filesystem::is_regular_file(path_)) return;
   std::string kept;
   if (resumed_step > 0 && std::filesystem::exists(path_)) {
     const std::string content = base::read_file(path_);

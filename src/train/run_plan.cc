@@ -64,6 +64,10 @@ data::BatchSchedule make_batches(const spec::Recipe& recipe, int ranks) {
       "train.batch_tokens {} is not a multiple of micro_batch {} x sequence_length {} x {} ranks = {}; nearest is {}",
       tokens, recipe.train.micro_batch, T, ranks, granularity * T,
       std::max<int64_t>(1, (tokens + granularity * T / 2) / (granularity * T)) * granularity * T);
+  SINTER_CHECK(recipe.train.ramp_from_tokens <= tokens,
+               "train.ramp_from_tokens is {}, above a batch of {} tokens (micro_batch {} x sequence_length {} x {} "
+               "ranks); a ramp begins with smaller batches: raise train.batch_tokens",
+               recipe.train.ramp_from_tokens, tokens, recipe.train.micro_batch, T, ranks);
   const int64_t first = recipe.train.ramp_steps ? recipe.train.ramp_from_tokens / T : tokens / T;
   return data::BatchSchedule(first, tokens / T, recipe.train.ramp_steps, granularity);
 }
@@ -321,10 +325,8 @@ RunPlan make_run_plan(const spec::Recipe& recipe, comm::Communicator& comm) {
   const int64_t T = recipe.data.sequence_length;
   plan.steps = recipe.train.steps ? recipe.train.steps : plan.batches->steps_for(divide_up(recipe.train.tokens, T));
   if (comm.rank() == 0) warn_of_oddities(plan);
-  int64_t most = 1;
-  for (int64_t step = 0; step <= std::min(recipe.train.ramp_steps, plan.steps); ++step) {
-    most = std::max(most, plan.loader->micro_batches_at(step));
-  }
+  // Of the ramp's end, though the run may end before: resumed with more tokens it would get there.
+  const int64_t most = std::max<int64_t>(1, plan.loader->micro_batches_at(recipe.train.ramp_steps));
   plan.shape = {.num_tokens = plan.loader->max_tokens(),
                 .num_sequences = plan.loader->max_sequences(),
                 .window = T,

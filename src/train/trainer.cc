@@ -405,7 +405,11 @@ class Run {
     if (!is_sound_ && result_.stopped.empty()) result_.stopped = "diverged: the last loss is no number";
     if (is_sound_) {
       save_last();
-      result_.checkpoint = recipe_.checkpoint.dir + "/latest";
+      // Resumed from an earlier step to do nothing more, it may not be what `latest` leads to.
+      const std::string latest = recipe_.checkpoint.dir + "/latest", last = folder_.path(state_.step);
+      std::error_code error;
+      const bool is_latest = !std::filesystem::exists(last, error) || std::filesystem::equivalent(latest, last, error);
+      result_.checkpoint = is_latest ? latest : last;
     } else {
       checkpoints_.finish();
       tell_failure();

@@ -55,6 +55,9 @@ expect 2 "'steps=6' is not of the form section.key=value" "$sinter" train recipe
 expect 2 "--json requires --dry-run" "$sinter" train recipe.toml --json
 expect 1 "its newest model is 'run/latest'" "$sinter" generate run --prompt x
 expect 1 "its newest model is 'run/latest'" "$sinter" eval perplexity run text.txt
+expect 0 "model in mtp/latest" "$sinter" train recipe.toml model.mtp_heads=1 checkpoint.dir=mtp log.metrics=/dev/null
+test -c /dev/null || { echo "/dev/null is a file now"; exit 1; }
+expect 0 "perplexity" "$sinter" eval perplexity mtp/latest text.txt
 expect 0 "token shard   text-" "$sinter" inspect tokens
 expect 0 "tokens/text-" "$sinter" data inspect tokens
 expect 2 "did you mean '--dry-run'" "$sinter" train recipe.toml --dry-rum

@@ -17,9 +17,7 @@ constexpr int kPartUnits = 2 * kTileUnits;
 constexpr int kStepUnits = kParts * kPartUnits;  // of a panel
 
 inline __m512i to_bf16(__m512 low, __m512 high) { return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)); }
-inline __m512 to_float(__m256i x) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
-}
+inline __m512 to_float(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
 
 // 32 elements of one line, those of `low` first, as a row of a tile of each part.
 inline void split_line(__m512 low, __m512 high, uint32_t* row) {
@@ -86,8 +84,8 @@ inline void add_product() {
 
 // What a step adds to the tile of sums in register kSum. `a` and `b`: tiles of the first part.
 //
-// One sum at a time, in few registers: where a core has few tiles to rename into (docs/performance.md) four at once take
-// longer, though they load less. A register set to zero after its last use takes none.
+// One sum at a time, in few registers: where a core has few tiles to rename into (docs/performance.md) four at once
+// take longer, though they load less. A register set to zero after its last use takes none.
 template <int kSum>
 inline void add_step(const uint32_t* a, const uint32_t* b) {
   _tile_loadd(6, b, kRowBytes);
