@@ -31,8 +31,10 @@ void print_samples(const models::Transformer& transformer, const tokenizer::Toke
   for (const std::string& prompt : recipe.log.sample_prompts) {
     engine::Request request;
     request.prompt = tokenizer.encode(prompt, {.parse_special = true, .add_special = true});  // as `generate` does
-    if (request.prompt.empty() && tokenizer.special_ids().bos >= 0)
-      request.prompt.push_back(tokenizer.special_ids().bos);
+    const tokenizer::SpecialIds& ids = tokenizer.special_ids();
+    if (request.prompt.empty() && std::max(ids.bos, ids.eos) >= 0) {
+      request.prompt.push_back(ids.bos >= 0 ? ids.bos : ids.eos);
+    }
     if (request.prompt.empty()) continue;
     const int64_t room = transformer.spec().max_positions - static_cast<int64_t>(request.prompt.size());
     request.stop_tokens = transformer.spec().eos_tokens;

@@ -136,6 +136,14 @@ TEST_F(Data, EverySampleOfAnEpochIsSeenOnceAndWeightsHold) {
   EXPECT_EQ(seen[1].size(), 1000u);
 }
 
+TEST_F(Data, TheShareOfASourceIsTheOneItGets) {
+  const SampleOrder order({50, 50, 50}, {3, 1, 1e-9}, 1, true);
+  EXPECT_NEAR(order.share(0), 0.75, 1e-3);
+  EXPECT_EQ(order.share(2), 1.0 / 4096);
+  EXPECT_EQ(order.share(0) + order.share(1) + order.share(2), 1.0);
+  EXPECT_EQ(SampleOrder({50}, {0.3}, 1, true).share(0), 1.0);
+}
+
 TEST_F(Data, BatchRampGrowsInWholeMicroBatchesAndItsSumsAgree) {
   BatchSchedule schedule(8, 64, 10, 4);
   EXPECT_EQ(schedule.sequences_at(0), 8);

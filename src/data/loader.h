@@ -40,6 +40,7 @@ class Loader {
   int64_t max_tokens() const { return builder_.max_tokens(); }
   int64_t max_sequences() const { return builder_.max_sequences(); }
   const std::vector<std::unique_ptr<TokenSource>>& sources() const { return sources_; }
+  double share(size_t source) const { return order_->share(source); }
 
  private:
   std::vector<MicroBatch> read_step(int64_t step) const;

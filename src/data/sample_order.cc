@@ -54,6 +54,10 @@ SampleOrder::SampleOrder(std::vector<int64_t> sizes, std::vector<double> weights
   if (!shuffle && sizes_.size() > 1) in_order_ = spread_slots(slots, slots_begin_);
 }
 
+double SampleOrder::share(size_t source) const {
+  return static_cast<double>(slots_begin_[source + 1] - slots_begin_[source]) / static_cast<double>(kSlots);
+}
+
 SampleAddress SampleOrder::operator()(int64_t k) const {
   SampleAddress out;
   int64_t ordinal = k;

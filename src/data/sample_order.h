@@ -16,6 +16,8 @@ class SampleOrder {
   // sizes: samples in each source (all > 0); weights: their shares of the run (> 0).
   SampleOrder(std::vector<int64_t> sizes, std::vector<double> weights, uint64_t seed, bool shuffle);
   SampleAddress operator()(int64_t k) const;
+  // The part of the run that comes from a source: its weight, in whole samples of every 4096 and at least one.
+  double share(size_t source) const;
 
  private:
   std::vector<int64_t> sizes_;

@@ -364,12 +364,10 @@ std::string describe(const RunPlan& plan, comm::Communicator& comm) {
   text += fmt::format("tokens     {} in all, {} FLOPs ({} a token: 6 N + 6 L T D)\n", format_grouped(plan.tokens()),
                       format_count(plan.flops_per_token * static_cast<double>(plan.tokens())),
                       format_count(plan.flops_per_token));
-  double weights = 0;
-  for (const spec::SourceRecipe& source : plan.recipe.data.sources) weights += source.weight;
   for (size_t s = 0; s < plan.loader->sources().size(); ++s) {
     const data::TokenSource& source = *plan.loader->sources()[s];
-    const double share = plan.recipe.data.sources[s].weight / weights;
-    text += fmt::format("data       {}: {} documents, {} tokens, {:.0f}% of the run = {:.2f} epochs\n",
+    const double share = plan.loader->share(s);
+    text += fmt::format("data       {}: {} documents, {} tokens, {:.3g}% of the run = {:.2f} epochs\n",
                         plan.recipe.data.sources[s].path, format_grouped(source.num_documents()),
                         format_grouped(source.num_tokens()), 100 * share,
                         share * static_cast<double>(plan.tokens()) / static_cast<double>(source.num_windows() * T));
