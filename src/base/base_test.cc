@@ -123,6 +123,13 @@ TEST(NearestName, SuggestsOnlyLikelySlips) {
   EXPECT_EQ(nearest_name("lerning_rate", {"learning_rate", "warmup"}), "learning_rate");
   EXPECT_EQ(nearest_name("zzz", {"learning_rate", "warmup"}), "");
   EXPECT_EQ(nearest_name("uz", {"us", "uk"}), "us");
+  for (auto [written, meant] :
+       {std::pair{"maxTokens", "max_tokens"}, {"top-p", "top_p"}, {"temprature", "temperature"}}) {
+    EXPECT_TRUE(is_slip(written, meant)) << written;
+  }
+  for (auto [written, meant] : {std::pair{"topic", "top_k"}, {"need", "seed"}, {"prompt_id", "prompt"}}) {
+    EXPECT_FALSE(is_slip(written, meant)) << written;
+  }
   EXPECT_EQ(nearest_name("-1", {"us", "uk"}), "");
 }
 

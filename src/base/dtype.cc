@@ -133,13 +133,15 @@ namespace {
 
 template <class From, class To>
 void convert_loop(const void* source, void* destination, size_t count) {
-  const From* from = static_cast<const From*>(source);
+  const char* from = static_cast<const char*>(source);  // of a file: nothing says that it is aligned
   To* to = static_cast<To*>(destination);
-  for (size_t i = 0; i < count; ++i) {
+  for (size_t i = 0; i < count; ++i, from += sizeof(From)) {
+    From value;
+    std::memcpy(&value, from, sizeof value);
     if constexpr (std::is_same_v<From, double> && std::is_same_v<To, double>) {
-      to[i] = from[i];
+      to[i] = value;
     } else {
-      to[i] = static_cast<To>(static_cast<float>(from[i]));
+      to[i] = static_cast<To>(static_cast<float>(value));
     }
   }
 }

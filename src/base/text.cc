@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 
 namespace sinter::base {
@@ -35,6 +36,17 @@ bool looks_numeric(std::string_view cell) {
 }
 
 }  // namespace
+
+bool is_slip(std::string_view written, std::string_view meant) {
+  auto letters = [](std::string_view text) {
+    std::string out;
+    for (char c : text) {
+      if (c != '_' && c != '-') out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    }
+    return out;
+  };
+  return letters(written) == letters(meant) || (meant.size() >= 5 && edit_distance(written, meant) <= 1);
+}
 
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {
   std::string best;

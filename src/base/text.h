@@ -9,6 +9,8 @@ namespace sinter::base {
 
 // The candidate with the smallest edit distance, or "" when none is near enough to be a typing slip.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
+// Whether one is the other but for its case, '-' and '_', or, where it has five letters or more, one letter.
+bool is_slip(std::string_view written, std::string_view meant);
 // "; did you mean 'x'?" or "" — to end an error message with.
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);
 

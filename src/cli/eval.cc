@@ -38,7 +38,9 @@ std::vector<int32_t> read_tokens(const Flags& flags, const tokenizer::Tokenizer&
                                  eval::PerplexityOptions& options) {
   constexpr tokenizer::EncodeOptions kEncode{.parse_special = true};
   if (!flags.reads_documents) return tokenizer.encode_parallel(text, kEncode);
-  const int32_t token = tokenizer.token_id(flags.separator), eos = tokenizer.special_ids().eos;
+  // A piece of ordinary text may be a token too, and then be part of others in the text.
+  const int32_t found = tokenizer.token_id(flags.separator), eos = tokenizer.special_ids().eos;
+  const int32_t token = found >= 0 && tokenizer.is_special(found) ? found : -1;
   options.separator = token >= 0 ? token : eos;
   SINTER_CHECK(options.separator >= 0, "the tokenizer of '{}' has neither a token '{}' nor EOS: leave out --documents",
                flags.model, flags.separator);

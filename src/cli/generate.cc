@@ -73,11 +73,15 @@ void take_number(const nlohmann::json& line, const char* key, const std::string&
 GenerationFlags read_line_flags(const nlohmann::json& line, const std::string& origin, GenerationFlags flags) {
   static const std::vector<std::string> kNames{"prompt", "max_tokens", "temperature", "top_k",
                                                "top_p",  "min_p",      "seed"};
-  // Keys of the caller's own pass through; one that nearly is ours is a slip.
+  static const std::vector<std::string> kAnswers{"text", "tokens", "finish_reason"};
+  // Keys of the caller's own pass through; one that is ours but for a letter is a slip.
   for (const auto& [key, value] : line.items()) {
+    SINTER_CHECK(std::find(kAnswers.begin(), kAnswers.end(), key) == kAnswers.end(),
+                 "{}: the key \"{}\" is where the answer goes; give your own another name", origin, key);
     if (std::find(kNames.begin(), kNames.end(), key) != kNames.end()) continue;
-    const std::string hint = base::did_you_mean(key, kNames);
-    SINTER_CHECK(hint.empty(), "{}: there is no key \"{}\"{}", origin, key, hint);
+    for (const std::string& name : kNames) {
+      SINTER_CHECK(!base::is_slip(key, name), "{}: there is no key \"{}\"; did you mean '{}'?", origin, key, name);
+    }
   }
   take_number(line, "max_tokens", origin, flags.max_tokens);
   take_number(line, "temperature", origin, flags.sampling.temperature);

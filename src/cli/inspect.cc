@@ -342,7 +342,12 @@ void inspect_folder(const std::string& folder, const Flags& flags, Report& repor
     found = true;
   }
   if (has_tokenizer(folder)) {
-    add_tokenizer_of(folder, report);
+    try {
+      add_tokenizer_of(folder, report);
+    } catch (const base::Error& e) {  // the model beside it can still be looked at
+      report.add("tokenizer", e.what());
+      report.json["tokenizer"] = {{"problem", e.what()}};
+    }
     found = true;
   }
   if (tokenizer::ChatTemplate::exists(folder)) {

@@ -24,7 +24,7 @@ struct CostOptions {
   ClusterOptions cluster;
   std::string model, tokens, parameters, convention = "6nd", grid = "world", format = "bf16";
   double gpu_hours = 0, tflops = 0, mfu = 0.40, staff = 0, salary = 0, staff_years = 1, power = 0, pue = 1;
-  int64_t seq_len = 4096;
+  int64_t seq_len = 0;
   bool json = false, explain = false;
 };
 
@@ -53,8 +53,9 @@ Work find_work(const CostOptions& o, const plan::Cluster& cluster, json& out, st
   if (!o.model.empty()) {
     spec::ModelSpec spec = plan::resolve_model(o.model).spec;
     work.parameters = static_cast<double>(spec::count_parameters(spec).total);
-    per_token =
-        plan::train_flops_per_token(plan::make_flop_basis(spec), static_cast<double>(o.seq_len), convention).total();
+    per_token = plan::train_flops_per_token(plan::make_flop_basis(spec),
+                                            static_cast<double>(choose_seq_len(o.seq_len, spec)), convention)
+                    .total();
     work.convention = convention.name;
     formula = fmt::format("({}) D", convention.formula);
   } else {
@@ -186,8 +187,8 @@ void add_plan_cost(Command plan) {
   c.option("--mfu", &o->mfu, "share of the peak that is reached").shows_default();
   c.option("--format", &o->format, format_help()).shows_default();
   c.option("--convention", &o->convention, convention_help()).shows_default();
-  c.option("--seq-len", &o->seq_len, "sequence length, for conventions that count attention")
-      .shows_default()
+  c.option("--seq-len", &o->seq_len,
+           "sequence length, for conventions that count attention (default: 4096, or the model's where that is less)")
       .at_least(1);
   c.option("--staff", &o->staff, "people").at_least(0);
   c.option("--salary", &o->salary, "USD per person and year").at_least(0);

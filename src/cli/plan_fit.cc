@@ -98,7 +98,7 @@ void print_isoflop(const plan::IsoFlopFit& fit) {
 }
 
 void run_fit(const FitOptions& o) {
-  if (o.resamples < 0 || o.resamples > 10000) base::fail_usage("--resamples is {}; expected 0 to 10000", o.resamples);
+  if (o.resamples < 2 || o.resamples > 10000) base::fail_usage("--resamples is {}; expected 2 to 10000", o.resamples);
   std::vector<plan::SweepRow> rows = plan::parse_sweep(base::read_file(o.sweep), o.sweep);
   plan::ParametricFit fit = plan::fit_parametric(rows, o.resamples, o.seed);
   std::unique_ptr<plan::IsoFlopFit> isoflop;

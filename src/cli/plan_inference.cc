@@ -63,7 +63,15 @@ Setting make_setting(const InferenceOptions& o) {
   if (s.spec.max_positions > 0 && s.context > static_cast<double>(s.spec.max_positions)) {
     base::fail_usage("a context of {:g} tokens is more than the model's {}", s.context, s.spec.max_positions);
   }
+  if (o.prompt + o.output > s.context) {
+    base::fail_usage("--prompt {:g} and --output {:g} are more than --context {:g}; lower them or raise it", o.prompt,
+                     o.output, s.context);
+  }
   if (o.tp != 0) plan::check_tp(s.spec, o.tp);
+  if (o.tp > s.cluster.per_node) {
+    base::fail_usage("--tp {} is more than the {} devices of a node, which alone are joined closely enough", o.tp,
+                     s.cluster.per_node);
+  }
   return s;
 }
 

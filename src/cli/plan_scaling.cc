@@ -118,7 +118,10 @@ void show_budget(const ScalingOptions& o, const Budget& budget, json& out, std::
 
 void show_model(const ScalingOptions& o, const plan::ScalingLaw& law, json& out, double& loss) {
   spec::ParameterCounts counts = spec::count_parameters(plan::resolve_model(o.model).spec);
-  double n = static_cast<double>(counts.active);
+  // Kaplan counts no embeddings.
+  const bool counts_all = law.kind != plan::ScalingLaw::Kind::kaplan;
+  double n = static_cast<double>(counts_all ? counts.active
+                                            : counts.active - counts.embedding - counts.position - counts.head);
   double d = o.tokens.empty() ? 20 * n : plan::parse_count(o.tokens, "--tokens");
   plan::OverTraining over = plan::over_training(law, n, d);
   loss = over.loss;

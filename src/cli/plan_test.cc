@@ -103,6 +103,10 @@ TEST_F(PlanVerb, EveryBudgetMeansTheSame) {
 TEST_F(PlanVerb, NonsenseNamesTheNearestValidChoice) {
   expect_usage_error("lama-3.1-8b", "llama-3.1-8b");
   expect_usage_error("llama-3.1-8b --gpus 0xH100", "the least is 1");
+  expect_usage_error("inference llama-3.1-8b --gpus H100 --context 100", "more than --context 100");
+  expect_usage_error("inference gpt2 --gpus H100 --prompt 100000", "more than the model's 1024");
+  expect_usage_error("inference llama-3.1-8b --gpus 8xH100 --tp 32", "--tp");
+  expect_usage_error("cost gpt2 --tokens 1B --convention palm --seq-len 4096", "--seq-len 4096");
   expect_usage_error("llama-3.1-8b --gpus 8xH101", "did you mean 'H100");
   expect_usage_error("llama-3.1-8b --gpus 8xH100 --tp 3", "nearest that does is 2");
   expect_usage_error("llama-3.1-8b --gpus 8xH100 --nodes 3", "nearest that does is");

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <tuple>
 
 #include "base/error.h"
@@ -166,14 +167,28 @@ class Verifier {
   // Logits, loss and every gradient that the golden answers hold, in this order.
   std::vector<VerifyCheck> measure() {
     std::vector<VerifyCheck> checks = {{"logits", "relative", logits_error(), limits_.logits}};
-    double expected = floats_of(golden("loss"))[0], found = loss_and_gradients();
+    const std::vector<float> losses = floats_of(golden("loss"));
+    SINTER_CHECK(losses.size() == 1, "'{}': 'loss' has {} elements; expected one", path_, losses.size());
+    double expected = losses[0], found = loss_and_gradients();
+    std::set<std::string> unused;
+    for (const io::TensorEntry& entry : golden_.entries()) {
+      if (entry.name.starts_with("grad.")) unused.insert(entry.name);
+    }
+    if (model_.spec.tied_head) unused.erase("grad.lm_head.weight");
     checks.push_back({"loss", "relative", std::abs(found - expected) / std::abs(expected), limits_.loss});
     for (const models::ParameterStore::Slot& slot : model_.store->slots()) {
       for (const models::DiskTensor& part : models::split_parts(slot.info, model_.store->gradient_of(slot))) {
         const io::TensorEntry* entry = golden_.find("grad." + part.name);
-        if (entry) checks.push_back(gradient_check(part, floats_of(*entry)));
+        if (!entry) continue;
+        unused.erase(entry->name);
+        const std::vector<float> answer = floats_of(*entry);
+        SINTER_CHECK(answer.size() == part.values.size(), "'{}': '{}' has {} elements; the model's has {}", path_,
+                     entry->name, answer.size(), part.values.size());
+        checks.push_back(gradient_check(part, answer));
       }
     }
+    SINTER_CHECK(unused.empty(), "'{}': '{}' is the gradient of no parameter of the model ({} such)", path_,
+                 *unused.begin(), unused.size());
     return checks;
   }
 
@@ -182,6 +197,9 @@ class Verifier {
     // Some folders hold the logits of the last positions only.
     const auto V = static_cast<size_t>(model_.spec.vocab_size), T = rows_[0].size();
     const size_t kept = expected.size() / V / rows_.size();
+    SINTER_CHECK(kept >= 1 && kept <= T && kept * V * rows_.size() == expected.size(),
+                 "'{}': 'logits' has {} elements; expected {} rows of up to {} positions of {}", path_, expected.size(),
+                 rows_.size(), T, V);
     std::vector<float> tail;
     for (size_t r = 0; r < rows_.size(); ++r) {
       auto begin = found.begin() + static_cast<std::ptrdiff_t>((r * T + T - kept) * V);
@@ -205,6 +223,8 @@ class Verifier {
   void check_greedy() {
     if (!golden_.find("greedy")) return;
     auto expected = token_rows(golden("greedy"), path_, model_.spec.vocab_size);
+    SINTER_CHECK(expected.size() == rows_.size(), "'{}': 'greedy' has {} rows; expected {}, as 'input_ids' has", path_,
+                 expected.size(), rows_.size());
     double differing = 0;
     for (size_t r = 0; r < rows_.size(); ++r) {
       // generate.py continues the first 8 tokens; folders without its golden.json continue the BOS token.

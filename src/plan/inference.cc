@@ -125,6 +125,12 @@ double InferenceModel::kv_bytes(double context) const {
   return bytes;
 }
 
+double InferenceModel::attended(double context) const {
+  double sum = 0;
+  for (double kept : window) sum += kept > 0 ? std::min(context, kept) : context;
+  return window.empty() ? context : sum / static_cast<double>(window.size());
+}
+
 InferenceEfficiency typical_efficiency(const WeightFormat& weights) {
   const double bytes = weights.bytes_per_weight;
   return {bytes >= 2 ? kWideShare : bytes >= 1 ? kByteShare : kNibbleShare, 0.60, true, kLayerSeconds};
@@ -137,7 +143,8 @@ Decode decode_step(const InferenceModel& m, const Device& device, const WeightFo
   // Each device holds all KV heads' share; with more devices than KV heads every head is held more than once.
   const double kv_copies = std::max(1.0, tp / m.num_kv_heads);
   d.kv_bytes = batch * m.kv_bytes(context) * kv_copies;
-  const double flops = batch * (2 * (m.matmul_parameters + m.head_parameters) + 4 * m.attention_width * context);
+  const double flops =
+      batch * (2 * (m.matmul_parameters + m.head_parameters) + 4 * m.attention_width * m.attended(context));
   const double bandwidth = device.bandwidth * efficiency.bandwidth * tp;
   d.memory_s = (d.weight_bytes + d.kv_bytes) / bandwidth;
   d.compute_s = flops / (device.compute_rate(weights.compute) * efficiency.compute * tp);

@@ -37,6 +37,7 @@ struct InferenceModel {
   // Expected bytes of weights one decode step of `batch` tokens reads (distinct experts: X (1 - (1 - k/X)^batch)).
   double read_bytes(double batch) const;
   double kv_bytes(double context) const;  // of one sequence
+  double attended(double context) const;  // tokens that a new one sees, in the mean over layers
   double kv_bytes_per_token() const { return kv_bytes(1); }
 };
 InferenceModel make_inference_model(const spec::ModelSpec& spec, const WeightFormat& weights, Format kv);

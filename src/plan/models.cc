@@ -53,6 +53,7 @@ ModelSpec make_gated(Family family, const Sizes& z, double theta, bool tied = fa
   s.tied_head = tied;
   s.qkv_bias = family == Family::qwen2;
   s.qk_norm = family == Family::qwen3 || family == Family::qwen3_moe;
+  if (s.qkv_bias || s.qk_norm) s.norm_eps = 1e-6f;
   return s;
 }
 
@@ -91,7 +92,8 @@ std::vector<ModelPreset> make_presets() {
       {"llama-65b", {"llama-1-65b"}, make_gated(llama, {80, 8192, 64, 64, 128, 22016, 32000, 2048}, 1e4)},
       {"llama-2-7b", {}, make_gated(llama, {32, 4096, 32, 32, 128, 11008, 32000, 4096}, 1e4)},
       {"llama-2-13b", {}, make_gated(llama, {40, 5120, 40, 40, 128, 13824, 32000, 4096}, 1e4)},
-      {"llama-2-34b", {"codellama-34b"}, make_gated(llama, {48, 8192, 64, 8, 128, 22016, 32000, 4096}, 1e4)},
+      {"llama-2-34b", {}, make_gated(llama, {48, 8192, 64, 8, 128, 22016, 32000, 4096}, 1e4)},
+      {"codellama-34b", {}, make_gated(llama, {48, 8192, 64, 8, 128, 22016, 32000, 16384}, 1e6)},
       {"llama-2-70b", {}, make_gated(llama, {80, 8192, 64, 8, 128, 28672, 32000, 4096}, 1e4)},
       {"llama-3-8b", {}, make_gated(llama, {32, 4096, 32, 8, 128, 14336, 128256, 8192}, 5e5)},
       {"llama-3-70b", {}, make_gated(llama, {80, 8192, 64, 8, 128, 28672, 128256, 8192}, 5e5)},
@@ -135,16 +137,23 @@ std::vector<ModelPreset> make_presets() {
       {"qwen2.5-32b", {}, make_gated(qwen2, {64, 5120, 40, 8, 128, 27648, 152064, 131072}, 1e6)},
       {"qwen3-0.6b", {}, make_gated(qwen3, {28, 1024, 16, 8, 128, 3072, 151936, 40960}, 1e6, true)},
       {"qwen3-1.7b", {}, make_gated(qwen3, {28, 2048, 16, 8, 128, 6144, 151936, 40960}, 1e6, true)},
-      {"qwen3-4b", {"qwen3-4b-2507"}, make_gated(qwen3, {36, 2560, 32, 8, 128, 9728, 151936, 40960}, 1e6, true)},
+      {"qwen3-4b", {}, make_gated(qwen3, {36, 2560, 32, 8, 128, 9728, 151936, 40960}, 1e6, true)},
+      {"qwen3-4b-2507", {}, make_gated(qwen3, {36, 2560, 32, 8, 128, 9728, 151936, 262144}, 5e6, true)},
       {"qwen3-8b", {}, make_gated(qwen3, {36, 4096, 32, 8, 128, 12288, 151936, 40960}, 1e6)},
       {"qwen3-14b", {}, make_gated(qwen3, {40, 5120, 40, 8, 128, 17408, 151936, 40960}, 1e6)},
       {"qwen3-32b", {}, make_gated(qwen3, {64, 5120, 64, 8, 128, 25600, 151936, 40960}, 1e6)},
       {"qwen3-30b-a3b",
-       {"qwen3-30b", "qwen3-30b-a3b-2507"},
+       {"qwen3-30b"},
        make_sparse(qwen3_moe, {48, 2048, 32, 4, 128, 6144, 151936, 40960}, 1e6, 128, 8, 768)},
+      {"qwen3-30b-a3b-2507",
+       {},
+       make_sparse(qwen3_moe, {48, 2048, 32, 4, 128, 6144, 151936, 262144}, 1e7, 128, 8, 768)},
       {"qwen3-235b-a22b",
-       {"qwen3-235b", "qwen3-235b-a22b-2507"},
+       {"qwen3-235b"},
        make_sparse(qwen3_moe, {94, 4096, 64, 4, 128, 12288, 151936, 40960}, 1e6, 128, 8, 1536)},
+      {"qwen3-235b-a22b-2507",
+       {},
+       make_sparse(qwen3_moe, {94, 4096, 64, 4, 128, 12288, 151936, 262144}, 5e6, 128, 8, 1536)},
   };
 }
 

@@ -98,11 +98,22 @@ Optimum compute_optimal(const ScalingLaw& law, double flops) {
   return best;
 }
 
+// Kaplan's own rule for the best N does not minimise his L(N, D), with which losses are told here.
+static Optimum cheapest_by_kaplan(const ScalingLaw& law, double loss) {
+  if (!(loss > 0)) base::fail_usage("the law '{}' never reaches a loss of {}", law.name, loss);
+  // A model of at most this size never reaches the loss.
+  const double fails = std::log(kKaplanNc) - std::log(loss) / kKaplanAlphaN;
+  auto flops = [&](double log_n) { return log_n + std::log(tokens_for_loss(law, std::exp(log_n), loss)); };
+  const double n = std::exp(least_of(fails + 1e-6, fails + std::log(1e6), flops));
+  const double d = tokens_for_loss(law, n, loss);
+  return {n, d, 6 * n * d, loss};
+}
+
 Optimum cheapest_for_loss(const ScalingLaw& law, double loss) {
+  if (law.kind == ScalingLaw::Kind::kaplan) return cheapest_by_kaplan(law, loss);
   double low = std::log(1e6), high = std::log(1e45);
   if (!(compute_optimal(law, std::exp(high)).loss < loss)) {
-    base::fail_usage("the law '{}' never reaches a loss of {}{}", law.name, loss,
-                     law.kind == ScalingLaw::Kind::kaplan ? "" : fmt::format("; its floor is {}", law.E));
+    base::fail_usage("the law '{}' never reaches a loss of {}; its floor is {}", law.name, loss, law.E);
   }
   for (int i = 0; i < 200; ++i) {
     double middle = 0.5 * (low + high);

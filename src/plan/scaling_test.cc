@@ -49,7 +49,16 @@ TEST(Scaling, TheOptimumIsAMinimumOfTheLoss) {
 TEST(Scaling, CheapestForLossInvertsTheOptimum) {
   for (const ScalingLaw& law : scaling_laws()) {
     Optimum best = compute_optimal(law, 3e21);
-    EXPECT_NEAR(cheapest_for_loss(law, best.loss).flops / 3e21, 1, 1e-6) << law.name;
+    const Optimum cheapest = cheapest_for_loss(law, best.loss);
+    if (law.kind == ScalingLaw::Kind::kaplan) {  // whose rule for the best size is not the minimum of his law
+      EXPECT_LT(cheapest.flops, 3e21);
+      for (double factor : {0.8, 1.25}) {
+        const double n = cheapest.parameters * factor;
+        EXPECT_GT(6 * n * tokens_for_loss(law, n, best.loss), cheapest.flops);
+      }
+    } else {
+      EXPECT_NEAR(cheapest.flops / 3e21, 1, 1e-6) << law.name;
+    }
     EXPECT_NEAR(tokens_for_loss(law, best.parameters, best.loss) / best.tokens, 1, 1e-6) << law.name;
   }
   EXPECT_THROW(cheapest_for_loss(scaling_law("epoch"), 1.5), base::UsageError);

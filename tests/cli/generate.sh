@@ -72,6 +72,8 @@ expect 1 '"temperature" is "hot"' "$sinter" generate "$scratch/model" --input "$
 echo '{"prompt": "x", "max_token": 3}' > "$scratch/bad.jsonl"
 expect 1 "did you mean 'max_tokens'" "$sinter" generate "$scratch/model" --input "$scratch/bad.jsonl"
 echo '{"prompt": "x", "max_tokens": 1, "id": 7, "name": "n", "user": "u", "task": "t"}' > "$scratch/own.jsonl"
+printf '{"prompt": "a", "text": "b"}\n' > "$scratch/taken.jsonl"
+expect 1 'the key "text" is where the answer goes' "$sinter" generate "$scratch/model" --input "$scratch/taken.jsonl"
 expect 0 '"id":7' "$sinter" generate "$scratch/model" --input "$scratch/own.jsonl"
 expect 2 "max-tokens is -1" "$sinter" generate "$scratch/model" --prompt x --max-tokens -1
 echo '{"prompt": ' > "$scratch/bad.jsonl"
