@@ -1,4 +1,8 @@
 // Runs that meet another world than they left: other batches, damaged data, a tokenizer that is gone, a second run.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -79,6 +83,20 @@ TEST_F(ContinueTest, AnEarlierStepThatNeedsNothingMoreIsTheResult) {
   const TrainResult again =
       train("run", {"train.steps=2", "checkpoint.resume=" + dir_ + "/run/step-00000002", "checkpoint.every=2"});
   EXPECT_NE(again.checkpoint.find("step-00000002"), std::string::npos) << again.checkpoint;
+}
+
+TEST_F(ContinueTest, MetricsGoToAPipeOnlyWhereSomeoneReadsIt) {
+  const std::string pipe = dir_ + "/pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(train("run", {"log.metrics=" + pipe}).steps, 6);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  EXPECT_EQ(train("again", {"log.metrics=" + pipe}).steps, 6);
+  std::string content(1 << 16, ' ');
+  EXPECT_GT(::read(reader, content.data(), content.size()), 0);
+  ::close(reader);
+  EXPECT_EQ(content.rfind("{", 0), 0u);
+  EXPECT_TRUE(fs::is_fifo(pipe));
 }
 
 TEST_F(ContinueTest, DataThatCannotBeReadLeaveACheckpointOfAllStepsBefore) {

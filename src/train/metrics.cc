@@ -25,7 +25,8 @@ json number(double value) { return std::isfinite(value) ? json(value) : json(nul
 
 // Appends the whole of it or nothing; "" or the reason why not.
 std::string append_line(const std::string& path, std::string_view line) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  // A pipe that nobody reads must not hold up the run.
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
   if (fd < 0) return fmt::format("cannot open '{}': {}", path, std::strerror(errno));
   const off_t before = ::lseek(fd, 0, SEEK_END);
   std::string error;
