@@ -69,6 +69,7 @@ struct Options {
   bool tf32 = false;  // SINTER_TF32=1: f32 matrix products round their factors to TF32
   bool tune = true;   // SINTER_CUDA_TUNE=0: take the library's first choice of algorithm, measure nothing
   bool cudnn = true;  // SINTER_CUDNN=0: our own attention kernel everywhere
+  bool sm90_attention = true;  // our attention for Hopper; SINTER_SM90_ATTENTION=0: cuDNN's or our other kernels
   Fuse fuse = Fuse::own;
   bool grouped = true;         // CUTLASS's products over groups on Hopper; SINTER_CUDA_GROUPED=0: our own
   bool deterministic = false;  // SINTER_DETERMINISTIC=1: no algorithm whose result may differ from run to run

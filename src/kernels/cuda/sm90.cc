@@ -71,6 +71,18 @@ bool sm90_takes_softmax(const Stream& stream, const LinearCrossEntropyArgs& args
   return is_hopper(stream);
 }
 
+bool sm90_takes_attention(const Stream& stream, const AttentionShape& shape, const RaggedBatch& batch,
+                          const Tensor& qkv) {
+  constexpr int64_t kHeadDim = 64, kMost = int64_t{1} << 30;
+  const bool sees_all = shape.window == 0 || shape.window >= batch.max_query;
+  if (!options().sm90_attention || options().deterministic || shape.head_dim != kHeadDim) return false;
+  if (!batch.equal_lengths || batch.num_sequences == 0 || !sees_all || shape.dropout != 0) return false;
+  if (qkv.size(0) != batch.num_sequences * batch.max_query || qkv.size(0) > kMost) return false;
+  // A grid's second and third dimension.
+  if (batch.num_sequences > 65535 || shape.num_heads > 65535) return false;
+  return is_bf16(qkv) && is_aligned(qkv) && is_hopper(stream);
+}
+
 bool sm90_takes_groups(const Stream& stream, const MatmulArgs& args) {
   constexpr int64_t kMost = int64_t{1} << 30;
   if (!options().grouped || !args.group_offsets || args.bias || args.addend || args.batch != 1) return false;

@@ -1,5 +1,5 @@
 // Built instead of the files *_sm90.cu when CUTLASS is not found or sm_90a is not built for: activations run apart from
-// their products, losses apart from their logits, experts by our own kernel.
+// their products, losses apart from their logits, experts and attention by our other kernels and cuDNN.
 #include "base/error.h"
 #include "kernels/cuda/sm90.h"
 
@@ -20,6 +20,9 @@ void sm90_rope_product(Stream&, const RotatedMatmulArgs&) { base::fail("[matmul]
 
 bool sm90_takes_bias(const Stream&, const MatmulArgs&) { return false; }
 void sm90_bias_product(Stream&, const MatmulArgs&) { base::fail("[matmul] built without CUTLASS"); }
+
+bool sm90_takes_attention(const Stream&, const AttentionShape&, const RaggedBatch&, const Tensor&) { return false; }
+void sm90_attention_backward(Stream&, const AttentionBackwardArgs&) { base::fail("[attention] built without CUTLASS"); }
 
 bool sm90_takes_groups(const Stream&, const MatmulArgs&) { return false; }
 void sm90_grouped_matmul(Stream&, const MatmulArgs&) { base::fail("[matmul] built without CUTLASS"); }

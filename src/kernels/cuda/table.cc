@@ -11,6 +11,7 @@
 #include "kernels/choices.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/profile.h"
+#include "kernels/cuda/sm90.h"
 
 namespace sinter::kernels {
 namespace cuda {
@@ -39,6 +40,7 @@ static Options& mutable_options() {
     // Timings differ from run to run, and with them the algorithm and the last bits.
     o.tune = read_switch("SINTER_CUDA_TUNE", !o.deterministic);
     o.cudnn = read_switch("SINTER_CUDNN", o.cudnn);
+    o.sm90_attention = read_switch("SINTER_SM90_ATTENTION", o.sm90_attention);
     if (const char* bytes = std::getenv("SINTER_CUDA_SHARED"); bytes && *bytes) {
       char* end = nullptr;
       o.shared_bytes = std::strtoull(bytes, &end, 10);
@@ -117,6 +119,7 @@ void attention_forward(Stream& stream, const AttentionForwardArgs& args) {
 }
 
 void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
+  if (sm90_takes_attention(stream, args.shape, *args.batch, args.qkv)) return sm90_attention_backward(stream, args);
   if (!cudnn_attention_backward(stream, args)) flash_backward(stream, args);
 }
 
