@@ -332,7 +332,8 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_c
     }
   }
   auto* sums = reinterpret_cast<float4*>(p.dq_sums + place * kGroups * kSumFloats);
-  for (int i = static_cast<int>(threadIdx.x); i < kGroups * kSumFloats / 4; i += kPrepareThreads) sums[i] = make_float4(0, 0, 0, 0);
+  for (int i = static_cast<int>(threadIdx.x); i < kGroups * kSumFloats / 4; i += kPrepareThreads)
+    sums[i] = make_float4(0, 0, 0, 0);
 }
 
 // After: the queries' gradient from the order of registers to rows.

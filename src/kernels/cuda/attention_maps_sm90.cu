@@ -30,10 +30,10 @@ CUtensorMap head_tiles(const void* first, int64_t heads, int64_t width, int64_t 
                               static_cast<cuuint64_t>(sequences)};
   const cuuint64_t strides[] = {kHeadBytes, row_bytes, row_bytes * static_cast<cuuint64_t>(length)};
   const cuuint32_t box[] = {kHeadDim, 1, static_cast<cuuint32_t>(box_rows), 1}, steps[] = {1, 1, 1, 1};
-  const CUresult status = encode_function()(
-      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(first), sizes, strides, box, steps,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status =
+      encode_function()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(first), sizes, strides, box, steps,
+                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   SINTER_CHECK(status == CUDA_SUCCESS, "[attention] the copy engine refused {} heads of {} in rows of {}: error {}",
                heads, kHeadDim, width, static_cast<int>(status));
   return map;

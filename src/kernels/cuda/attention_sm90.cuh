@@ -5,12 +5,12 @@
 // Only files named *_sm90.cu include this: they are compiled for sm_90a alone.
 #pragma once
 #include <cuda.h>
+#include <cutlass/arch/barrier.h>
+#include <cutlass/arch/reg_reconfig.h>
 
 #include <cute/arch/copy_sm90.hpp>
 #include <cute/arch/copy_sm90_tma.hpp>
 #include <cute/arch/mma_sm90_gmma.hpp>
-#include <cutlass/arch/barrier.h>
-#include <cutlass/arch/reg_reconfig.h>
 #include <utility>
 
 #include "kernels/cuda/common.cuh"
@@ -29,11 +29,11 @@ inline constexpr float kLog2E = 1.4426950408889634f;
 // swizzled, 8 rows (1024 bytes) apart from the next 8. So both for tiles read along their rows (the summed axis is
 // contiguous) and for those read across them (the other axis is).
 __device__ __forceinline__ uint64_t tile_descriptor(uint32_t address) {
-  constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32, kSwizzle128 = uint64_t{1} << 62, kUnused = uint64_t{1}
-                                                                                                        << 16;
+  constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32, kSwizzle128 = uint64_t{1} << 62,
+                     kUnused = uint64_t{1} << 16;
   return kSwizzle128 | kEightRows | kUnused | (address & 0x3ffff) >> 4;
 }
-inline constexpr uint64_t kNextAlongRow = 32 >> 4;            // 16 columns on
+inline constexpr uint64_t kNextAlongRow = 32 >> 4;           // 16 columns on
 inline constexpr uint64_t kNextRows = 16 * kHeadBytes >> 4;  // 16 rows on
 
 using Along = std::integral_constant<cute::SM90::GMMA::Major, cute::SM90::GMMA::Major::K>;
@@ -92,13 +92,15 @@ __device__ __forceinline__ float exp2_fast(float x) {
 
 // Four 8 x 8 pieces of registers to rows of 16 bytes of shared memory, of which a lane names one; transposed or not.
 __device__ __forceinline__ void store_pieces(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};"
-               :: "r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+  asm volatile("stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
+               "r"(c), "r"(d)
+               : "memory");
 }
 __device__ __forceinline__ void store_pieces_transposed(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
                                                         uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.x4.trans.m8n8.shared.b16 [%0], {%1, %2, %3, %4};"
-               :: "r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+  asm volatile("stmatrix.sync.aligned.x4.trans.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
+               "r"(c), "r"(d)
+               : "memory");
 }
 
 // By address in shared memory: through a pointer the compiler would take them for accesses to any memory.
@@ -108,11 +110,13 @@ __device__ __forceinline__ float2 load_pair(uint32_t address) {
   return x;
 }
 __device__ __forceinline__ void store_four(uint32_t address, float a, float b, float c, float d) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" :: "r"(address), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
 __device__ __forceinline__ uint4 load_chunk(uint32_t address) {
   uint4 x;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(address)
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(address)
                : "memory");
   return x;
 }
@@ -137,28 +141,32 @@ struct Ring {
 
 __device__ __forceinline__ uint32_t address_of(const void* shared) { return cute::cast_smem_ptr_to_uint(shared); }
 // Which group of warps this is, as a number that the compiler knows to be the same in all lanes.
-__device__ __forceinline__ int warp_group() { return __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / kGroupThreads, 0); }
+__device__ __forceinline__ int warp_group() {
+  return __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
+}
 
 __device__ __forceinline__ void load_tile(const CUtensorMap& map, uint32_t to, Barrier& full, int head, int row,
                                           int sequence) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
-      :: "r"(to), "l"(&map), "r"(cute::cast_smem_ptr_to_uint(&full)), "r"(0), "r"(head), "r"(row), "r"(sequence)
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
+      "[%2];" ::"r"(to),
+      "l"(&map), "r"(cute::cast_smem_ptr_to_uint(&full)), "r"(0), "r"(head), "r"(row), "r"(sequence)
       : "memory");
 }
 __device__ __forceinline__ void load_bytes(uint32_t to, const void* from, int bytes, Barrier& full) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-               :: "r"(to), "l"(from), "r"(bytes), "r"(cute::cast_smem_ptr_to_uint(&full)) : "memory");
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(cute::cast_smem_ptr_to_uint(&full))
+               : "memory");
 }
 // Adds to four f32 numbers in global memory, in no order with others.
 __device__ __forceinline__ void add_to_global(float* to, float a, float b, float c, float d) {
-  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
-               :: "l"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d)
+               : "memory");
 }
 // Before what a thread wrote to shared memory is read by the tensor cores or the copy engine.
 __device__ __forceinline__ void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void sync_threads(int barrier, int threads) {
-  asm volatile("bar.sync %0, %1;" :: "r"(barrier), "r"(threads) : "memory");
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 // One arrival of every warp.
 __device__ __forceinline__ void arrive_warp(Barrier& barrier) {

@@ -75,7 +75,7 @@ bool sm90_takes_attention(const Stream& stream, const AttentionShape& shape, con
                           const Tensor& qkv) {
   constexpr int64_t kHeadDim = 64, kMost = int64_t{1} << 30;
   const bool sees_all = shape.window == 0 || shape.window >= batch.max_query;
-  if (!options().sm90_attention || options().deterministic || shape.head_dim != kHeadDim) return false;
+  if (!options().sm90_attention || shape.head_dim != kHeadDim || !(shape.scale > 0)) return false;
   if (!batch.equal_lengths || batch.num_sequences == 0 || !sees_all || shape.dropout != 0) return false;
   if (qkv.size(0) != batch.num_sequences * batch.max_query || qkv.size(0) > kMost) return false;
   // A grid's second and third dimension.

@@ -30,9 +30,10 @@ void sm90_rope_product(Stream&, const RotatedMatmulArgs&);
 bool sm90_takes_bias(const Stream&, const MatmulArgs&);
 void sm90_bias_product(Stream&, const MatmulArgs&);
 
-// Causal attention over sequences of one length, heads of 64, without dropout; results may differ in their last bits
-// from run to run. Backward keeps f32 sums of dq in the attention's scratch memory.
+// Causal attention over sequences of one length, heads of 64, without dropout. Backward adds dq in no fixed order, in
+// f32 in the attention's scratch memory: its last bits may differ from run to run.
 bool sm90_takes_attention(const Stream&, const AttentionShape&, const RaggedBatch&, const Tensor& qkv);
+void sm90_attention_forward(Stream&, const AttentionForwardArgs&);
 void sm90_attention_backward(Stream&, const AttentionBackwardArgs&);
 
 // A product per expert: to bf16 without accumulation, or over the groups' rows (transpose_a) to f32.

@@ -115,11 +115,14 @@ size_t most_shared_bytes(core::Device device) {
 }
 
 void attention_forward(Stream& stream, const AttentionForwardArgs& args) {
+  if (!args.layer_keys && sm90_takes_attention(stream, args.shape, *args.batch, args.qkv))
+    return sm90_attention_forward(stream, args);
   if (!cudnn_attention_forward(stream, args)) flash_forward(stream, args);
 }
 
 void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
-  if (sm90_takes_attention(stream, args.shape, *args.batch, args.qkv)) return sm90_attention_backward(stream, args);
+  if (!options().deterministic && sm90_takes_attention(stream, args.shape, *args.batch, args.qkv))
+    return sm90_attention_backward(stream, args);
   if (!cudnn_attention_backward(stream, args)) flash_backward(stream, args);
 }
 
