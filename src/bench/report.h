@@ -29,6 +29,7 @@ struct Report {
 struct Options {
   bool is_full = false;       // the long list of cases
   double case_seconds = 0.4;  // time spent on one case; the best run counts
+  std::string turns;          // of `train_step`: one case, FORMATxLENGTH, a step for each line of standard input
   std::string tokenizer;      // files for the tokenizer benchmark; "": made up on the spot
   std::string text;
   std::string only;  // of the GPU's: the rows whose name (a model, a kernel, a limit) contains it

@@ -3,8 +3,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
+#include <iostream>
 #include <memory>
 
+#include "base/error.h"
 #include "base/rng.h"
 #include "base/threads.h"
 #include "bench/ceilings.h"
@@ -149,6 +152,13 @@ StepSample make_sample(const std::vector<KernelCall>& calls, double tokens, doub
   return s;
 }
 
+spec::ModelSpec benchmark_model() {
+  spec::ModelSpec spec = plan::resolve_model("gpt2").spec;
+  spec.vocab_size = 50304;  // rows of logits on cache lines, as on the GPU and as its peers pad it
+  spec.dropout = {};
+  return spec;
+}
+
 std::vector<Cell> measure(const spec::ModelSpec& spec, DType dtype, int64_t length, const Ceilings& ceilings,
                           const Options& options) {
   const StepSamples samples = sample_train_step(spec, dtype, kSequences, length, 8 * options.case_seconds);
@@ -205,11 +215,34 @@ StepSamples sample_train_step(const spec::ModelSpec& spec, DType dtype, int64_t 
           sum_seconds / steps};
 }
 
+void train_steps_in_turns(const std::string& format_and_length) {
+  const size_t x = format_and_length.find('x');
+  const std::string format = format_and_length.substr(0, x);
+  int64_t length = 0;
+  if (x != std::string::npos) {
+    const char *begin = format_and_length.data() + x + 1, *end = format_and_length.data() + format_and_length.size();
+    if (std::from_chars(begin, end, length).ptr != end) length = 0;
+  }
+  if ((format != "fp32" && format != "bf16") || length < 1 || length > 1024) {
+    throw base::UsageError(fmt::format("--turns is '{}'; expected fp32 or bf16, an x and a length of 1 to 1024, as in "
+                                       "bf16x1024",
+                                       format_and_length));
+  }
+  StepRunner runner(benchmark_model(), format == "fp32" ? DType::f32 : DType::bf16, kSequences, length);
+  runner.step();
+  fmt::print("ready\n");
+  std::fflush(stdout);
+  for (std::string line; std::getline(std::cin, line);) {
+    const double start = now_seconds();
+    runner.step();
+    fmt::print("{:.1f}\n", 1e3 * (now_seconds() - start));
+    std::fflush(stdout);
+  }
+}
+
 Report bench_train_step(const Options& options) {
   Ceilings ceilings = measure_ceilings();
-  spec::ModelSpec spec = plan::resolve_model("gpt2").spec;
-  spec.vocab_size = 50304;  // rows of logits on cache lines, as on the GPU and as its peers pad it
-  spec.dropout = {};
+  const spec::ModelSpec spec = benchmark_model();
   Report report;
   report.name = "train_step";
   report.title = fmt::format("Training step of GPT-2 124M (AdamW, clipping), {} threads; FLOPs 6 N + 6 L T C per token",

@@ -26,4 +26,8 @@ StepSamples sample_train_step(const spec::ModelSpec& spec, base::DType dtype, in
 
 Report bench_train_step(const Options&);
 
+// One case, bf16x1024 say: prints "ready" after a step to warm up, then runs a step for each line of standard input and
+// prints its milliseconds. So another program can take its own steps between ours, under the same conditions.
+void train_steps_in_turns(const std::string& format_and_length);
+
 }  // namespace sinter::bench

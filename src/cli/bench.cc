@@ -96,6 +96,9 @@ void add_bench(Command app) {
               "time spent on one case, the best run counts (`gpu_kernels`: 0.1 s, the median)")
       .in_range(0.01, 60.0)
       .shows_default();
+  verb.option("--turns", &options->turns,
+              "for `train_step`: one case, e.g. bf16x1024; a step for each line of standard input, its milliseconds "
+              "printed, so that another program can take steps in turn (bench/torch_steps_in_turns.py)");
   verb.option("--tokenizer", &options->tokenizer, "for `tokenizer`: a model folder or tokenizer file");
   verb.option("--text", &options->text, "for `tokenizer`: the text to encode");
   verb.option("--only", &options->only,
@@ -109,7 +112,11 @@ void add_bench(Command app) {
       .delimiter(',')
       .one_of({"on", "off"});
   verb.flag("--json", is_json.get(), "print one JSON object instead of tables");
-  verb.on_run([=] { run_benchmarks(*names, *options, *is_json); });
+  verb.on_run([=] {
+    if (options->turns.empty()) return run_benchmarks(*names, *options, *is_json);
+    if (*names != std::vector<std::string>{"train_step"}) throw base::UsageError("--turns goes with `train_step` alone");
+    bench::train_steps_in_turns(options->turns);
+  });
 }
 
 }  // namespace sinter::cli

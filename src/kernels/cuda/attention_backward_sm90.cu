@@ -75,23 +75,27 @@ struct Steps {
   }
 };
 
-__device__ void load(const CUtensorMap& q_map, const CUtensorMap& k_map, const CUtensorMap& v_map,
-                     const CUtensorMap& do_map, const BackwardParams& p, const Work& w, Shared& s) {
+struct Maps {
+  CUtensorMap queries, keys, values, douts, lse2, delta;
+};
+
+__device__ void load(const Maps& maps, const BackwardParams& p, const Work& w, Shared& s) {
   s.keys_full.arrive_and_expect_tx(2 * kTileBytes);
-  load_tile(k_map, address_of(s.keys), s.keys_full, w.kv_head, w.block * kBlock, w.sequence);
-  load_tile(v_map, address_of(s.values), s.keys_full, w.kv_head, w.block * kBlock, w.sequence);
+  load_tile(maps.keys, address_of(s.keys), s.keys_full, w.kv_head, w.block * kBlock, w.sequence);
+  load_tile(maps.values, address_of(s.values), s.keys_full, w.kv_head, w.block * kBlock, w.sequence);
   Ring<kStages> ring;
   for (Steps at(p, w); at.is_left(); at.next(), ring.next()) {
-    const int64_t row = p.block_at(w.sequence, at.head, at.block) * kBlock;
-    auto fetch = [&](Barrier& empty, Barrier& full, const CUtensorMap& map, char* tile, const float* from, float* to) {
+    const int number = static_cast<int>(p.block_at(w.sequence, at.head, at.block)) * kBlock;
+    auto fetch = [&](Barrier& empty, Barrier& full, const CUtensorMap& rows, char* tile, const CUtensorMap& numbers,
+                     float* to) {
       empty.wait(ring.phase ^ 1);
       full.arrive_and_expect_tx(kTileBytes + kBlock * sizeof(float));
-      load_tile(map, address_of(tile), full, at.head, at.block * kBlock, w.sequence);
-      load_bytes(address_of(to), from + row, kBlock * sizeof(float), full);
+      load_tile(rows, address_of(tile), full, at.head, at.block * kBlock, w.sequence);
+      load_numbers(numbers, address_of(to), full, number);
     };
     const int i = ring.stage;
-    fetch(s.queries_empty[i], s.queries_full[i], q_map, s.queries[i], p.lse2, s.lse2[i]);
-    fetch(s.douts_empty[i], s.douts_full[i], do_map, s.douts[i], p.delta, s.delta[i]);
+    fetch(s.queries_empty[i], s.queries_full[i], maps.queries, s.queries[i], maps.lse2, s.lse2[i]);
+    fetch(s.douts_empty[i], s.douts_full[i], maps.douts, s.douts[i], maps.delta, s.delta[i]);
   }
 }
 
@@ -279,9 +283,7 @@ class Compute {
 };
 
 __global__ void __launch_bounds__((kGroups + 1) * kGroupThreads, 1)
-    backward_kernel(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
-                    const __grid_constant__ CUtensorMap v_map, const __grid_constant__ CUtensorMap do_map,
-                    const __grid_constant__ BackwardParams p) {
+    backward_kernel(const __grid_constant__ Maps maps, const __grid_constant__ BackwardParams p) {
   extern __shared__ char dynamic[];
   Shared& s = *reinterpret_cast<Shared*>((reinterpret_cast<uintptr_t>(dynamic) + 1023) / 1024 * 1024);
   if (threadIdx.x == 0) {
@@ -298,7 +300,7 @@ __global__ void __launch_bounds__((kGroups + 1) * kGroupThreads, 1)
   const int group = warp_group();
   if (group == 0) {
     cutlass::arch::warpgroup_reg_dealloc<24>();
-    if (threadIdx.x == 0) load(q_map, k_map, v_map, do_map, p, w, s);
+    if (threadIdx.x == 0) load(maps, p, w, s);
   } else {
     cutlass::arch::warpgroup_reg_alloc<240>();
     Compute(p, w, s, group - 1).run();
@@ -376,10 +378,12 @@ void sm90_attention_backward(Stream& stream, const AttentionBackwardArgs& args) 
   p.pairs_at_once = static_cast<int>(std::clamp<int64_t>(kCacheBytes / pair_bytes, 1, pairs));
   const bfloat16* first = args.qkv.data<bfloat16>();
   const int64_t width = p.width();
-  const CUtensorMap q = head_tiles(first, heads, width, length, sequences);
-  const CUtensorMap k = head_tiles(first + heads * kHeadDim, kv_heads, width, length, sequences);
-  const CUtensorMap v = head_tiles(first + (heads + kv_heads) * kHeadDim, kv_heads, width, length, sequences);
-  const CUtensorMap d = head_tiles(p.dout, heads, heads * kHeadDim, length, sequences);
+  const Maps maps{head_tiles(first, heads, width, length, sequences),
+                  head_tiles(first + heads * kHeadDim, kv_heads, width, length, sequences),
+                  head_tiles(first + (heads + kv_heads) * kHeadDim, kv_heads, width, length, sequences),
+                  head_tiles(p.dout, heads, heads * kHeadDim, length, sequences),
+                  number_tiles(p.lse2, rows),
+                  number_tiles(p.delta, rows)};
   const dim3 query_blocks(static_cast<unsigned>(p.num_blocks), static_cast<unsigned>(heads),
                           static_cast<unsigned>(sequences));
   prepare_kernel<<<query_blocks, kPrepareThreads, 0, native(stream)>>>(p);
@@ -387,7 +391,7 @@ void sm90_attention_backward(Stream& stream, const AttentionBackwardArgs& args) 
   constexpr int kBytes = sizeof(Shared) + 1024;  // from where an address is a multiple of 1024
   SINTER_CUDA_CHECK(cudaFuncSetAttribute(backward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   const auto blocks = static_cast<unsigned>(pairs * p.num_blocks);
-  backward_kernel<<<blocks, (kGroups + 1) * kGroupThreads, kBytes, native(stream)>>>(q, k, v, d, p);
+  backward_kernel<<<blocks, (kGroups + 1) * kGroupThreads, kBytes, native(stream)>>>(maps, p);
   SINTER_CUDA_LAUNCHED();
   query_rows_kernel<<<query_blocks, kGroups * kGroupThreads, 0, native(stream)>>>(p);
   SINTER_CUDA_LAUNCHED();

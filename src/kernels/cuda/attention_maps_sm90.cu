@@ -1,4 +1,4 @@
-// Descriptions of heads in memory for Hopper's copy engine.
+// Descriptions of tensors in memory for Hopper's copy engine.
 #include "kernels/cuda/attention_sm90.cuh"
 
 namespace sinter::kernels::cuda::sm90 {
@@ -20,23 +20,35 @@ Encode encode_function() {
   return function;
 }
 
+CUtensorMap describe(CUtensorMapDataType type, const void* first, cuuint32_t rank, const cuuint64_t* sizes,
+                     const cuuint64_t* strides, const cuuint32_t* box, CUtensorMapSwizzle swizzle) {
+  constexpr cuuint32_t kSteps[] = {1, 1, 1, 1};
+  CUtensorMap map;
+  const CUresult status = encode_function()(&map, type, rank, const_cast<void*>(first), sizes, strides, box, kSteps,
+                                            CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  SINTER_CHECK(status == CUDA_SUCCESS, "[attention] the copy engine refused a tensor of {} x {}: error {}", sizes[0],
+               rank > 1 ? sizes[1] : 1, static_cast<int>(status));
+  return map;
+}
+
 }  // namespace
 
 CUtensorMap head_tiles(const void* first, int64_t heads, int64_t width, int64_t length, int64_t sequences,
                        int box_rows) {
-  CUtensorMap map;
-  const cuuint64_t row_bytes = static_cast<cuuint64_t>(width) * 2;
+  const auto row_bytes = static_cast<cuuint64_t>(width) * 2;
   const cuuint64_t sizes[] = {kHeadDim, static_cast<cuuint64_t>(heads), static_cast<cuuint64_t>(length),
                               static_cast<cuuint64_t>(sequences)};
   const cuuint64_t strides[] = {kHeadBytes, row_bytes, row_bytes * static_cast<cuuint64_t>(length)};
-  const cuuint32_t box[] = {kHeadDim, 1, static_cast<cuuint32_t>(box_rows), 1}, steps[] = {1, 1, 1, 1};
-  const CUresult status =
-      encode_function()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(first), sizes, strides, box, steps,
-                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  SINTER_CHECK(status == CUDA_SUCCESS, "[attention] the copy engine refused {} heads of {} in rows of {}: error {}",
-               heads, kHeadDim, width, static_cast<int>(status));
-  return map;
+  const cuuint32_t box[] = {kHeadDim, 1, static_cast<cuuint32_t>(box_rows), 1};
+  return describe(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, first, 4, sizes, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+CUtensorMap number_tiles(const float* first, int64_t count) {
+  const auto size = static_cast<cuuint64_t>(count);
+  constexpr cuuint32_t kBox = kBlock;
+  constexpr cuuint64_t kNoStrides[] = {0};
+  return describe(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, first, 1, &size, kNoStrides, &kBox, CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
 }  // namespace sinter::kernels::cuda::sm90

@@ -153,10 +153,13 @@ __device__ __forceinline__ void load_tile(const CUtensorMap& map, uint32_t to, B
       "l"(&map), "r"(cute::cast_smem_ptr_to_uint(&full)), "r"(0), "r"(head), "r"(row), "r"(sequence)
       : "memory");
 }
-__device__ __forceinline__ void load_bytes(uint32_t to, const void* from, int bytes, Barrier& full) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(cute::cast_smem_ptr_to_uint(&full))
-               : "memory");
+// Of one number for each query. (By a descriptor too: racecheck takes a plain bulk copy for writes of the thread that
+// starts it, in no order with the reads of those that wait for its barrier.)
+__device__ __forceinline__ void load_numbers(const CUtensorMap& map, uint32_t to, Barrier& full, int first) {
+  asm volatile(
+      "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3}], [%2];" ::"r"(to),
+      "l"(&map), "r"(cute::cast_smem_ptr_to_uint(&full)), "r"(first)
+      : "memory");
 }
 // Adds to four f32 numbers in global memory, in no order with others.
 __device__ __forceinline__ void add_to_global(float* to, float a, float b, float c, float d) {
@@ -180,5 +183,7 @@ __device__ __forceinline__ void arrive_warp(Barrier& barrier) {
 // a sequence's last are read as 0.
 CUtensorMap head_tiles(const void* first, int64_t heads, int64_t width, int64_t length, int64_t sequences,
                        int box_rows = kBlock);
+// f32 numbers, 128 at a time.
+CUtensorMap number_tiles(const float* first, int64_t count);
 
 }  // namespace sinter::kernels::cuda::sm90
