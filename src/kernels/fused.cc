@@ -45,6 +45,19 @@ void rotated_matmul(const KernelTable& table, Stream& stream, const RotatedMatmu
   table.rope(stream, args.rope);
 }
 
+void rotated_attention_backward(const KernelTable& table, Stream& stream, const AttentionBackwardArgs& args,
+                                const Tensor& cos_sin) {
+  const bool is_cuda = stream.device.kind == core::DeviceKind::cuda;
+  if (cos_sin && is_cuda && cuda_rotated_attention_backward(stream, args, cos_sin)) return;
+  table.attention_backward(stream, args);
+  if (!cos_sin) return;
+  table.rope(stream, {.num_rotated = args.shape.num_heads + args.shape.num_kv_heads,
+                      .head_dim = args.shape.head_dim,
+                      .x = args.dqkv,
+                      .cos_sin = cos_sin,
+                      .inverse = true});
+}
+
 namespace {
 
 // Columns [first, first + count) of a head's logits as a dense matrix, and the rows of the weight that make them.

@@ -44,6 +44,11 @@ struct RotatedMatmulArgs {
 };
 void rotated_matmul(const KernelTable& table, Stream& stream, const RotatedMatmulArgs& args);
 
+// The gradient of attention whose queries and keys had been rotated by cos_sin (T, D) (RoPE): that of the rows before.
+// Without cos_sin attention_backward alone.
+void rotated_attention_backward(const KernelTable& table, Stream& stream, const AttentionBackwardArgs& args,
+                                const Tensor& cos_sin);
+
 // A head and its loss: the cross entropy of logits = x weight^T, and with dx their gradients. Logits exist for as many
 // rows at a time as `logits` holds.
 struct LinearCrossEntropyArgs {
@@ -61,10 +66,11 @@ struct LinearCrossEntropyArgs {
 void linear_cross_entropy(const KernelTable& table, Stream& stream, const LinearCrossEntropyArgs& args);
 void linear_cross_entropy_in_parts(const KernelTable& table, Stream& stream, const LinearCrossEntropyArgs& args);
 
-// Implemented in kernels/cuda/fused_matmul.cc and linear_cross_entropy.cc, or as absent in kernels/cuda_absent.cc.
+// Implemented in kernels/cuda/fused_matmul.cc, table.cc and linear_cross_entropy.cc, or as absent in kernels/cuda_absent.cc.
 // False: nothing was done, else all.
 bool cuda_fused_matmul(Stream& stream, const FusedMatmulArgs& args);
 bool cuda_rotated_matmul(Stream& stream, const RotatedMatmulArgs& args);
+bool cuda_rotated_attention_backward(Stream& stream, const AttentionBackwardArgs& args, const Tensor& cos_sin);
 bool cuda_linear_cross_entropy(Stream& stream, const LinearCrossEntropyArgs& args);
 
 }  // namespace sinter::kernels

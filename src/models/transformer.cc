@@ -98,7 +98,7 @@ Transformer::Stream Transformer::attention_part(const Context& context, const Bl
   } else {
     qkv = ops::linear(context, h, *block.qkv, block.qkv_bias);
     if (block.q_norm) qkv = ops::head_norm(context, qkv, *block.q_norm, *block.k_norm, spec_);
-    if (shared.cos_sin) qkv = ops::rope(context, qkv, shared.cos_sin, spec_);
+    if (shared.cos_sin) ops::rope(context, qkv.value, shared.cos_sin, spec_);
   }
   kernels::AttentionShape shape{.num_heads = spec_.num_heads,
                                 .num_kv_heads = spec_.num_kv_heads,
@@ -110,7 +110,7 @@ Transformer::Stream Transformer::attention_part(const Context& context, const Bl
     shape.key = random_key(shared.dropout, static_cast<uint64_t>(block.layer), kAttentionDrop);
     shape.first_token = static_cast<int64_t>(shared.dropout.first_token);
   }
-  Variable mixed = ops::attention(context, qkv, shared.batch, shape, block.layer);  // (T, H D)
+  Variable mixed = ops::attention(context, qkv, shared.cos_sin, shared.batch, shape, block.layer);  // (T, H D)
   if (!block.router && adds_residual(context, *block.out, residual, shared)) {
     return {ops::linear(context, mixed, *block.out, block.out_bias, residual), {}};
   }

@@ -1,6 +1,7 @@
 #include "ops/attention.h"
 
 #include "base/error.h"
+#include "kernels/fused.h"
 
 namespace sinter::ops {
 
@@ -19,24 +20,11 @@ kernels::RopeArgs rope_args(const spec::ModelSpec& spec, const Tensor& cos_sin, 
   return {.num_rotated = spec.num_heads + spec.num_kv_heads, .head_dim = spec.head_dim, .x = x, .cos_sin = cos_sin};
 }
 
-Variable rope(const Context& context, const Variable& qkv, const Tensor& cos_sin, const spec::ModelSpec& spec) {
-  context.kernels.rope(context.stream, rope_args(spec, cos_sin, qkv.value));
-  return record_rope(context, qkv, cos_sin, spec);
+void rope(const Context& context, const Tensor& qkv, const Tensor& cos_sin, const spec::ModelSpec& spec) {
+  context.kernels.rope(context.stream, rope_args(spec, cos_sin, qkv));
 }
 
-Variable record_rope(const Context& context, const Variable& qkv, const Tensor& cos_sin, const spec::ModelSpec& spec) {
-  Variable result = context.make_variable(qkv.value);
-  if (!context.is_recording()) return result;
-  Variable place{{}, qkv.slot, nullptr};
-  context.tape->record([context, place, slot = result.slot, args = rope_args(spec, cos_sin, {})]() mutable {
-    args.x = take_gradient({{}, slot, nullptr}, "rope"), args.inverse = true;
-    context.kernels.rope(context.stream, args);
-    accumulate(context, place, std::move(args.x));
-  });
-  return result;
-}
-
-Variable attention(const Context& context, const Variable& qkv, const core::RaggedBatch& batch,
+Variable attention(const Context& context, const Variable& qkv, const Tensor& cos_sin, const core::RaggedBatch& batch,
                    const kernels::AttentionShape& shape, int64_t cache_layer) {
   const int64_t T = qkv.value.rows(), H = shape.num_heads, D = shape.head_dim;
   SINTER_CHECK(qkv.value.size(-1) == (H + 2 * shape.num_kv_heads) * D, "[attention] rows are {} wide; expected {}",
@@ -60,19 +48,21 @@ Variable attention(const Context& context, const Variable& qkv, const core::Ragg
   context.kernels.attention_forward(context.stream, args);
   Variable result = context.make_variable(args.out);
   if (!context.is_recording()) return result;
-  context.tape->record([context, qkv, &batch, shape, out = args.out, lse = args.lse, slot = result.slot, H, T] {
-    Tensor dout = take_gradient({{}, slot, nullptr}, "attention");
-    Tensor dqkv = context.make(qkv.value.shape(), qkv.value.dtype());
-    context.kernels.attention_backward(context.stream, {.shape = shape,
-                                                        .batch = &batch,
-                                                        .qkv = qkv.value,
-                                                        .out = out,
-                                                        .lse = lse,
-                                                        .dout = dout,
-                                                        .delta = context.make({H, T}, DType::f32),
-                                                        .dqkv = dqkv});
-    accumulate(context, qkv, std::move(dqkv));
-  });
+  context.tape->record(
+      [context, qkv, cos_sin, &batch, shape, out = args.out, lse = args.lse, slot = result.slot, H, T] {
+        Tensor dout = take_gradient({{}, slot, nullptr}, "attention");
+        Tensor dqkv = context.make(qkv.value.shape(), qkv.value.dtype());
+        const kernels::AttentionBackwardArgs gradient{.shape = shape,
+                                                      .batch = &batch,
+                                                      .qkv = qkv.value,
+                                                      .out = out,
+                                                      .lse = lse,
+                                                      .dout = dout,
+                                                      .delta = context.make({H, T}, DType::f32),
+                                                      .dqkv = dqkv};
+        kernels::rotated_attention_backward(context.kernels, context.stream, gradient, cos_sin);
+        accumulate(context, qkv, std::move(dqkv));
+      });
   return result;
 }
 

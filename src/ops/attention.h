@@ -8,16 +8,14 @@ namespace sinter::ops {
 Tensor rope_table(const Context& context, const core::RaggedBatch& batch, const Tensor& inv_freq, int64_t head_dim,
                   float scale);
 
-// Rotates Q and K in place: the result shares the input's memory.
-Variable rope(const Context& context, const Variable& qkv, const Tensor& cos_sin, const spec::ModelSpec& spec);
-
-// The parts of rope(): the kernel's arguments for rows x, and its backward put on the tape for rows that are rotated.
+// Rotates queries and keys of rows (T, W) in place. Its gradient is a part of attention()'s.
+void rope(const Context& context, const Tensor& qkv, const Tensor& cos_sin, const spec::ModelSpec& spec);
 kernels::RopeArgs rope_args(const spec::ModelSpec& spec, const Tensor& cos_sin, const Tensor& x);
-Variable record_rope(const Context& context, const Variable& qkv, const Tensor& cos_sin, const spec::ModelSpec& spec);
 
 // qkv (T, W) -> (T, H D). With batch.kv, keys and values are first written to layer `cache_layer` of the cache and then
-// read from it; without, they are the batch's own.
-Variable attention(const Context& context, const Variable& qkv, const core::RaggedBatch& batch,
+// read from it; without, they are the batch's own. With cos_sin the rows were rotated by these angles, and the gradient
+// is that of the rows before.
+Variable attention(const Context& context, const Variable& qkv, const Tensor& cos_sin, const core::RaggedBatch& batch,
                    const kernels::AttentionShape& shape, int64_t cache_layer);
 
 }  // namespace sinter::ops

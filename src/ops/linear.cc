@@ -54,7 +54,11 @@ Variable linear(const Context& context, const Variable& x, Parameter& weight, Pa
 
 Variable rotated_linear(const Context& context, const Variable& x, Parameter& weight, Parameter* bias,
                         const Tensor& cos_sin, const spec::ModelSpec& spec) {
-  if (find_fp8(context, weight, x.value.rows())) return rope(context, linear(context, x, weight, bias), cos_sin, spec);
+  if (find_fp8(context, weight, x.value.rows())) {
+    Variable product = linear(context, x, weight, bias);
+    rope(context, product.value, cos_sin, spec);
+    return product;
+  }
   Tensor y = make_result(context, x, weight);
   kernels::rotated_matmul(
       context.kernels, context.stream,
@@ -63,7 +67,7 @@ Variable rotated_linear(const Context& context, const Variable& x, Parameter& we
        .rope = rope_args(spec, cos_sin, y)});
   Variable product = context.make_variable(std::move(y));
   record_linear(context, x, weight, bias, {}, {}, product);
-  return record_rope(context, product, cos_sin, spec);
+  return product;
 }
 
 bool adds_residual(const Context& context, const Parameter& weight, int64_t rows) {

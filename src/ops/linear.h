@@ -9,7 +9,8 @@ namespace sinter::ops {
 // adds_residual() says no.
 Variable linear(const Context& context, const Variable& x, Parameter& weight, Parameter* bias,
                 const Variable& residual = {});
-// linear(), then rope() (attention.h) with the result: where the backend can, in one product.
+// linear(), then rope() (attention.h) of the result: where the backend can, in one product. As there, the rotation's
+// gradient is a part of attention()'s.
 Variable rotated_linear(const Context& context, const Variable& x, Parameter& weight, Parameter* bias,
                         const Tensor& cos_sin, const spec::ModelSpec& spec);
 // Whether linear() with this weight can add a residual while it writes y: not in fp8.

@@ -27,6 +27,7 @@ struct BackwardParams {
   const bfloat16 *out, *dout;  // (B T, H D)
   bfloat16* dqkv;              // (B T, W)
   const float* lse;            // (H, B T)
+  const float* cos_sin;        // (B T, D), or null: dq and dk are turned back by these angles (RoPE)
   float *lse2, *delta;         // (B, H, padded T): lse in base 2, +inf beyond the last; row sums of dout * out
   float* dq_sums;              // (B, H, blocks, 2, 8, 128, 4)
   int sequences, length, num_blocks, heads, kv_heads, pairs_at_once;
@@ -125,6 +126,33 @@ __device__ __forceinline__ void store_rows(const float (&x)[32], char* tile, bfl
     *reinterpret_cast<uint4*>(to + row * width + chunk * 8) = load_chunk(base + swizzled(row, chunk));
   }
 }
+
+// Angles of a thread's two rows for the columns that it has of a head's first half; its other half goes with the same.
+struct Angles {
+  float2 cosine[2][4], sine[2][4];
+  __device__ __forceinline__ void load(const float* first, int rows_left) {
+    const int row = threadIdx.x % kGroupThreads / 32 * 16 + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float* from = first + (row + 8 * h < rows_left ? row + 8 * h : 0) * kHeadDim + column;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        cosine[h][j] = *reinterpret_cast<const float2*>(from + 8 * j);
+        sine[h][j] = *reinterpret_cast<const float2*>(from + kHeadDim / 2 + 8 * j);
+      }
+    }
+  }
+  __device__ __forceinline__ void turn_back(float (&x)[32]) const {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const float2 c = cosine[i >> 1 & 1][i / 4], s = sine[i >> 1 & 1][i / 4];
+      const float cosine_of = i & 1 ? c.y : c.x, sine_of = i & 1 ? s.y : s.x;
+      const float a = x[i], b = x[i + 16];
+      x[i] = a * cosine_of + b * sine_of;
+      x[i + 16] = b * cosine_of - a * sine_of;
+    }
+  }
+};
 
 // What a group of warps does with its 64 keys.
 class Compute {
@@ -269,6 +297,11 @@ class Compute {
     const int first = w_.block * kBlock + g_ * kGroupRows;
     const int64_t width = p_.width();
     bfloat16* to = p_.dqkv + (int64_t{w_.sequence} * p_.length + first) * width + (p_.heads + w_.kv_head) * kHeadDim;
+    if (p_.cos_sin && first < p_.length) {
+      Angles angles;
+      angles.load(p_.cos_sin + (int64_t{w_.sequence} * p_.length + first) * kHeadDim, p_.length - first);
+      angles.turn_back(dk);
+    }
     char* tile = s_.dscores[0][g_];
     store_rows(dk, tile, to, width, p_.length - first);
     store_rows(dv, tile + kGroupRows * kHeadBytes, to + p_.kv_heads * kHeadDim, width, p_.length - first);
@@ -338,33 +371,42 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_c
     sums[i] = make_float4(0, 0, 0, 0);
 }
 
-// After: the queries' gradient from the order of registers to rows.
+// After: the queries' gradient from the order of registers to rows, of several heads one after the other, which share
+// their angles.
+template <bool kTurnsBack>
 __global__ void __launch_bounds__(kGroups* kGroupThreads) query_rows_kernel(const __grid_constant__ BackwardParams p) {
   __shared__ __align__(128) char tiles[kGroups][kGroupRows * kHeadBytes];
-  const int block = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y),
-            sequence = static_cast<int>(blockIdx.z);
+  const int block = static_cast<int>(blockIdx.x), sequence = static_cast<int>(blockIdx.z);
   const int g = static_cast<int>(threadIdx.x) / kGroupThreads, thread = static_cast<int>(threadIdx.x) % kGroupThreads;
-  const float* from = p.dq_sums + (p.block_at(sequence, head, block) * kGroups + g) * kSumFloats;
-  float x[32];
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const float4 v = *reinterpret_cast<const float4*>(from + (j * kGroupThreads + thread) * 4);
-    x[4 * j] = v.x * p.scale, x[4 * j + 1] = v.y * p.scale;
-    x[4 * j + 2] = v.z * p.scale, x[4 * j + 3] = v.w * p.scale;
-  }
   const int first = block * kBlock + g * kGroupRows;
-  bfloat16* to = p.dqkv + (int64_t{sequence} * p.length + first) * p.width() + head * kHeadDim;
-  store_rows(x, tiles[g], to, p.width(), p.length - first);
+  const int64_t token = int64_t{sequence} * p.length + first;
+  if (first >= p.length) return;
+  Angles angles;
+  if constexpr (kTurnsBack) angles.load(p.cos_sin + token * kHeadDim, p.length - first);
+  for (int head = static_cast<int>(blockIdx.y); head < p.heads; head += static_cast<int>(gridDim.y)) {
+    const float* from = p.dq_sums + (p.block_at(sequence, head, block) * kGroups + g) * kSumFloats;
+    float x[32];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float4 v = *reinterpret_cast<const float4*>(from + (j * kGroupThreads + thread) * 4);
+      x[4 * j] = v.x * p.scale, x[4 * j + 1] = v.y * p.scale;
+      x[4 * j + 2] = v.z * p.scale, x[4 * j + 3] = v.w * p.scale;
+    }
+    if constexpr (kTurnsBack) angles.turn_back(x);
+    store_rows(x, tiles[g], p.dqkv + token * p.width() + head * kHeadDim, p.width(), p.length - first);
+    __syncwarp();  // the warp has read its rows of the tile
+  }
 }
 
 }  // namespace
 
-void sm90_attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
+void sm90_attention_backward(Stream& stream, const AttentionBackwardArgs& args, const Tensor& cos_sin) {
   const int64_t sequences = args.batch->num_sequences, length = args.batch->max_query;
   const int64_t heads = args.shape.num_heads, kv_heads = args.shape.num_kv_heads;
   BackwardParams p{};
   p.out = args.out.data<bfloat16>(), p.dout = args.dout.data<bfloat16>(), p.dqkv = args.dqkv.data<bfloat16>();
   p.lse = args.lse.data<float>();
+  p.cos_sin = cos_sin ? cos_sin.data<float>() : nullptr;
   p.sequences = static_cast<int>(sequences), p.length = static_cast<int>(length);
   p.heads = static_cast<int>(heads), p.kv_heads = static_cast<int>(kv_heads);
   p.num_blocks = static_cast<int>(div_up(length, kBlock)), p.scale = args.shape.scale;
@@ -393,7 +435,10 @@ void sm90_attention_backward(Stream& stream, const AttentionBackwardArgs& args) 
   const auto blocks = static_cast<unsigned>(pairs * p.num_blocks);
   backward_kernel<<<blocks, (kGroups + 1) * kGroupThreads, kBytes, native(stream)>>>(maps, p);
   SINTER_CUDA_LAUNCHED();
-  query_rows_kernel<<<query_blocks, kGroups * kGroupThreads, 0, native(stream)>>>(p);
+  dim3 several_heads = query_blocks;
+  several_heads.y = static_cast<unsigned>(div_up(heads, 4));
+  auto* rows_kernel = p.cos_sin ? query_rows_kernel<true> : query_rows_kernel<false>;
+  rows_kernel<<<several_heads, kGroups * kGroupThreads, 0, native(stream)>>>(p);
   SINTER_CUDA_LAUNCHED();
 }
 

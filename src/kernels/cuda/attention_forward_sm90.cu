@@ -37,7 +37,7 @@ struct Shared {
   uint8_t keys[kStages][kTileBytes], values[kStages][kTileBytes];
   uint8_t out[kGroups][kGroupBytes];
   Tile tiles[4];  // published with their queries, and read again when these have long been overwritten
-  float mark;
+  float marks[kGroups * kGroupThreads];
   Barrier queries_full[2], queries_free[2];
   Barrier keys_full[kStages], keys_free[kStages], values_full[kStages], values_free[kStages];
 };
@@ -238,9 +238,10 @@ __device__ __forceinline__ void pass_turn(int group) {
 }
 
 // Between exponentials and a wait that shall come after them: the assembler moves waits up past arithmetic, not past
-// stores. Nobody reads this one.
+// stores. Nobody reads these.
 __device__ __forceinline__ void hold(Shared& shared, const Rows& rows) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address_of(&shared.mark)), "f"(rows.sum[0] + rows.sum[1]) : "memory");
+  const uint32_t mark = address_of(shared.marks) + threadIdx.x * sizeof(float);
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(mark), "f"(rows.sum[0] + rows.sum[1]) : "memory");
 }
 
 // A finished tile of 64 rows by way of shared memory, and its rows' logarithms.

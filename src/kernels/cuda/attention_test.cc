@@ -7,6 +7,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/test_harness.h"
+#include "kernels/fused.h"
 
 namespace sinter::kernels::cuda_test {
 namespace {
@@ -119,6 +120,31 @@ void test_packed(DType t, const AttentionCase& a) {
   });
   d.expect_close(dqkv, "dqkv", t == DType::f32 ? 5e-5 : 2 * limit);
   expect_cudnn(d, t, a, before, 2);  // one forward, one backward
+}
+
+// The gradient of rows before their rotation.
+void test_rotated(DType t, const AttentionCase& a) {
+  if (!wants("attention_rotated")) return;
+  const AttentionShape shape = make_shape(a);
+  const int64_t width = (a.heads + 2 * a.kv_heads) * a.dim;
+  Case c("attention_rotated", t, text_of(a));
+  c.skip_determinism();  // dq may be added up in any order
+  BatchHandles batch = add_batch(c, a, a.lengths);
+  int qkv = c.random({batch.tokens, width}, t), out = c.output({batch.tokens, a.heads * a.dim}, t);
+  int lse = c.output({a.heads, batch.tokens}, DType::f32), dout = c.random({batch.tokens, a.heads * a.dim}, t);
+  int delta = c.output({a.heads, batch.tokens}, DType::f32), dqkv = c.output({batch.tokens, width}, t);
+  int angles = c.random({batch.tokens, a.dim}, DType::f32);
+  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+    RaggedBatch b = make_batch(a, batch, at);
+    AttentionForwardArgs forward;
+    forward.shape = shape, forward.batch = &b, forward.qkv = at(qkv), forward.out = at(out), forward.lse = at(lse);
+    table.attention_forward(s, forward);
+    AttentionBackwardArgs args;
+    args.shape = shape, args.batch = &b, args.qkv = at(qkv), args.out = at(out), args.lse = at(lse);
+    args.dout = at(dout), args.delta = at(delta), args.dqkv = at(dqkv);
+    rotated_attention_backward(table, s, args, at(angles));
+  });
+  c.expect_close(dqkv, "dqkv", t == DType::f32 ? 5e-5 : (t == DType::bf16 ? 1.6e-2 : 4e-3));
 }
 
 // A pass over documents is captured with those of one batch and replayed with those of others.
@@ -249,7 +275,11 @@ void test_attention() {
                                       {{1, 1, 1}, 4, 2, 64, 0, 0, 0, true},
                                       {{63}, 2, 1, 64, 0, 0, 0, true},
                                       {{513, 513}, 14, 2, 64, 0, 0, 0, true},
-                                      {{1024}, 25, 25, 64, 1024, 0, 0, true}};
+                                      {{400}, 25, 25, 64, 400, 0, 0, true}};
+  std::vector<AttentionCase> rotated = {{{130, 130}, 4, 2, 64, 0, 0, 0, true},
+                                        {{1, 1, 1}, 4, 2, 64, 0, 0, 0, true},
+                                        {{193}, 6, 6, 64, 0, 0, 0, true},
+                                        {{100, 100}, 4, 1, 128, 0, 0, 0, true}};
   // Odd lengths, one of a single token, an empty one, tokens of padding behind the last, bounds that are too high.
   auto documents = [](std::vector<int32_t> lengths, int64_t heads, int64_t kv_heads, int64_t dim, int64_t padding = 0) {
     return AttentionCase{std::move(lengths), heads, kv_heads, dim, 0, 0, padding, false, true};
@@ -260,7 +290,7 @@ void test_attention() {
                                          documents({257, 300}, 4, 1, 96, 1),
                                          documents({700}, 3, 3, 128, 130),
                                          documents({5, 401, 333}, 14, 2, 64)};
-  if (test_options().small) cases.resize(4), training.resize(2), equal.resize(1);
+  if (test_options().small) cases.resize(4), training.resize(2), equal.resize(1), rotated.resize(1);
   for (DType t : kFormats) {
     for (const AttentionCase& a : cases) test_packed(t, a);
     for (const AttentionCase& a : training) test_packed(t, a);
@@ -271,6 +301,7 @@ void test_attention() {
     test_paged(t, {{1, 5}, 4, 4, 128, 40}, {200, 70}, 32);
     if (!test_options().small || t == DType::bf16) {  // small: what our kernels take, not cuDNN's
       for (const AttentionCase& a : equal) test_packed(t, a);
+      for (const AttentionCase& a : rotated) test_rotated(t, a);
     }
     if (!test_options().small) {
       test_paged(t, {{1, 1, 1, 1}, 16, 2, 128, 0}, {1000, 513, 64, 3000}, 16);

@@ -34,7 +34,8 @@ void sm90_bias_product(Stream&, const MatmulArgs&);
 // f32 in the attention's scratch memory: its last bits may differ from run to run.
 bool sm90_takes_attention(const Stream&, const AttentionShape&, const RaggedBatch&, const Tensor& qkv);
 void sm90_attention_forward(Stream&, const AttentionForwardArgs&);
-void sm90_attention_backward(Stream&, const AttentionBackwardArgs&);
+// With cos_sin (T, D) f32, queries' and keys' gradients are turned back by these angles.
+void sm90_attention_backward(Stream&, const AttentionBackwardArgs&, const Tensor& cos_sin);
 
 // A product per expert: to bf16 without accumulation, or over the groups' rows (transpose_a) to f32.
 bool sm90_takes_groups(const Stream&, const MatmulArgs&);

@@ -23,7 +23,9 @@ void sm90_bias_product(Stream&, const MatmulArgs&) { base::fail("[matmul] built 
 
 bool sm90_takes_attention(const Stream&, const AttentionShape&, const RaggedBatch&, const Tensor&) { return false; }
 void sm90_attention_forward(Stream&, const AttentionForwardArgs&) { base::fail("[attention] built without CUTLASS"); }
-void sm90_attention_backward(Stream&, const AttentionBackwardArgs&) { base::fail("[attention] built without CUTLASS"); }
+void sm90_attention_backward(Stream&, const AttentionBackwardArgs&, const Tensor&) {
+  base::fail("[attention] built without CUTLASS");
+}
 
 bool sm90_takes_groups(const Stream&, const MatmulArgs&) { return false; }
 void sm90_grouped_matmul(Stream&, const MatmulArgs&) { base::fail("[matmul] built without CUTLASS"); }

@@ -12,6 +12,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/profile.h"
 #include "kernels/cuda/sm90.h"
+#include "kernels/fused.h"
 
 namespace sinter::kernels {
 namespace cuda {
@@ -114,6 +115,10 @@ size_t most_shared_bytes(core::Device device) {
   return options().shared_bytes > 0 ? std::min(most, options().shared_bytes) : most;
 }
 
+static bool sm90_takes_backward(Stream& stream, const AttentionBackwardArgs& args) {
+  return !options().deterministic && sm90_takes_attention(stream, args.shape, *args.batch, args.qkv);
+}
+
 void attention_forward(Stream& stream, const AttentionForwardArgs& args) {
   if (!args.layer_keys && sm90_takes_attention(stream, args.shape, *args.batch, args.qkv))
     return sm90_attention_forward(stream, args);
@@ -121,12 +126,17 @@ void attention_forward(Stream& stream, const AttentionForwardArgs& args) {
 }
 
 void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
-  if (!options().deterministic && sm90_takes_attention(stream, args.shape, *args.batch, args.qkv))
-    return sm90_attention_backward(stream, args);
+  if (sm90_takes_backward(stream, args)) return sm90_attention_backward(stream, args, {});
   if (!cudnn_attention_backward(stream, args)) flash_backward(stream, args);
 }
 
 }  // namespace cuda
+
+bool cuda_rotated_attention_backward(Stream& stream, const AttentionBackwardArgs& args, const Tensor& cos_sin) {
+  if (!cuda::sm90_takes_backward(stream, args)) return false;
+  cuda::trace_call("attention_backward (rope)", stream, [&] { cuda::sm90_attention_backward(stream, args, cos_sin); });
+  return true;
+}
 
 // Choices stay measured: a run keeps them in its checkpoint (choices.h).
 void set_cuda_deterministic() { cuda::mutable_options().deterministic = true; }
