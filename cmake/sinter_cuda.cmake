@@ -16,8 +16,8 @@ find_package(CUDAToolkit REQUIRED)
 
 # FMT_*: fmt 9 takes nvcc for a compiler without constexpr; format strings are checked by the C++ files only.
 # -lineinfo: profilers and compute-sanitizer name the source line. No --use_fast_math: kernels that can afford the
-# approximate functions call them by name.
-add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extended-lambda;-lineinfo;-Xcompiler=-Wall,-Wno-array-bounds>")
+# approximate functions call them by name. --compress-mode: a sixth of what the default leaves of the kernels.
+add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extended-lambda;-lineinfo;--compress-mode=size;-Xcompiler=-Wall,-Wno-array-bounds>")
 add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:-DFMT_USE_CONSTEXPR=1;-DFMT_CONSTEVAL=;-Wno-deprecated-gpu-targets;--diag-suppress=177,20012,20013,20014,20015>")
 
 add_library(sinter_cuda_libraries INTERFACE)

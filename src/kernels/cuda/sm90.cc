@@ -77,12 +77,13 @@ bool sm90_takes_attention(const Stream& stream, const AttentionShape& shape, con
   const bool sees_all = shape.window == 0 || shape.window >= batch.max_query;
   if (!options().sm90_attention || shape.head_dim != kHeadDim || !(shape.scale > 0)) return false;
   if (!batch.equal_lengths || batch.num_sequences == 0 || !sees_all || shape.dropout != 0) return false;
-  if (qkv.size(0) != batch.num_sequences * batch.max_query || qkv.size(0) > kMost) return false;
+  if (qkv.size(0) == 0 || qkv.size(0) != batch.num_sequences * batch.max_query || qkv.size(0) > kMost) return false;
   // Numbers of queries over all heads, each head's rounded up to blocks of 128, are ints.
   if (batch.num_sequences * shape.num_heads * (batch.max_query + 127) > kMost) return false;
   // A grid's second and third dimension.
   if (batch.num_sequences > 65535 || shape.num_heads > 65535) return false;
-  return is_bf16(qkv) && is_aligned(qkv) && is_hopper(stream);
+  if (!is_bf16(qkv) || !is_aligned(qkv) || !is_hopper(stream)) return false;
+  return most_shared_bytes(stream.device) >= size_t{227} << 10;  // Hopper has it, unless told to do with less
 }
 
 bool sm90_takes_groups(const Stream& stream, const MatmulArgs& args) {
