@@ -11,6 +11,7 @@ all pairs of neighbours the median ratio and how many are at 3 or above.
 import argparse
 import importlib.util
 import os
+import re
 import statistics
 import subprocess
 import time
@@ -52,12 +53,21 @@ class Ours:
     def __init__(self, program, case):
         self.process = subprocess.Popen([program, "bench", "train_step", "--turns", case], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout.readline().strip() == "ready", "sinter did not start"
+        self.read()  # "ready"
+
+    def read(self):
+        line = self.process.stdout.readline().strip()
+        if not line:
+            raise SystemExit(f"{' '.join(self.process.args)} ended with status {self.process.wait()}")
+        return line
 
     def step(self):
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return float(self.process.stdout.readline())
+        try:
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # read() says what it ended with
+        return float(self.read())
 
     def close(self):
         self.process.stdin.close()
@@ -93,10 +103,14 @@ def main():
     arguments.add_argument("--cases", default="bf16x1024,bf16x64,fp32x1024,fp32x64")
     arguments.add_argument("--seconds", type=float, default=60, help="for each case")
     given = arguments.parse_args()
+    cases = [case.strip() for case in given.cases.split(",")]
+    for case in cases:
+        if not re.fullmatch(r"(fp32|bf16)x\d+", case):
+            arguments.error(f"--cases has '{case}'; expected fp32 or bf16, an x and a length, as in bf16x1024")
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads", flush=True)
     model_class = load_model_class(given.model)
-    for case in given.cases.split(","):
+    for case in cases:
         compare(given.program, model_class, case, given.seconds)
 
 

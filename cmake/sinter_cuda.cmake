@@ -39,7 +39,8 @@ else()
   message(STATUS "cuDNN attention: not built (cudnn or the cudnn-frontend headers were not found; run tools/setup)")
 endif()
 
-# Hopper's products with activations inside, by the header-only CUTLASS. Without it they go in parts.
+# Hopper's products with activations inside and its attention, by the header-only CUTLASS. Without it products go in
+# parts and attention by cuDNN or our other kernels.
 find_path(CUTLASS_INCLUDE_DIR cutlass/cutlass.h
           HINTS ${CMAKE_SOURCE_DIR}/build-deps/cutlass/include ENV CUTLASS_PATH PATH_SUFFIXES include)
 if(CUTLASS_INCLUDE_DIR AND CMAKE_CUDA_ARCHITECTURES MATCHES "90a")

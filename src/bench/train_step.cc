@@ -224,15 +224,17 @@ void train_steps_in_turns(const std::string& format_and_length) {
     if (std::from_chars(begin, end, length).ptr != end) length = 0;
   }
   if ((format != "fp32" && format != "bf16") || length < 1 || length > 1024) {
-    throw base::UsageError(fmt::format("--turns is '{}'; expected fp32 or bf16, an x and a length of 1 to 1024, as in "
-                                       "bf16x1024",
-                                       format_and_length));
+    throw base::UsageError(
+        fmt::format("--turns is '{}'; expected fp32 or bf16, an x and a length of 1 to 1024, as in "
+                    "bf16x1024",
+                    format_and_length));
   }
   StepRunner runner(benchmark_model(), format == "fp32" ? DType::f32 : DType::bf16, kSequences, length);
   runner.step();
   fmt::print("ready\n");
   std::fflush(stdout);
   for (std::string line; std::getline(std::cin, line);) {
+    reset_kernel_times();
     const double start = now_seconds();
     runner.step();
     fmt::print("{:.1f}\n", 1e3 * (now_seconds() - start));

@@ -114,7 +114,8 @@ void add_bench(Command app) {
   verb.flag("--json", is_json.get(), "print one JSON object instead of tables");
   verb.on_run([=] {
     if (options->turns.empty()) return run_benchmarks(*names, *options, *is_json);
-    if (*names != std::vector<std::string>{"train_step"}) throw base::UsageError("--turns goes with `train_step` alone");
+    if (*names != std::vector<std::string>{"train_step"})
+      throw base::UsageError("--turns goes with `train_step` alone");
     bench::train_steps_in_turns(options->turns);
   });
 }

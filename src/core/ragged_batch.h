@@ -34,7 +34,7 @@ struct RaggedBatch {
   int64_t max_query = 0;    // longest sequence in this batch
   int64_t max_context = 0;  // longest context
   // The host knows that every sequence has exactly max_query tokens and that there is no padding: plain training
-  // batches. Lets CUDA take cuDNN's attention.
+  // batches. Lets CUDA take our attention for Hopper, or cuDNN's.
   bool equal_lengths = false;
   // Training batches: the sequences from here on are empty, in coarse steps (coarse_bound) so that few passes differ by
   // it. 0: not known. Lets CUDA take cuDNN's attention for documents, whose time grows with the number of sequences.

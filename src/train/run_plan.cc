@@ -174,16 +174,17 @@ void check_memory(const RunPlan& plan) {
              is_cpu ? "in all" : "free", parts, suggest_less_memory(plan));
 }
 
-// While attention gathers the gradient of the queries it has it in f32, with two numbers for each, sequences rounded up
-// to 128: by eight parts at once where they must be added in a fixed order. Among documents it lies in rows as wide as
-// those of queries, keys and values, and every query head has gradients of its key and value of its own where several
-// share one; in a fixed order our own kernel needs none of it.
+// While attention gathers the gradient of the queries it has it in f32, in our own kernel for Hopper with two numbers
+// for each and sequences rounded up to 128: by eight parts at once where they must be added in a fixed order. Among
+// documents it lies in rows as wide as those of queries, keys and values, and every query head has gradients of its key
+// and value of its own where several share one; in a fixed order our own kernel needs none of it.
 size_t attention_workspace_bytes(const RunPlan& plan) {
   const spec::ModelSpec& m = plan.model;
   const int64_t T = plan.shape.num_tokens, queries = m.q_width(), keys = (m.qkv_width() - queries) / 2;
   const bool is_ordered = plan.recipe.train.deterministic;
   if (plan.recipe.data.packing == spec::Packing::stream) {
     if (is_ordered) return static_cast<size_t>(4 * T * queries * 8);
+    if (plan.shape.compute != core::DType::bf16 || m.head_dim != 64) return static_cast<size_t>(4 * T * queries);
     const int64_t window = std::max<int64_t>(plan.shape.window, 1), rows = T / window * ((window + 127) / 128 * 128);
     return static_cast<size_t>(4 * rows * (queries + 2 * m.num_heads));
   }

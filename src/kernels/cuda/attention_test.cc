@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/rng.h"
 #include "core/graph.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cudnn_attention.h"
@@ -79,6 +80,14 @@ void expect_cudnn(Case& c, DType t, const AttentionCase& a, int64_t before, int6
   c.expect_true(cuda::num_ragged_cudnn_calls() - before == (takes ? calls : 0), takes ? "by cuDNN" : "by our own");
 }
 
+// Equal lengths with heads of 64 in bf16 must have taken our kernels for Hopper where there is one.
+void expect_sm90(Case& c, DType t, const AttentionCase& a, int64_t before, int64_t calls) {
+  const bool is_hopper = cuda::compute_capability({core::DeviceKind::cuda, 0}) == 90;
+  if (!a.equal_lengths || !is_hopper || !cuda::options().sm90_attention || cuda::options().shared_bytes > 0) return;
+  const bool takes = t == DType::bf16 && a.dim == 64 && !cuda::options().deterministic;
+  c.expect_true(cuda::num_sm90_attention_calls() - before == (takes ? calls : 0), takes ? "by ours" : "by others");
+}
+
 // Forward and backward on packed rows. Backward starts from the reference's own out and lse.
 void test_packed(DType t, const AttentionCase& a) {
   if (!wants(a.equal_lengths ? "attention_equal" : a.is_training ? "attention_documents" : "attention")) return;
@@ -89,7 +98,7 @@ void test_packed(DType t, const AttentionCase& a) {
   BatchHandles batch = add_batch(c, a, a.lengths);
   int qkv = c.random({batch.tokens, width}, t), out = c.output({batch.tokens, a.heads * a.dim}, t);
   int lse = c.output({a.heads, batch.tokens}, DType::f32);
-  int64_t before = cuda::num_ragged_cudnn_calls();
+  int64_t before = cuda::num_ragged_cudnn_calls(), before_sm90 = cuda::num_sm90_attention_calls();
   c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
     RaggedBatch b = make_batch(a, batch, at);
     AttentionForwardArgs args;
@@ -99,9 +108,10 @@ void test_packed(DType t, const AttentionCase& a) {
   c.expect_close(out, "out", limit);
   c.expect_close(lse, "lse", t == DType::f32 ? 1e-5 : 1e-4);
   expect_cudnn(c, t, a, before, 2);  // run() calls twice
+  if (!cuda::options().deterministic) expect_sm90(c, t, a, before_sm90, 2);
 
   Case d("attention_backward", t, text_of(a));
-  // cuDNN's default backward adds dQ by atomics; the deterministic switch has its own algorithm.
+  // cuDNN's default backward and ours for Hopper add dQ by atomics; the deterministic switch has its own algorithm.
   if (a.equal_lengths || a.is_training) d.skip_determinism();
   BatchHandles again = add_batch(d, a, a.lengths);
   int qkv2 = d.random({again.tokens, width}, t), out2 = d.output({again.tokens, a.heads * a.dim}, t);
@@ -204,6 +214,45 @@ void test_captured(DType t) {
   expect_cudnn(c, t, a, before, 4);  // called as they are, then captured
 }
 
+// Scores that grow by far more than an exponential holds after the block on the diagonal, and a key that is NaN: what
+// rows saw before is scaled down, and those that see the key are NaN.
+void test_steep() {
+  if (!wants("attention_steep")) return;
+  const AttentionCase a{{385, 385}, 4, 2, 64, 0, 0, 0, true};
+  const int64_t width = (a.heads + 2 * a.kv_heads) * a.dim;
+  for (const bool has_nan : {false, true}) {
+    Case c("attention_steep", DType::bf16, text_of(a) + (has_nan ? " NaN" : ""));
+    BatchHandles batch = add_batch(c, a, a.lengths);
+    std::vector<float> values(static_cast<size_t>(batch.tokens * width));
+    base::CounterRng rng{9, 1};
+    for (size_t i = 0; i < values.size(); ++i) values[i] = 40 * rng.uniform(i) - 20;
+    if (has_nan) values[static_cast<size_t>(100 * width + a.heads * a.dim)] = NAN;  // a key of head 0, token 100
+    int qkv = c.floats({batch.tokens, width}, values, DType::bf16);
+    int out = c.output({batch.tokens, a.heads * a.dim}, DType::bf16),
+        lse = c.output({a.heads, batch.tokens}, DType::f32);
+    bool later_are_nan = true, earlier_are_not = true;
+    c.skip_determinism();  // which compares numbers
+    c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+      RaggedBatch b = make_batch(a, batch, at);
+      AttentionForwardArgs args;
+      args.shape = make_shape(a), args.batch = &b, args.qkv = at(qkv), args.out = at(out), args.lse = at(lse);
+      table.attention_forward(s, args);
+      const std::vector<float> results = core::to_host_floats(at(lse));  // head 0 first
+      for (int64_t i = 0; i < batch.tokens; ++i) {
+        const bool is_nan = std::isnan(results[static_cast<size_t>(i)]), sees = i >= 100 && i < 385;
+        (sees ? later_are_nan : earlier_are_not) &= is_nan == sees;
+      }
+    });
+    if (has_nan) {
+      c.expect_true(later_are_nan, "NaN from there on");
+      c.expect_true(earlier_are_not, "and not before");
+    } else {
+      c.expect_close(out, "out", 8e-3);
+      c.expect_close(lse, "lse", 1e-4);
+    }
+  }
+}
+
 // Damaged numbers must not end as zeros: a sequence whose keys are NaN has results that are.
 void test_nan(DType t) {
   if (!wants("attention_nan")) return;
@@ -296,6 +345,7 @@ void test_attention() {
     for (const AttentionCase& a : training) test_packed(t, a);
     if (t != DType::f32) test_captured(t);
     test_nan(t);
+    if (t == DType::bf16) test_steep();
     test_paged(t, {{1, 1, 3}, 4, 2, 16, 0}, {10, 33, 3}, 16);
     test_paged(t, {{1, 20, 1}, 8, 2, 64, 0, 0, 2}, {100, 90, 1}, 16);
     test_paged(t, {{1, 5}, 4, 4, 128, 40}, {200, 70}, 32);

@@ -46,11 +46,13 @@ void step_control(Stream&, const StepControlArgs&);
 // A product per expert (MatmulArgs::group_offsets given): grouped_matmul.cu, called by matmul.
 void grouped_matmul(Stream&, const MatmulArgs&);
 
-// Our own attention, and cuDNN's for the cases it takes (false: not taken, nothing was enqueued).
+// Our own attention for all cases, and cuDNN's for those it takes (false: not taken, nothing was enqueued). Those for
+// Hopper: sm90.h.
 void flash_forward(Stream&, const AttentionForwardArgs&);
 void flash_backward(Stream&, const AttentionBackwardArgs&);
 bool cudnn_attention_forward(Stream&, const AttentionForwardArgs&);
 bool cudnn_attention_backward(Stream&, const AttentionBackwardArgs&);
+int64_t num_sm90_attention_calls();  // how many those for Hopper have taken: tests see which way was gone
 
 // (A, B, count) becomes (B, A, count).
 void permute_rows(Stream&, const float* from, float* to, int64_t a, int64_t b, int64_t count);
@@ -66,9 +68,9 @@ enum class Fuse {
 
 // Switches, read from the environment once.
 struct Options {
-  bool tf32 = false;  // SINTER_TF32=1: f32 matrix products round their factors to TF32
-  bool tune = true;   // SINTER_CUDA_TUNE=0: take the library's first choice of algorithm, measure nothing
-  bool cudnn = true;  // SINTER_CUDNN=0: our own attention kernel everywhere
+  bool tf32 = false;           // SINTER_TF32=1: f32 matrix products round their factors to TF32
+  bool tune = true;            // SINTER_CUDA_TUNE=0: take the library's first choice of algorithm, measure nothing
+  bool cudnn = true;           // SINTER_CUDNN=0: our own attention kernel everywhere
   bool sm90_attention = true;  // our attention for Hopper; SINTER_SM90_ATTENTION=0: cuDNN's or our other kernels
   Fuse fuse = Fuse::own;
   bool grouped = true;         // CUTLASS's products over groups on Hopper; SINTER_CUDA_GROUPED=0: our own

@@ -1,4 +1,5 @@
-// Which products our kernels for Hopper take. Built with the files *_sm90.cu, or sm90_absent.cc instead of all of them.
+// Which products and attention our kernels for Hopper take. Built with the files *_sm90.cu, or sm90_absent.cc instead
+// of all of them.
 #include "kernels/cuda/sm90.h"
 
 #include "kernels/cuda/cuda_kernels.h"
@@ -72,7 +73,8 @@ bool sm90_takes_softmax(const Stream& stream, const LinearCrossEntropyArgs& args
 }
 
 bool sm90_takes_attention(const Stream& stream, const AttentionShape& shape, const RaggedBatch& batch,
-                          const Tensor& qkv) {
+                          std::initializer_list<const Tensor*> tensors) {
+  const Tensor& qkv = **tensors.begin();
   constexpr int64_t kHeadDim = 64, kMost = int64_t{1} << 30;
   const bool sees_all = shape.window == 0 || shape.window >= batch.max_query;
   if (!options().sm90_attention || shape.head_dim != kHeadDim || !(shape.scale > 0)) return false;
@@ -82,7 +84,10 @@ bool sm90_takes_attention(const Stream& stream, const AttentionShape& shape, con
   if (batch.num_sequences * shape.num_heads * (batch.max_query + 127) > kMost) return false;
   // A grid's second and third dimension.
   if (batch.num_sequences > 65535 || shape.num_heads > 65535) return false;
-  if (!is_bf16(qkv) || !is_aligned(qkv) || !is_hopper(stream)) return false;
+  for (const Tensor* t : tensors) {
+    if (!is_bf16(*t) || !is_aligned(*t)) return false;
+  }
+  if (!is_hopper(stream)) return false;
   return most_shared_bytes(stream.device) >= size_t{227} << 10;  // Hopper has it, unless told to do with less
 }
 

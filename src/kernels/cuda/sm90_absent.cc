@@ -21,7 +21,10 @@ void sm90_rope_product(Stream&, const RotatedMatmulArgs&) { base::fail("[matmul]
 bool sm90_takes_bias(const Stream&, const MatmulArgs&) { return false; }
 void sm90_bias_product(Stream&, const MatmulArgs&) { base::fail("[matmul] built without CUTLASS"); }
 
-bool sm90_takes_attention(const Stream&, const AttentionShape&, const RaggedBatch&, const Tensor&) { return false; }
+bool sm90_takes_attention(const Stream&, const AttentionShape&, const RaggedBatch&,
+                          std::initializer_list<const Tensor*>) {
+  return false;
+}
 void sm90_attention_forward(Stream&, const AttentionForwardArgs&) { base::fail("[attention] built without CUTLASS"); }
 void sm90_attention_backward(Stream&, const AttentionBackwardArgs&, const Tensor&) {
   base::fail("[attention] built without CUTLASS");

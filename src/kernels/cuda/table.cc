@@ -1,6 +1,7 @@
 // The CUDA kernel table, the backend's switches and the memory it keeps.
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -115,18 +116,28 @@ size_t most_shared_bytes(core::Device device) {
   return options().shared_bytes > 0 ? std::min(most, options().shared_bytes) : most;
 }
 
+static std::atomic<int64_t> sm90_attention_calls{0};
+int64_t num_sm90_attention_calls() { return sm90_attention_calls; }
+
 static bool sm90_takes_backward(Stream& stream, const AttentionBackwardArgs& args) {
-  return !options().deterministic && sm90_takes_attention(stream, args.shape, *args.batch, args.qkv);
+  return !options().deterministic &&
+         sm90_takes_attention(stream, args.shape, *args.batch, {&args.qkv, &args.out, &args.dout, &args.dqkv});
+}
+static void run_sm90_backward(Stream& stream, const AttentionBackwardArgs& args, const Tensor& cos_sin) {
+  ++sm90_attention_calls;
+  sm90_attention_backward(stream, args, cos_sin);
 }
 
 void attention_forward(Stream& stream, const AttentionForwardArgs& args) {
-  if (!args.layer_keys && sm90_takes_attention(stream, args.shape, *args.batch, args.qkv))
+  if (!args.layer_keys && sm90_takes_attention(stream, args.shape, *args.batch, {&args.qkv, &args.out})) {
+    ++sm90_attention_calls;
     return sm90_attention_forward(stream, args);
+  }
   if (!cudnn_attention_forward(stream, args)) flash_forward(stream, args);
 }
 
 void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
-  if (sm90_takes_backward(stream, args)) return sm90_attention_backward(stream, args, {});
+  if (sm90_takes_backward(stream, args)) return run_sm90_backward(stream, args, {});
   if (!cudnn_attention_backward(stream, args)) flash_backward(stream, args);
 }
 
@@ -134,7 +145,7 @@ void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
 
 bool cuda_rotated_attention_backward(Stream& stream, const AttentionBackwardArgs& args, const Tensor& cos_sin) {
   if (!cuda::sm90_takes_backward(stream, args)) return false;
-  cuda::trace_call("attention_backward (rope)", stream, [&] { cuda::sm90_attention_backward(stream, args, cos_sin); });
+  cuda::trace_call("attention_backward (rope)", stream, [&] { cuda::run_sm90_backward(stream, args, cos_sin); });
   return true;
 }
 
