@@ -91,14 +91,19 @@ void add_bench(Command app) {
     help += std::string("\n  ") + b.name + ": " + b.help;
   }
   verb.option("benchmarks", names.get(), help).one_of(known);
-  verb.flag("--full", &options->is_full, "the long list of cases");
-  verb.option("--seconds", &options->case_seconds,
-              "time spent on one case, the best run counts (`gpu_kernels`: 0.1 s, the median)")
-      .in_range(0.01, 60.0)
-      .shows_default();
-  verb.option("--turns", &options->turns,
+  const Option full = verb.flag("--full", &options->is_full, "the long list of cases");
+  const Option seconds = verb.option("--seconds", &options->case_seconds,
+                                     "time spent on one case, the best run counts (`gpu_kernels`: 0.1 s, the median)")
+                             .in_range(0.01, 60.0)
+                             .shows_default();
+  const Option turns =
+      verb.option(
+              "--turns", &options->turns,
               "for `train_step`: one case, e.g. bf16x1024; a step for each line of standard input, its milliseconds "
-              "printed, so that another program can take steps in turn (bench/torch_steps_in_turns.py)");
+              "printed, so that another program can take steps in turn (bench/torch_steps_in_turns.py)")
+          .check([](const std::string& value) { return value.empty() ? "expected a case, as in bf16x1024" : ""; })
+          .excludes(full)
+          .excludes(seconds);
   verb.option("--tokenizer", &options->tokenizer, "for `tokenizer`: a model folder or tokenizer file");
   verb.option("--text", &options->text, "for `tokenizer`: the text to encode");
   verb.option("--only", &options->only,
@@ -111,7 +116,7 @@ void add_bench(Command app) {
               "for `gpu_train_step`: CUDA graphs on, off, or off,on; default: on, and both in the small case")
       .delimiter(',')
       .one_of({"on", "off"});
-  verb.flag("--json", is_json.get(), "print one JSON object instead of tables");
+  verb.flag("--json", is_json.get(), "print one JSON object instead of tables").excludes(turns);
   verb.on_run([=] {
     if (options->turns.empty()) return run_benchmarks(*names, *options, *is_json);
     if (*names != std::vector<std::string>{"train_step"})

@@ -80,20 +80,52 @@ void expect_cudnn(Case& c, DType t, const AttentionCase& a, int64_t before, int6
   c.expect_true(cuda::num_ragged_cudnn_calls() - before == (takes ? calls : 0), takes ? "by cuDNN" : "by our own");
 }
 
+double limit_of(DType t) { return t == DType::f32 ? 2e-5 : (t == DType::bf16 ? 8e-3 : 2e-3); }
+
 // Equal lengths with heads of 64 in bf16 must have taken our kernels for Hopper where there is one.
 void expect_sm90(Case& c, DType t, const AttentionCase& a, int64_t before, int64_t calls) {
   const bool is_hopper = cuda::compute_capability({core::DeviceKind::cuda, 0}) == 90;
   if (!a.equal_lengths || !is_hopper || !cuda::options().sm90_attention || cuda::options().shared_bytes > 0) return;
-  const bool takes = t == DType::bf16 && a.dim == 64 && !cuda::options().deterministic;
+  if (cuda::options().deterministic) return;  // forward alone
+  const bool takes = t == DType::bf16 && a.dim == 64;
   c.expect_true(cuda::num_sm90_attention_calls() - before == (takes ? calls : 0), takes ? "by ours" : "by others");
 }
 
-// Forward and backward on packed rows. Backward starts from the reference's own out and lse.
+// The gradient of packed rows, from the tables' own out and lse; or that of the rows before their rotation.
+void test_backward(DType t, const AttentionCase& a, bool is_rotated) {
+  const char* name = is_rotated ? "attention_rotated" : "attention_backward";
+  if (is_rotated && !wants(name)) return;
+  const AttentionShape shape = make_shape(a);
+  const int64_t width = (a.heads + 2 * a.kv_heads) * a.dim;
+  Case c(name, t, text_of(a));
+  // cuDNN's default backward and ours for Hopper add dQ by atomics; the deterministic switch has its own algorithm.
+  if (a.equal_lengths || a.is_training) c.skip_determinism();
+  BatchHandles batch = add_batch(c, a, a.lengths);
+  int qkv = c.random({batch.tokens, width}, t), out = c.output({batch.tokens, a.heads * a.dim}, t);
+  int lse = c.output({a.heads, batch.tokens}, DType::f32), dout = c.random({batch.tokens, a.heads * a.dim}, t);
+  int delta = c.output({a.heads, batch.tokens}, DType::f32), dqkv = c.output({batch.tokens, width}, t);
+  int angles = is_rotated ? c.random({batch.tokens, a.dim}, DType::f32) : Case::none();
+  const int64_t before = cuda::num_ragged_cudnn_calls(), before_sm90 = cuda::num_sm90_attention_calls();
+  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+    RaggedBatch b = make_batch(a, batch, at);
+    AttentionForwardArgs forward;
+    forward.shape = shape, forward.batch = &b, forward.qkv = at(qkv), forward.out = at(out), forward.lse = at(lse);
+    table.attention_forward(s, forward);
+    AttentionBackwardArgs args;
+    args.shape = shape, args.batch = &b, args.qkv = at(qkv), args.out = at(out), args.lse = at(lse);
+    args.dout = at(dout), args.delta = at(delta), args.dqkv = at(dqkv);
+    rotated_attention_backward(table, s, args, at(angles));
+  });
+  c.expect_close(dqkv, "dqkv", t == DType::f32 ? 5e-5 : 2 * limit_of(t));
+  expect_cudnn(c, t, a, before, 2);  // one forward, one backward
+  expect_sm90(c, t, a, before_sm90, 2);
+}
+
+// Forward and backward on packed rows.
 void test_packed(DType t, const AttentionCase& a) {
   if (!wants(a.equal_lengths ? "attention_equal" : a.is_training ? "attention_documents" : "attention")) return;
   AttentionShape shape = make_shape(a);
   int64_t width = (a.heads + 2 * a.kv_heads) * a.dim;
-  double limit = t == DType::f32 ? 2e-5 : (t == DType::bf16 ? 8e-3 : 2e-3);
   Case c("attention_forward", t, text_of(a));
   BatchHandles batch = add_batch(c, a, a.lengths);
   int qkv = c.random({batch.tokens, width}, t), out = c.output({batch.tokens, a.heads * a.dim}, t);
@@ -105,56 +137,12 @@ void test_packed(DType t, const AttentionCase& a) {
     args.shape = shape, args.batch = &b, args.qkv = at(qkv), args.out = at(out), args.lse = at(lse);
     table.attention_forward(s, args);
   });
-  c.expect_close(out, "out", limit);
+  c.expect_close(out, "out", limit_of(t));
   c.expect_close(lse, "lse", t == DType::f32 ? 1e-5 : 1e-4);
   expect_cudnn(c, t, a, before, 2);  // run() calls twice
-  if (!cuda::options().deterministic) expect_sm90(c, t, a, before_sm90, 2);
+  expect_sm90(c, t, a, before_sm90, 2);
 
-  Case d("attention_backward", t, text_of(a));
-  // cuDNN's default backward and ours for Hopper add dQ by atomics; the deterministic switch has its own algorithm.
-  if (a.equal_lengths || a.is_training) d.skip_determinism();
-  BatchHandles again = add_batch(d, a, a.lengths);
-  int qkv2 = d.random({again.tokens, width}, t), out2 = d.output({again.tokens, a.heads * a.dim}, t);
-  int lse2 = d.output({a.heads, again.tokens}, DType::f32), dout = d.random({again.tokens, a.heads * a.dim}, t);
-  int delta = d.output({a.heads, again.tokens}, DType::f32), dqkv = d.output({again.tokens, width}, t);
-  before = cuda::num_ragged_cudnn_calls();
-  d.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
-    RaggedBatch b = make_batch(a, again, at);
-    AttentionForwardArgs forward;
-    forward.shape = shape, forward.batch = &b, forward.qkv = at(qkv2), forward.out = at(out2), forward.lse = at(lse2);
-    table.attention_forward(s, forward);
-    AttentionBackwardArgs args;
-    args.shape = shape, args.batch = &b, args.qkv = at(qkv2), args.out = at(out2), args.lse = at(lse2);
-    args.dout = at(dout), args.delta = at(delta), args.dqkv = at(dqkv);
-    table.attention_backward(s, args);
-  });
-  d.expect_close(dqkv, "dqkv", t == DType::f32 ? 5e-5 : 2 * limit);
-  expect_cudnn(d, t, a, before, 2);  // one forward, one backward
-}
-
-// The gradient of rows before their rotation.
-void test_rotated(DType t, const AttentionCase& a) {
-  if (!wants("attention_rotated")) return;
-  const AttentionShape shape = make_shape(a);
-  const int64_t width = (a.heads + 2 * a.kv_heads) * a.dim;
-  Case c("attention_rotated", t, text_of(a));
-  c.skip_determinism();  // dq may be added up in any order
-  BatchHandles batch = add_batch(c, a, a.lengths);
-  int qkv = c.random({batch.tokens, width}, t), out = c.output({batch.tokens, a.heads * a.dim}, t);
-  int lse = c.output({a.heads, batch.tokens}, DType::f32), dout = c.random({batch.tokens, a.heads * a.dim}, t);
-  int delta = c.output({a.heads, batch.tokens}, DType::f32), dqkv = c.output({batch.tokens, width}, t);
-  int angles = c.random({batch.tokens, a.dim}, DType::f32);
-  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
-    RaggedBatch b = make_batch(a, batch, at);
-    AttentionForwardArgs forward;
-    forward.shape = shape, forward.batch = &b, forward.qkv = at(qkv), forward.out = at(out), forward.lse = at(lse);
-    table.attention_forward(s, forward);
-    AttentionBackwardArgs args;
-    args.shape = shape, args.batch = &b, args.qkv = at(qkv), args.out = at(out), args.lse = at(lse);
-    args.dout = at(dout), args.delta = at(delta), args.dqkv = at(dqkv);
-    rotated_attention_backward(table, s, args, at(angles));
-  });
-  c.expect_close(dqkv, "dqkv", t == DType::f32 ? 5e-5 : (t == DType::bf16 ? 1.6e-2 : 4e-3));
+  test_backward(t, a, false);
 }
 
 // A pass over documents is captured with those of one batch and replayed with those of others.
@@ -205,7 +193,7 @@ void test_captured(DType t) {
     device.synchronize(s);
     replays = pass.num_replays();
   });
-  const double limit = t == DType::bf16 ? 8e-3 : 2e-3;
+  const double limit = limit_of(t);
   for (size_t i = 0; i < batches.size(); ++i) {
     c.expect_close(outs[i], fmt::format("out {}", i).c_str(), limit);
     c.expect_close(gradients[i], fmt::format("dqkv {}", i).c_str(), 2 * limit);
@@ -296,7 +284,7 @@ void test_paged(DType t, const AttentionCase& a, const std::vector<int32_t>& con
     args.layer_keys = at(keys), args.layer_values = at(values), args.block_tables = at(block_tables);
     table.attention_forward(s, args);
   });
-  c.expect_close(out, "out", t == DType::f32 ? 2e-5 : (t == DType::bf16 ? 8e-3 : 2e-3));
+  c.expect_close(out, "out", limit_of(t));
 }
 
 }  // namespace
@@ -351,7 +339,7 @@ void test_attention() {
     test_paged(t, {{1, 5}, 4, 4, 128, 40}, {200, 70}, 32);
     if (!test_options().small || t == DType::bf16) {  // small: what our kernels take, not cuDNN's
       for (const AttentionCase& a : equal) test_packed(t, a);
-      for (const AttentionCase& a : rotated) test_rotated(t, a);
+      for (const AttentionCase& a : rotated) test_backward(t, a, true);
     }
     if (!test_options().small) {
       test_paged(t, {{1, 1, 1, 1}, 16, 2, 128, 0}, {1000, 513, 64, 3000}, 16);

@@ -31,8 +31,8 @@ bool sm90_takes_bias(const Stream&, const MatmulArgs&);
 void sm90_bias_product(Stream&, const MatmulArgs&);
 
 // Causal attention over sequences of one length, heads of 64, without dropout; tensors are qkv and what else is read or
-// written in 16 bits. Backward adds dq in no fixed order, in
-// f32 in the attention's scratch memory: its last bits may differ from run to run.
+// written in 16 bits. Backward adds dq in no fixed order, in f32 in the attention's scratch memory: its last bits may
+// differ from run to run.
 bool sm90_takes_attention(const Stream&, const AttentionShape&, const RaggedBatch&,
                           std::initializer_list<const Tensor*> tensors);
 void sm90_attention_forward(Stream&, const AttentionForwardArgs&);
