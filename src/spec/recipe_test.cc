@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <sstream>
 
 #include "base/error.h"
@@ -145,6 +146,18 @@ TEST(Recipe, InlineArchitectureFillsFamilyTraits) {
   EXPECT_THROW(make_model_spec(parse_recipe(kText, "r.toml", {"model.experts=4"}), 300), base::Error);
   EXPECT_THROW(make_model_spec(parse_recipe(kText, "r.toml", {"model.vocab_size=200"}), 300), base::Error);
   EXPECT_THROW(make_model_spec(parse_recipe(kText, "r.toml", {"model.rope_theta=0"}), 300), base::Error);
+}
+
+// The shipped recipes: every key known, and a model that can be made of them.
+TEST(Recipe, ShippedOnesMakeModels) {
+  int recipes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(SINTER_SOURCE_DIR) + "/recipes")) {
+    SCOPED_TRACE(entry.path());
+    const Recipe recipe = load_recipe(entry.path(), {});
+    EXPECT_GT(make_model_spec(recipe, 2048).num_layers, 0);
+    ++recipes;
+  }
+  EXPECT_GE(recipes, 4);
 }
 
 }  // namespace
