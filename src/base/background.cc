@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cassert>
+#include <system_error>
 #include <utility>
 
 #include "base/threads.h"
@@ -25,8 +26,6 @@ BackgroundTask::~BackgroundTask() {
 void BackgroundTask::start(std::function<void()> task) {
   assert(!thread_.joinable());
   auto run = [this, task = std::move(task)] {
-    lower_priority();
-    leave_pool();
     try {
       task();
     } catch (...) {
@@ -36,16 +35,18 @@ void BackgroundTask::start(std::function<void()> task) {
   };
   is_running_.store(true, std::memory_order_relaxed);
   try {
-    thread_ = std::thread(std::move(run));
-  } catch (...) {  // the system has no more threads
-    is_running_.store(false, std::memory_order_relaxed);
-    throw;
+    thread_ = std::thread([run] {
+      lower_priority();
+      leave_pool();
+      run();
+    });
+  } catch (const std::system_error&) {  // the system has no more threads
+    run();
   }
 }
 
 void BackgroundTask::wait() {
-  if (!thread_.joinable()) return;
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
   if (std::exception_ptr error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
 }
 

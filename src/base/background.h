@@ -16,7 +16,8 @@ class BackgroundTask {
   BackgroundTask(const BackgroundTask&) = delete;
   BackgroundTask& operator=(const BackgroundTask&) = delete;
 
-  // Begins a task. There must be none: wait() has returned since the last one was begun.
+  // Begins a task. There must be none: wait() has returned since the last one was begun. Where the system has no more
+  // threads the task has run when start() returns.
   void start(std::function<void()> task);
   bool is_running() const { return is_running_.load(std::memory_order_acquire); }
   // Until the task has ended; rethrows its error. At once when there is none.

@@ -343,6 +343,17 @@ TEST_F(Data, SourcesOfDifferentTokenizersAreNotMixed) {
   EXPECT_THROW(load({a, b}, {}), base::Error);
   EXPECT_THROW(load({a}, {b}), base::Error);
   EXPECT_NO_THROW(load({a, unknown}, {a}));
+  // One that does not tell is no bridge between two that do.
+  EXPECT_THROW(load({unknown, a, b}, {}), base::Error);
+  EXPECT_THROW(load({a}, {unknown, b}), base::Error);
+  EXPECT_THROW(load({unknown, a}, {unknown, b}), base::Error);
+  auto told = [&](std::vector<spec::SourceRecipe> sources, std::vector<spec::SourceRecipe> validation) {
+    return Loader({.sources = sources, .validation = validation, .window = 3, .micro_batch = 1}, {1, 1, 0, 1})
+        .tokenizer_hash();
+  };
+  EXPECT_EQ(told({unknown, b}, {}), 2u);
+  EXPECT_EQ(told({unknown}, {unknown, a}), 1u);
+  EXPECT_EQ(told({unknown}, {}), 0u);
 }
 
 TEST_F(Data, TooLittleDataForOneSequenceIsAnError) {

@@ -1,18 +1,26 @@
 #include "data/loader.h"
 
 #include <algorithm>
+#include <system_error>
 
 #include "base/error.h"
 
 namespace sinter::data {
 namespace {
 
+// The first that tells its tokenizer, which all others are held against; the first where none does.
+const TokenSource& first_known(const std::vector<std::unique_ptr<TokenSource>>& sources) {
+  const auto known =
+      std::find_if(sources.begin(), sources.end(), [](const auto& source) { return source->tokenizer_hash() != 0; });
+  return known == sources.end() ? *sources.front() : **known;
+}
+
 std::vector<std::unique_ptr<TokenSource>> open_sources(const std::vector<spec::SourceRecipe>& recipes, int64_t window,
                                                        bool keep_tail) {
   std::vector<std::unique_ptr<TokenSource>> sources;
   for (const spec::SourceRecipe& source : recipes) {
     sources.push_back(std::make_unique<TokenSource>(source.path, window, keep_tail));
-    sources.front()->check_same_tokenizer(*sources.back());
+    first_known(sources).check_same_tokenizer(*sources.back());
   }
   return sources;
 }
@@ -41,13 +49,21 @@ Loader::Loader(const LoaderOptions& options, const BatchSchedule& schedule)
       sources_(open_sources(options.sources, options.window, false)),
       order_(std::make_unique<SampleOrder>(make_order(options, sources_))),
       builder_(options.micro_batch, options.window, most_pieces(sources_), options.packing) {
+  note_tokenizer(first_known(sources_));
   if (options.validation.empty()) return;
   const auto validation = open_sources(options.validation, options.window, true);
-  sources_.front()->check_same_tokenizer(*validation.front());
+  for (const auto& source : validation) first_known(sources_).check_same_tokenizer(*source);
+  note_tokenizer(first_known(validation));
   // Both kinds of batch have the same shape, so that one memory plan serves them.
   builder_ = BatchBuilder(options.micro_batch, options.window, std::max(most_pieces(sources_), most_pieces(validation)),
                           options.packing);
   read_validation(validation);
+}
+
+void Loader::note_tokenizer(const TokenSource& source) {
+  if (tokenizer_hash_ != 0) return;
+  tokenizer_hash_ = source.tokenizer_hash();
+  tokenizer_told_by_ = source.path();
 }
 
 Loader::~Loader() {
@@ -76,7 +92,11 @@ std::vector<MicroBatch> Loader::step(int64_t step) {
   std::vector<MicroBatch> batches = ahead_.valid() && ahead_step_ == step ? ahead_.get() : read_step(step);
   if (ahead_.valid()) ahead_.wait();
   ahead_step_ = step + 1;
-  ahead_ = std::async(std::launch::async, [this, step] { return read_step(step + 1); });
+  try {
+    ahead_ = std::async(std::launch::async, [this, step] { return read_step(step + 1); });
+  } catch (const std::system_error&) {  // the system has no more threads: the next step is read when it is asked for
+    ahead_ = {};
+  }
   return batches;
 }
 

@@ -41,16 +41,23 @@ class Loader {
   int64_t max_sequences() const { return builder_.max_sequences(); }
   const std::vector<std::unique_ptr<TokenSource>>& sources() const { return sources_; }
   double share(size_t source) const { return order_->share(source); }
+  // Of the first source, training before validation, that tells its tokenizer: all others that do have the same. 0
+  // where none does.
+  uint64_t tokenizer_hash() const { return tokenizer_hash_; }
+  const std::string& tokenizer_told_by() const { return tokenizer_told_by_; }  // that source's path
 
  private:
   std::vector<MicroBatch> read_step(int64_t step) const;
   void read_validation(const std::vector<std::unique_ptr<TokenSource>>& sources);
+  void note_tokenizer(const TokenSource& source);
   LoaderOptions options_;
   BatchSchedule schedule_;
   std::vector<std::unique_ptr<TokenSource>> sources_;
   std::unique_ptr<SampleOrder> order_;
   BatchBuilder builder_;
   std::vector<MicroBatch> validation_;
+  uint64_t tokenizer_hash_ = 0;
+  std::string tokenizer_told_by_;
   int64_t ahead_step_ = -1;
   std::future<std::vector<MicroBatch>> ahead_;
 };

@@ -148,6 +148,7 @@ void TokenShardWriter::add_document(std::span<const int32_t> tokens) {
   token_bytes_ == 2 ? store(reinterpret_cast<uint16_t*>(at)) : store(reinterpret_cast<uint32_t*>(at));
   num_tokens_ += static_cast<int64_t>(tokens.size());
   offsets_.push_back(static_cast<uint64_t>(num_tokens_));
+  num_documents_ += 1;
   flush_blocks(false);
 }
 
@@ -162,12 +163,13 @@ void TokenShardWriter::flush_blocks(bool last) {
   pending_.erase(pending_.begin(), pending_.begin() + static_cast<ptrdiff_t>(done));
 }
 
-void TokenShardWriter::commit() {
+void TokenShardWriter::seal() {
   flush_blocks(true);
   const uint64_t token_size = static_cast<uint64_t>(num_tokens_) * static_cast<uint64_t>(token_bytes_);
   const std::byte zeros[8] = {};
   file_.append(std::span(zeros).first(padded(token_size) - token_size));
-  std::vector<uint64_t> index = offsets_;
+  pending_.shrink_to_fit();  // a sealed shard may wait long for its name
+  std::vector<uint64_t> index = std::move(offsets_);
   index.insert(index.end(), block_hashes_.begin(), block_hashes_.end());
   file_.append(std::as_bytes(std::span(index)));
   Header h{};
@@ -181,6 +183,11 @@ void TokenShardWriter::commit() {
   h.index_hash = base::hash_bytes(std::as_bytes(std::span(index)));
   h.header_hash = hash_of_header(h);
   file_.write_at(std::as_bytes(std::span(&h, 1)), 0);
+  is_sealed_ = true;
+}
+
+void TokenShardWriter::commit() {
+  if (!is_sealed_) seal();
   file_.commit();
 }
 

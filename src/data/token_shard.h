@@ -63,13 +63,17 @@ class TokenShardWriter {
   // Throws base::Error on an id outside the vocabulary or a full disk. Empty documents are left out.
   void add_document(std::span<const int32_t> tokens);
   int64_t num_tokens() const { return num_tokens_; }
-  int64_t num_documents() const { return static_cast<int64_t>(offsets_.size()) - 1; }
+  int64_t num_documents() const { return num_documents_; }
+  // Writes all that is left; no document comes after it. Until commit() the shard has a temporary name.
+  void seal();
+  // Gives the shard its name; seals it first if that was not done.
   void commit();
 
  private:
   void flush_blocks(bool last);
+  bool is_sealed_ = false;
   base::AtomicFile file_;
-  int64_t vocab_size_ = 0, num_tokens_ = 0;
+  int64_t vocab_size_ = 0, num_tokens_ = 0, num_documents_ = 0;
   uint64_t tokenizer_hash_ = 0;
   int token_bytes_ = 2;
   std::vector<std::byte> pending_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -79,6 +80,14 @@ void check_output(const std::string& output) {
   }
 }
 
+// Every shard of a text is open until all are written; the usual limit of 1,024 is not the most a process may have.
+void allow_more_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);  // where it fails, opening the file too many will say so
+}
+
 // Gathers documents into groups, tokenizes a group on all cores and writes it in order.
 class ShardStream {
  public:
@@ -116,10 +125,11 @@ class ShardStream {
 
   bool has_text() const { return !texts_.empty() || !result_.shards.empty(); }
 
-  // There must be text.
+  // There must be text. Shards get their names here, all at once and the first last: a text that ends with an error or
+  // a kill on the way leaves what was there before.
   TokenizeResult finish() {
     flush();
-    if (writer_) writer_->commit();
+    for (; !writers_.empty(); writers_.pop_back()) writers_.back()->commit();
     remove_older_shards();
     return std::move(result_);
   }
@@ -143,15 +153,17 @@ class ShardStream {
   }
 
   void write(const std::vector<int32_t>& document) {
-    if (writer_ && writer_->num_tokens() + static_cast<int64_t>(document.size()) > options_.max_shard_tokens) {
-      writer_->commit();
-      writer_.reset();
+    const bool is_full = !writers_.empty() && writers_.back()->num_tokens() + static_cast<int64_t>(document.size()) >
+                                                  options_.max_shard_tokens;
+    if (is_full) {
+      writers_.back()->seal();
+      allow_more_files();
     }
-    if (!writer_) {
+    if (is_full || writers_.empty()) {
       result_.shards.push_back(shard_path(result_.shards.size()));
-      writer_ = std::make_unique<TokenShardWriter>(result_.shards.back(), tokenizer_.vocab_size(), hash_);
+      writers_.push_back(std::make_unique<TokenShardWriter>(result_.shards.back(), tokenizer_.vocab_size(), hash_));
     }
-    writer_->add_document(document);
+    writers_.back()->add_document(document);
     result_.num_documents += 1;
     result_.num_tokens += static_cast<int64_t>(document.size());
   }
@@ -162,7 +174,8 @@ class ShardStream {
   const TokenizeOptions& options_;
   std::vector<std::string> texts_;
   size_t group_bytes_ = 0;
-  std::unique_ptr<TokenShardWriter> writer_;
+  // All but the last are sealed. Each keeps its file open, whose lock tells others that it is not abandoned.
+  std::vector<std::unique_ptr<TokenShardWriter>> writers_;
   TokenizeResult result_;
 };
 

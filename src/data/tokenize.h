@@ -31,7 +31,7 @@ void check_is_text(const base::MappedFile& file);
 // A hash of what decides a tokenizer's ids, kept in shards so that data and model cannot be mixed up.
 uint64_t tokenizer_hash(const tokenizer::Tokenizer& tokenizer);
 
-// True for the endings that tokenize_files reads: .txt, .text, .md and .jsonl.
+// True for the endings that tokenize_files reads: .txt, .text, .md, .jsonl and .ndjson.
 bool is_text_path(const std::string& path);
 
 // Documents of the files in order, tokenized and written as OUTPUT.tok, then OUTPUT-00001.tok and on when there are

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "data/token_shard.h"
 #include "tokenizer/train.h"
@@ -102,6 +103,27 @@ TEST_F(Tokenize, AShorterTextLeavesNoShardsOfTheLongerOneBefore) {
   ASSERT_EQ(after.shards.size(), 1u);
   for (const std::string& shard : before.shards) EXPECT_EQ(fs::exists(shard), shard == after.shards[0]) << shard;
   EXPECT_TRUE(fs::exists(neighbour));
+}
+
+TEST_F(Tokenize, ATextThatEndsInAnErrorLeavesTheShardsBeforeItAsTheyWere) {
+  auto lines = [](const std::string& text, int count) {
+    std::string out;
+    for (int i = 0; i < count; ++i) out += "{\"text\": \"" + text + "\"}\n";
+    return out;
+  };
+  TokenizeOptions options;
+  options.max_shard_tokens = 60;
+  const std::string output = (folder_ / "out").string();
+  const TokenizeResult before =
+      tokenize_files({write("a.jsonl", lines("the cat sat", 50))}, output, tokenizer_, options);
+  ASSERT_GT(before.shards.size(), 2u);
+  std::vector<std::string> contents;
+  for (const std::string& shard : before.shards) contents.push_back(base::read_file(shard));
+  // Long enough that several groups of documents are tokenized and several shards full before the bad line.
+  const std::string bad = write("b.jsonl", lines(std::string(1 << 20, 'x') + " the dog ran", 40) + "no JSON\n");
+  EXPECT_THROW(tokenize_files({bad}, output, tokenizer_, options), base::Error);
+  for (size_t i = 0; i < contents.size(); ++i) EXPECT_EQ(base::read_file(before.shards[i]), contents[i]);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 2 + std::ssize(before.shards));
 }
 
 TEST_F(Tokenize, ABadLineIsNamed) {

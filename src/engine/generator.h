@@ -50,7 +50,7 @@ class Generator {
   // Runs all requests to their end. Throws what check() throws, before any work.
   std::vector<Result> run(const std::vector<Request>& requests, const OnToken& on_token = {});
   // Throws base::Error that begins with `name` for an empty prompt, a token outside the vocabulary, or a request longer
-  // than the model's context; base::UsageError for sampling options that make no sense.
+  // than a learned table of positions; base::UsageError for sampling options that make no sense.
   void check(const Request& request, const std::string& name) const;
   const GeneratorStats& stats() const { return stats_; }
 

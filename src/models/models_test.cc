@@ -209,8 +209,8 @@ TEST(Transformer, AScaleByLayerIsThatOfQueriesDividedByTheLayersNumber) {
 
 TEST(Transformer, EveryDropoutTakesPart) {
   // Without the tensors whose name ends so: what is dropped there cannot be seen.
-  auto loss = [](spec::DropoutSpec dropout, const std::string& without = "none") {
-    Model model("llama", true);
+  auto loss = [](spec::DropoutSpec dropout, const std::string& without = "none", const char* name = "llama") {
+    Model model(name, true);
     model.spec.dropout = dropout;
     model.transformer = std::make_unique<Transformer>(model.spec, *model.store);
     for (auto& slot : model.store->slots()) {
@@ -224,6 +224,7 @@ TEST(Transformer, EveryDropoutTakesPart) {
   for (const char* sublayer : {"mlp.down.weight", "attention.out.weight"}) {  // each is dropped without the other too
     EXPECT_NE(loss({.residual = 0.2f}, sublayer), loss({}, sublayer)) << "without " << sublayer;
   }
+  EXPECT_NE(loss({.residual = 0.2f}, "attention.out.weight", "mixtral"), loss({}, "attention.out.weight", "mixtral"));
 }
 
 TEST(Transformer, TheTrunkThatExtraHeadsReadIsTheStreamBeforeTheFinalNorm) {

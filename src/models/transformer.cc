@@ -123,20 +123,23 @@ Transformer::Stream Transformer::attention_part(const Context& context, const Bl
 Transformer::Stream Transformer::mlp_part(const Context& context, const Block& block, const Variable& h,
                                           const Tensor& unrounded, const Variable& residual,
                                           const Shared& shared) const {
+  auto drop_mlp = [&](const Variable& out) {
+    return drop(context, out, spec_.dropout.residual, shared.dropout,
+                random_key(shared.dropout, static_cast<uint64_t>(block.layer), kMlpOutDrop).stream);
+  };
   if (block.router) {
     std::function<void(const Tensor&)> on_logits;
     if (on_router_logits) on_logits = [&](const Tensor& logits) { on_router_logits(block.layer, logits); };
-    return {ops::moe(context, h, unrounded, {*block.router, *block.up, *block.down}, spec_, shared.balance, on_logits),
-            residual};
+    Variable mixed =
+        ops::moe(context, h, unrounded, {*block.router, *block.up, *block.down}, spec_, shared.balance, on_logits);
+    return {drop_mlp(mixed), residual};
   }
   const bool adds = adds_residual(context, *block.down, residual, shared);
   const ops::MlpWeights weights{*block.up, block.up_bias, *block.down, block.down_bias};
   auto mlp = spec_.gated_mlp ? ops::gated_mlp : ops::plain_mlp;
   Variable down = mlp(context, h, weights, spec_.activation, adds ? residual : Variable{});  // (T, C)
   if (adds) return {down, {}};
-  down = drop(context, down, spec_.dropout.residual, shared.dropout,
-              random_key(shared.dropout, static_cast<uint64_t>(block.layer), kMlpOutDrop).stream);
-  return {down, residual};
+  return {drop_mlp(down), residual};
 }
 
 Transformer::Stream Transformer::block_body(const Context& context, const Block& block, const Stream& stream,

@@ -139,6 +139,14 @@ StateEntry parse_entry(const json& value, const std::string& origin) {
 
 std::string index_path(const std::string& folder) { return folder + "/state/index.json"; }
 
+// What is no longer needed: a file in it that cannot be removed (open on a network file system, another's) costs disk
+// space, and no checkpoint and no run.
+void remove_or_warn(const std::string& folder) {
+  std::error_code error;
+  fs::remove_all(folder, error);
+  if (error) base::log_warning("cannot remove '{}', which is of no more use: {}", folder, error.message());
+}
+
 }  // namespace
 
 std::string state_key(const std::string& kind, const std::string& name) { return kind + "/" + name; }
@@ -177,12 +185,12 @@ CheckpointFolder::CheckpointFolder(std::string dir, int64_t keep, comm::Communic
 void CheckpointFolder::remove_leftovers() const {
   for (const auto& [step, old] : steps_in(dir_, kReplaced)) {  // see replace()
     if (fs::exists(path(step))) {
-      fs::remove_all(old);
+      remove_or_warn(old);
     } else {
       fs::rename(old, path(step));
     }
   }
-  for (const auto& [step, path] : steps_in(dir_, kTemporary)) fs::remove_all(path);
+  for (const auto& [step, path] : steps_in(dir_, kTemporary)) remove_or_warn(path);
 }
 
 std::optional<std::string> CheckpointFolder::find_latest() const {
@@ -236,7 +244,7 @@ void CheckpointFolder::commit(int64_t step, const json& index) const {
 // (network ones often) have the old one stand aside for a moment, under a name that remove_leftovers() knows.
 void CheckpointFolder::replace(const std::string& from, const std::string& target) const {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
-    fs::remove_all(from);
+    remove_or_warn(from);
     return;
   }
   SINTER_CHECK(errno == EINVAL || errno == ENOSYS || errno == ENOTSUP, "cannot replace '{}': {}", target,
@@ -245,7 +253,7 @@ void CheckpointFolder::replace(const std::string& from, const std::string& targe
   fs::remove_all(old);
   fs::rename(target, old);
   fs::rename(from, target);
-  fs::remove_all(old);
+  remove_or_warn(old);
 }
 
 void CheckpointFolder::move_latest(int64_t step) const {
@@ -272,7 +280,7 @@ void CheckpointFolder::clean_up(int64_t newest) const {
     const std::string oldest = steps.begin()->second, doomed = oldest + kTemporary;
     steps.erase(steps.begin());
     fs::rename(oldest, doomed);  // so that a kill in the middle of removing leaves nothing that looks complete
-    fs::remove_all(doomed);
+    remove_or_warn(doomed);
   }
 }
 
@@ -325,7 +333,8 @@ RunState load_checkpoint(const std::string& folder, const std::vector<StateTenso
       std::memcpy(values.data() + piece.begin, stored->bytes.data(), stored->bytes.size());
     }
     core::DeviceRuntime& device = core::runtime(t.values.device());
-    std::vector<std::byte> rounded;  // exact: what is stored in f32 came from this format
+    // Exact where the tensor had this format when it was stored; a recipe may have changed it since.
+    std::vector<std::byte> rounded;
     if (t.values.dtype() != base::DType::f32) {
       rounded.resize(t.values.bytes());
       base::convert_elements(base::DType::f32, values.data(), t.values.dtype(), rounded.data(), values.size());

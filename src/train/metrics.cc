@@ -56,7 +56,8 @@ MetricsFile::MetricsFile(std::string path, int64_t resumed_step) : path_(std::mo
       if (end == std::string::npos) break;  // a line cut off by a kill
       const json line = json::parse(content.begin() + static_cast<long>(begin),
                                     content.begin() + static_cast<long>(end), nullptr, false);
-      if (line.is_object() && line.value("step", int64_t{0}) <= resumed_step) {
+      const bool has_step = line.is_object() && line.contains("step") && line["step"].is_number_integer();
+      if (has_step && line["step"].get<int64_t>() <= resumed_step) {
         kept.append(content, begin, end + 1 - begin);
         if (line.contains("loss") && line["loss"].is_number()) losses_.push_back(line["loss"].get<double>());
       }

@@ -90,11 +90,9 @@ void check_data(const RunPlan& plan) {
                plan.model.max_positions);
   if (!plan.tokenizer) return;
   const uint64_t own = data::tokenizer_hash(*plan.tokenizer);
-  for (const auto& source : plan.loader->sources()) {
-    SINTER_CHECK(source->tokenizer_hash() == 0 || source->tokenizer_hash() == own,
-                 "'{}' was made with another tokenizer than '{}'; tokenize it again", source->path(),
-                 plan.tokenizer_path);
-  }
+  const uint64_t told = plan.loader->tokenizer_hash();
+  SINTER_CHECK(told == 0 || told == own, "'{}' was made with another tokenizer than '{}'; tokenize it again",
+               plan.loader->tokenizer_told_by(), plan.tokenizer_path);
 }
 
 void check_fp8(core::Device device) {
@@ -278,7 +276,7 @@ size_t RunPlan::memory_bytes() const {
 }
 
 std::string RunPlan::tokenizer_hash() const {
-  const uint64_t hash = tokenizer ? data::tokenizer_hash(*tokenizer) : loader->sources().front()->tokenizer_hash();
+  const uint64_t hash = tokenizer ? data::tokenizer_hash(*tokenizer) : loader->tokenizer_hash();
   return hash == 0 ? "" : fmt::format("{:016x}", hash);
 }
 

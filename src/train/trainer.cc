@@ -169,9 +169,13 @@ class Run {
     if (runner_.fp8()) runner_.fp8()->resume();
     if (recipe_.train.precision == core::DType::f16 && !was_in_f16(state_.recipe))
       state_.loss_scale = {recipe_.train.loss_scale, 0.0};
-    guard_.set_state({state_.guard, state_.loss_scale, state_.updates});
+    try {
+      guard_.set_state({state_.guard, state_.loss_scale, state_.updates});
+      noise_scale_.set_state(state_.noise_scale);
+    } catch (const base::Error& e) {
+      base::fail("checkpoint '{}', state/index.json: {}", from, e.what());
+    }
     kernels::restore_kernel_choices(plan_.device, state_.kernel_choices);
-    noise_scale_.set_state(state_.noise_scale);
     store_.refresh_compute();
     // What stands there already, as the first rank sees it.
     std::error_code absent;
@@ -188,6 +192,7 @@ class Run {
 
   std::vector<StateTensor> all_state() const {
     std::vector<StateTensor> tensors = state_tensors(store_, optimizer_);
+    // Those of activations are each rank's own; saved is a share of every rank's, which the next steps' maxima replace.
     if (runner_.fp8()) tensors.push_back({"fp8", "scalings", runner_.fp8()->scalings()});
     return tensors;
   }

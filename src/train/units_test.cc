@@ -317,7 +317,7 @@ TEST(Metrics, LinesOfStepsAfterTheResumedOneAreDropped) {
     MetricsFile file(path, 0);
     for (int64_t step = 1; step <= 5; ++step) file.append({.step = step, .loss = 1.0 / double(step)});
   }
-  std::ofstream(path, std::ios::app) << "{\"step\": 6, \"lo";
+  std::ofstream(path, std::ios::app) << "{\"step\": \"x\"}\n{\"step\": 6, \"lo";
   MetricsFile file(path, 3);
   EXPECT_EQ(file.losses().size(), 3u);
   file.append({.step = 4, .loss = 0.5});
