@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "base/atomic_file.h"
@@ -45,6 +46,12 @@ std::string read_file(const std::string& path) {
     if (n == 0) return content;
     content.append(buffer, static_cast<size_t>(n));
   }
+}
+
+void create_folders(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  SINTER_CHECK(!error, "cannot create the folder '{}': {}", folder, error.message());
 }
 
 void sync_folder(const std::string& folder) {

@@ -85,19 +85,28 @@ void log_line(LogLevel level, std::string_view text) {
   logger().log(to_spdlog(level), "{}", text);
 }
 
-ProgressLine::ProgressLine() : is_terminal_(::isatty(2) == 1) {}
+ProgressLine::ProgressLine() : is_terminal_(::isatty(2) == 1), last_shown_(now_seconds()) {}
 
 void ProgressLine::update(std::string_view text) {
-  double now = now_seconds();
+  latest_ = text;
+  const double now = now_seconds();
   if (now - last_shown_ < (is_terminal_ ? 0.1 : 10.0)) return;
   last_shown_ = now;
+  show();
+}
+
+void ProgressLine::show() {
+  std::string_view text = latest_;
   if (is_terminal_) text = fit_terminal(text);
   std::fprintf(stderr, is_terminal_ ? "\r%.*s\033[K" : "%.*s\n", static_cast<int>(text.size()), text.data());
   std::fflush(stderr);
   if (is_terminal_) line_is_open = true;
+  has_shown_ = true;
+  latest_.clear();
 }
 
 void ProgressLine::finish() {
+  if (is_terminal_ && has_shown_ && !latest_.empty()) show();  // where the work ended, not where it was last looked at
   if (is_terminal_ && line_is_open.exchange(false)) std::fputc('\n', stderr);
 }
 

@@ -34,8 +34,9 @@ void log_error(fmt::format_string<Args...> format, Args&&... args) {
   log_line(LogLevel::error, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// A line that is redrawn in place on a terminal, cut to its width, and written at most every ten seconds elsewhere. One
-// at a time. Log lines take its place on the terminal; whoever prints to standard output calls finish() before.
+// A line that is redrawn in place on a terminal, cut to its width, and written every ten seconds elsewhere; work that
+// is done sooner shows none. One at a time. Log lines take its place on the terminal; whoever prints to standard output
+// calls finish() before.
 class ProgressLine {
  public:
   ProgressLine();
@@ -44,8 +45,10 @@ class ProgressLine {
   ~ProgressLine();
 
  private:
-  bool is_terminal_ = false;
-  double last_shown_ = -1e9;
+  void show();
+  bool is_terminal_ = false, has_shown_ = false;
+  double last_shown_ = 0;
+  std::string latest_;  // not shown yet
 };
 
 }  // namespace sinter::base

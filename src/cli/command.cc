@@ -7,8 +7,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "base/error.h"
@@ -74,6 +77,18 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc,
   return error.what();
 }
 
+// A check of whole numbers, which the conversion to the target would wrap round or cut to its largest. What is no
+// number at all it refuses itself.
+template <class T>
+std::string whole_number(const std::string& text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool is_negative = std::is_unsigned_v<T> && text.starts_with('-');
+  if (!is_negative && error != std::errc::result_out_of_range) return "";
+  return fmt::format("{} given; expected a whole number from {} to {}", text, std::numeric_limits<T>::min(),
+                     std::numeric_limits<T>::max());
+}
+
 // A check of finite numbers. What is no number at all, the conversion to the target refuses.
 auto finite_number(bool (*holds)(double value, double bound), double bound, std::string expected) {
   return [=](const std::string& text) {
@@ -126,7 +141,10 @@ Command Command::add_verb(const std::string& name, const std::string& help) cons
 }
 
 Option Command::option(const std::string& names, Target target, const std::string& help) const {
-  return Option(std::visit([&](auto* value) { return app_->add_option(names, *value, help); }, target));
+  CLI::Option* option = std::visit([&](auto* value) { return app_->add_option(names, *value, help); }, target);
+  if (std::holds_alternative<int64_t*>(target)) option->check(whole_number<int64_t>);
+  if (std::holds_alternative<uint64_t*>(target)) option->check(whole_number<uint64_t>);
+  return Option(option);
 }
 
 Option Command::flag(const std::string& names, bool* target, const std::string& help) const {

@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/generation_flags.h"
 #include "cli/verbs.h"
+#include "data/tokenize.h"
 #include "eval/perplexity.h"
 #include "tokenizer/tokenizer.h"
 
@@ -67,6 +68,7 @@ void run_perplexity(const Flags& flags) {
   eval::OpenModel model =
       eval::open_model(flags.model, {core::parse_device(flags.device), eval::parse_precision(flags.precision), false});
   std::string text = base::read_file(flags.file == "-" ? "/dev/stdin" : flags.file);
+  data::check_is_text(text, flags.file);
   eval::PerplexityOptions options = flags.options;
   const std::vector<int32_t> tokens = read_tokens(flags, tokenizer, text, options);
   SINTER_CHECK(!tokens.empty(), "'{}' has no text; expected some to predict", flags.file);

@@ -1,9 +1,13 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <type_traits>
@@ -18,9 +22,12 @@
 #include "engine/generator.h"
 #include "eval/model.h"
 #include "tokenizer/tokenizer.h"
+#include "train/stop_request.h"
 
 namespace sinter::cli {
 namespace {
+
+namespace fs = std::filesystem;
 
 struct Flags {
   std::string model, prompt, input, output;
@@ -92,6 +99,8 @@ GenerationFlags read_line_flags(const nlohmann::json& line, const std::string& o
   return flags;
 }
 
+struct Interrupted {};  // by a signal
+
 struct Batch {
   std::vector<nlohmann::json> lines;
   std::vector<engine::Request> requests;
@@ -141,36 +150,80 @@ Batch read_batch(const Flags& flags, const eval::OpenModel& model, const tokeniz
   return batch;
 }
 
+// Answers as they come, in the order of the requests: what a run that is cut short has made is there. The file keeps
+// what it held before until the first answer replaces it.
+class AnswerFile {
+ public:
+  // "" is standard output. Opened before the work: what has no place to go is lost.
+  AnswerFile(const std::string& path, const std::string& input) : path_(path.empty() ? "standard output" : path) {
+    if (path.empty()) return;
+    std::error_code error;
+    if (fs::equivalent(path, input, error))
+      base::fail_usage("--output '{}' is the file that --input reads; give the answers another", path);
+    file_ = std::fopen(path.c_str(), "a");
+    SINTER_CHECK(file_, "cannot create '{}': {}", path, std::strerror(errno));
+  }
+  ~AnswerFile() {
+    if (file_ != stdout) std::fclose(file_);
+  }
+  AnswerFile(const AnswerFile&) = delete;
+  AnswerFile& operator=(const AnswerFile&) = delete;
+
+  void write(const std::string& line) {
+    // Only a file can be emptied; a pipe or a device has nothing to keep.
+    if (is_untouched_ && file_ != stdout) (void)::ftruncate(::fileno(file_), 0);
+    is_untouched_ = false;
+    const bool is_written = std::fputs((line + "\n").c_str(), file_) >= 0 && std::fflush(file_) == 0;
+    SINTER_CHECK(is_written, "cannot write '{}': {}", path_, std::strerror(errno));
+  }
+
+ private:
+  std::string path_;
+  std::FILE* file_ = stdout;
+  bool is_untouched_ = true;
+};
+
+std::string answer_line(nlohmann::json line, const engine::Request& request, const engine::Result& result,
+                        const tokenizer::Tokenizer& tokenizer) {
+  line["text"] = continuation_text(tokenizer, request.prompt, result.tokens);
+  line["tokens"] = result.tokens.size();
+  line["finish_reason"] = result.reason == engine::FinishReason::stop ? "stop" : "length";
+  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 // Lines {"prompt": "...", "max_tokens": n, "temperature": t, "seed": s, ...} -> lines with "text" added.
 void generate_file(const Flags& flags, const eval::OpenModel& model, const tokenizer::Tokenizer& tokenizer) {
   engine::Generator generator(*model.transformer, {});
   Batch batch = read_batch(flags, model, tokenizer, generator);
-  std::ofstream out_file;
-  if (!flags.output.empty()) {  // before the work: what has no place to go is lost
-    errno = 0;
-    out_file.open(flags.output);
-    SINTER_CHECK(out_file.good(), "cannot create '{}': {}", flags.output, std::strerror(errno));
-  }
+  AnswerFile out(flags.output, flags.input);
   base::ProgressLine progress;
   int64_t made = 0;
   const std::string count = counted(static_cast<int64_t>(batch.requests.size()), "request");
-  std::vector<engine::Result> results = generator.run(batch.requests, [&](size_t, int32_t) {
-    progress.update(fmt::format("{}, {} generated so far", count, counted(++made, "token")));
+  std::map<size_t, std::string> waiting;  // finished answers before which others are still to come
+  size_t written = 0, finished = 0, longest = 0;
+  const train::StopRequest stop(spec::CheckpointRecipe{});
+  auto on_token = [&](size_t, int32_t) {
+    progress.update(fmt::format("{}, {} answered, {} generated so far", count, finished, counted(++made, "token")));
+    if (!stop.reason().empty()) throw Interrupted{};
     return true;
-  });
-  progress.finish();
-  std::ostream& out = flags.output.empty() ? std::cout : out_file;
-  size_t longest = 0;
-  for (size_t i = 0; i < results.size(); ++i) {
-    nlohmann::json& line = batch.lines[i];
-    line["text"] = continuation_text(tokenizer, batch.requests[i].prompt, results[i].tokens);
-    line["tokens"] = results[i].tokens.size();
-    line["finish_reason"] = results[i].reason == engine::FinishReason::stop ? "stop" : "length";
-    out << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
-    longest = std::max(longest, batch.requests[i].prompt.size() + results[i].tokens.size());
+  };
+  auto on_result = [&](size_t i, const engine::Result& result) {
+    ++finished;
+    longest = std::max(longest, batch.requests[i].prompt.size() + result.tokens.size());
+    waiting[i] = answer_line(std::move(batch.lines[i]), batch.requests[i], result, tokenizer);
+    for (; waiting.contains(written); ++written) {
+      out.write(waiting[written]);
+      waiting.erase(written);
+    }
+  };
+  try {
+    generator.run(batch.requests, on_token, on_result);
+  } catch (const Interrupted&) {
+    progress.finish();
+    for (const auto& [i, line] : waiting) out.write(line);
+    base::fail("{} after {} of {} answers, which are written", stop.reason(), finished, batch.requests.size());
   }
-  out.flush();
-  SINTER_CHECK(out.good(), "cannot write '{}'", flags.output.empty() ? "standard output" : flags.output);
+  progress.finish();
   warn_past_positions(model.spec, longest, kShorter);
   if (flags.shows_stats) print_generation_stats(generator.stats());
 }

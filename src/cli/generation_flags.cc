@@ -33,6 +33,8 @@ void check_generation_flags(const GenerationFlags& flags) {
 
 void check_model_folder(const std::string& folder) {
   namespace fs = std::filesystem;
+  SINTER_CHECK(fs::is_directory(folder), "'{}' is {}; expected a model folder (config.json, *.safetensors)", folder,
+               fs::exists(folder) ? "a file" : "not there");
   SINTER_CHECK(
       fs::exists(fs::path(folder) / "config.json") || !fs::exists(fs::path(folder) / "state" / "index.json"),
       "'{}' is a checkpoint without a model: several ranks write one at the end, and every "

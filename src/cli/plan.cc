@@ -109,6 +109,9 @@ void check_names(const PlanOptions& o) {
   plan::parse_format(o.format);
   plan::parse_grid(o.grid);
   if (!o.recompute.empty()) parse_option("--recompute", o.recompute, spec::parse_recompute);
+  if (!o.tokens.empty()) plan::parse_count(o.tokens, "--tokens");
+  const plan::HardwareTable table = make_hardware(o.cluster);
+  if (!o.cluster.network.empty()) table.network(o.cluster.network);
 }
 
 void check_lengths(const PlanOptions& o) {
@@ -187,7 +190,7 @@ void add_plan(Command app) {
   plan.option("--pp", &o->wish.pp, "pipeline stages (default: chosen)").at_least(1);
   plan.option("--cp", &o->wish.cp, "context parallel width (default: chosen)").at_least(1);
   plan.option("--ep", &o->wish.ep, "expert parallel width (default: chosen)").at_least(1);
-  plan.option("--zero", &o->wish.zero, "ZeRO stage 0 to 3 (default: chosen)").at_least(0);
+  plan.option("--zero", &o->wish.zero, "ZeRO stage 0 to 3 (default: chosen)").in_range(0, 3);
   plan.option("--shard", &o->wish.shard, "ranks among which ZeRO divides state (default: all data-parallel ranks)")
       .at_least(1);
   plan.option("--recompute", &o->recompute, "none, selective or full (default: chosen)");

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -23,7 +24,7 @@ struct InferenceOptions {
   ClusterOptions cluster;
   std::string model, weights = "bf16", kv = "bf16";
   int tp = 0;
-  double prompt = 1024, output = 256, batch = 0, context = 0, achieved = 0, mbu = 0, mfu = 0;
+  double prompt = 0, output = 0, batch = 0, context = 0, achieved = 0, mbu = 0, mfu = 0;
   bool json = false, explain = false;
 };
 
@@ -37,9 +38,17 @@ struct Setting {
   double context = 0;
 };
 
-Setting make_setting(const InferenceOptions& o) {
+// 1024 and 256 tokens unless told, fewer where the model has not the positions.
+void choose_lengths(const spec::ModelSpec& spec, InferenceOptions& o) {
+  const double positions = spec.max_positions > 0 ? static_cast<double>(spec.max_positions) : 1e18;
+  if (o.output == 0) o.output = std::min(256.0, std::max(1.0, std::floor(positions / 4)));
+  if (o.prompt == 0) o.prompt = std::clamp(positions - o.output, 1.0, 1024.0);
+}
+
+Setting make_setting(InferenceOptions& o) {
   Setting s;
   s.spec = plan::resolve_model(o.model).spec;
+  choose_lengths(s.spec, o);
   s.cluster = make_cluster(o.cluster);
   s.weights = plan::parse_weight_format(o.weights);
   s.model = plan::make_inference_model(s.spec, s.weights, plan::parse_format(o.kv));
@@ -55,13 +64,11 @@ Setting make_setting(const InferenceOptions& o) {
   };
   share(s.typical.bandwidth, o.achieved != 0 ? "--achieved" : "--mbu");
   share(s.typical.compute, "--mfu");
-  for (auto [value, flag] : {std::pair{o.prompt, "--prompt"}, {o.output, "--output"}}) {
-    if (!(value >= 1)) base::fail_usage("{} is {:g}; the least is 1 token", flag, value);
-  }
   if (o.context < 0 || o.batch < 0) base::fail_usage("--context and --batch are at least 1");
   s.context = o.context > 0 ? o.context : o.prompt + o.output;
   if (s.spec.max_positions > 0 && s.context > static_cast<double>(s.spec.max_positions)) {
-    base::fail_usage("a context of {:g} tokens is more than the model's {}", s.context, s.spec.max_positions);
+    base::fail_usage("a context of {:g} tokens is more than the model's {}; lower {}", s.context, s.spec.max_positions,
+                     o.context > 0 ? "--context" : "--prompt or --output");
   }
   if (o.prompt + o.output > s.context) {
     base::fail_usage("--prompt {:g} and --output {:g} are more than --context {:g}; lower them or raise it", o.prompt,
@@ -274,7 +281,7 @@ std::vector<ExplainedLine> explain(const InferenceOptions& o, const Setting& s, 
        fmt::format("${:.3f}", c.serving.dollars_per_million_output)}};
 }
 
-void run_inference(const InferenceOptions& o) {
+void run_inference(InferenceOptions o) {
   Setting s = make_setting(o);
   std::vector<Choice> choices;
   for (int tp : tp_choices(o, s)) choices.push_back(evaluate(o, s, tp));
@@ -330,8 +337,10 @@ void add_plan_inference(Command plan) {
   c.option("--kv", &o->kv, fmt::format("format of the KV cache: {}", fmt::join(plan::kFormatNames, ", ")))
       .shows_default();
   c.option("--tp", &o->tp, "tensor parallel width (default: all that fit a node are compared)").at_least(1);
-  c.option("--prompt", &o->prompt, "prompt tokens per request").shows_default();
-  c.option("--output", &o->output, "output tokens per request").shows_default();
+  c.option("--prompt", &o->prompt, "prompt tokens per request (default: 1024, or what the model's positions leave)")
+      .at_least(1);
+  c.option("--output", &o->output, "output tokens per request (default: 256, at most a quarter of the positions)")
+      .at_least(1);
   c.option("--context", &o->context, "tokens of cache per sequence (default: prompt + output)").at_least(1);
   c.option("--batch", &o->batch, "sequences at once (default: what fits, at most 256)").at_least(1);
   c.option("--achieved", &o->achieved, "memory bandwidth reached, GB/s (default: a typical share)").positive();

@@ -20,6 +20,7 @@
 #include "cli/verbs.h"
 #include "data/tokenize.h"
 #include "tokenizer/train.h"
+#include "tokenizer/unicode.h"
 
 namespace sinter::cli {
 namespace {
@@ -121,6 +122,9 @@ void add_bpe_train(Command parent) {
   verb.flag("--json", &options->json, "print the summary as JSON");
   verb.on_run([options] {
     const double start = now_seconds();
+    for (const std::string& token : options->special) {
+      if (!tokenizer::is_valid_utf8(token)) base::fail_usage("--special '{}' is not UTF-8; expected text", token);
+    }
     std::vector<base::MappedFile> files;
     std::vector<std::string_view> texts;
     size_t bytes = 0;
@@ -129,7 +133,7 @@ void add_bpe_train(Command parent) {
         base::fail_usage("there is no file '{}'; --special takes one token: for a second say --special '{}'", path,
                          path);
       files.emplace_back(path);
-      data::check_is_text(files.back());
+      data::check_is_text(files.back().text(), files.back().path());
       texts.push_back(files.back().text());
       bytes += texts.back().size();
     }

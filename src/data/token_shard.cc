@@ -9,7 +9,6 @@
 namespace sinter::data {
 namespace {
 
-constexpr char kMagic[8] = {'S', 'I', 'N', 'T', 'R', 'T', 'O', 'K'};
 constexpr uint32_t kVersion = 1;
 
 // The first 64 bytes of a shard, little-endian. Then tokens, zeros up to a multiple of 8, the document offsets
@@ -47,8 +46,8 @@ void TokenShard::open() {
                "token shard '{}': {} bytes is shorter than a header; the file is cut off", origin_, file_.size());
   Header h;
   std::memcpy(&h, file_.data(), sizeof h);
-  SINTER_CHECK(std::memcmp(h.magic, kMagic, 8) == 0, "'{}' is not a token shard (its first bytes are not SINTRTOK)",
-               origin_);
+  SINTER_CHECK(std::memcmp(h.magic, kShardMagic.data(), 8) == 0,
+               "'{}' is not a token shard (its first bytes are not SINTRTOK)", origin_);
   SINTER_CHECK(h.version == kVersion, "token shard '{}': version {}; this program reads version {}", origin_, h.version,
                kVersion);
   SINTER_CHECK(h.header_hash == hash_of_header(h), "token shard '{}': the header is damaged (its hash does not fit)",
@@ -173,7 +172,7 @@ void TokenShardWriter::seal() {
   index.insert(index.end(), block_hashes_.begin(), block_hashes_.end());
   file_.append(std::as_bytes(std::span(index)));
   Header h{};
-  std::memcpy(h.magic, kMagic, 8);
+  std::memcpy(h.magic, kShardMagic.data(), 8);
   h.version = kVersion;
   h.token_bytes = static_cast<uint32_t>(token_bytes_);
   h.vocab_size = static_cast<uint64_t>(vocab_size_);

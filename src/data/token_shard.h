@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/atomic_file.h"
@@ -17,7 +18,8 @@
 namespace sinter::data {
 
 inline constexpr const char* kShardExtension = ".tok";
-inline constexpr size_t kShardBlockBytes = 1 << 20;  // tokens are hashed in blocks of this many bytes
+inline constexpr std::string_view kShardMagic = "SINTRTOK";  // the first bytes of every shard
+inline constexpr size_t kShardBlockBytes = 1 << 20;          // tokens are hashed in blocks of this many bytes
 
 class TokenShard {
  public:

@@ -181,7 +181,7 @@ class ShardStream {
 
 }  // namespace
 
-void check_is_text(const base::MappedFile& file) {
+void check_is_text(std::string_view content, const std::string& path) {
   struct Kind {
     std::string_view magic, what;
   };
@@ -197,13 +197,13 @@ void check_is_text(const base::MappedFile& file) {
                                     {"Obj\x01"sv, "an Avro file"},
                                     {"ARROW1"sv, "an Arrow file"}};
   for (const Kind& kind : kKinds) {
-    SINTER_CHECK(!file.text().starts_with(kind.magic), "'{}' is {}; expected text: unpack it first", file.path(),
-                 kind.what);
+    SINTER_CHECK(!content.starts_with(kind.magic), "'{}' is {}; expected text: unpack it first", path, kind.what);
   }
+  SINTER_CHECK(!content.starts_with(kShardMagic), "'{}' is a token shard; expected text", path);
   constexpr size_t kLookedAt = 64 << 10;
-  const size_t zero = file.text().substr(0, kLookedAt).find('\0');
-  SINTER_CHECK(zero == std::string_view::npos, "'{}' has a byte of zero at {}, which no text has; expected text",
-               file.path(), zero);
+  const size_t zero = content.substr(0, kLookedAt).find('\0');
+  SINTER_CHECK(zero == std::string_view::npos, "'{}' has a byte of zero at {}, which no text has; expected text", path,
+               zero);
 }
 
 uint64_t tokenizer_hash(const tokenizer::Tokenizer& tokenizer) {
@@ -231,7 +231,7 @@ TokenizeResult tokenize_files(const std::vector<std::string>& inputs, const std:
   ShardStream stream(output, tokenizer, options);
   for (const std::string& input : inputs) {
     const base::MappedFile file(input);
-    check_is_text(file);
+    check_is_text(file.text(), file.path());
     check_ending(input);
     int64_t seen = 0;
     visit_documents(file, options, [&](std::string_view document) {
@@ -265,7 +265,7 @@ std::vector<spec::SourceRecipe> prepare_sources(const std::vector<spec::SourceRe
     const std::string stem = fmt::format("{}/{}-{:016x}", cache, fs::path(source.path).stem().string(), key);
     prepared.back().path = stem + kShardExtension;
     if (fs::exists(prepared.back().path)) continue;
-    fs::create_directories(cache);
+    base::create_folders(cache);
     TokenizeOptions whole = options;
     whole.max_shard_tokens = INT64_MAX;
     base::ProgressLine line;

@@ -25,8 +25,9 @@ struct TokenizeResult {
   std::vector<std::string> shards;
 };
 
-// Throws base::Error for a file that is compressed or a table by its first bytes.
-void check_is_text(const base::MappedFile& file);
+// Throws base::Error that names `path` for content that is compressed, a table or a token shard by its first bytes, or
+// has a byte of zero.
+void check_is_text(std::string_view content, const std::string& path);
 
 // A hash of what decides a tokenizer's ids, kept in shards so that data and model cannot be mixed up.
 uint64_t tokenizer_hash(const tokenizer::Tokenizer& tokenizer);

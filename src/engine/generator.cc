@@ -83,7 +83,8 @@ int64_t Generator::share_of(const Sequence& s, int64_t budget) const {
   return std::min(length - s.num_cached, budget);
 }
 
-std::vector<Result> Generator::run(const std::vector<Request>& requests, const OnToken& on_token) {
+std::vector<Result> Generator::run(const std::vector<Request>& requests, const OnToken& on_token,
+                                   const OnResult& on_result) {
   if (requests.empty()) return {};
   for (size_t i = 0; i < requests.size(); ++i) check(requests[i], fmt::format("request {}", i));
   make_cache(requests);
@@ -110,6 +111,7 @@ std::vector<Result> Generator::run(const std::vector<Request>& requests, const O
       if (!s.is_done) continue;
       for (int32_t block : s.blocks) pool.release(block);
       results[s.index] = std::move(s.result);
+      if (on_result) on_result(s.index, results[s.index]);
     }
     std::erase_if(running, [](const Sequence& s) { return s.is_done; });
   }

@@ -47,8 +47,11 @@ class Generator {
   Generator(const models::Transformer& transformer, const GeneratorOptions& options);
   // Called with (request, token) as each token is chosen; return false to end that request there.
   using OnToken = std::function<bool(size_t request, int32_t token)>;
-  // Runs all requests to their end. Throws what check() throws, before any work.
-  std::vector<Result> run(const std::vector<Request>& requests, const OnToken& on_token = {});
+  // Called with (request, result) as each request ends, in the order in which they do.
+  using OnResult = std::function<void(size_t request, const Result& result)>;
+  // Runs all requests to their end. Throws what check() throws, before any work; what a callback throws ends the run.
+  std::vector<Result> run(const std::vector<Request>& requests, const OnToken& on_token = {},
+                          const OnResult& on_result = {});
   // Throws base::Error that begins with `name` for an empty prompt, a token outside the vocabulary, or a request longer
   // than a learned table of positions; base::UsageError for sampling options that make no sense.
   void check(const Request& request, const std::string& name) const;

@@ -129,6 +129,9 @@ RopeSpec parse_rope(const Reader& r, int64_t max_positions, double default_theta
     SINTER_CHECK(!value.is_object(), "'{}': '{}' has parameters of its own; one RoPE for all layers is supported",
                  s.origin(), name);
   }
+  SINTER_CHECK(!r.has("rope_theta") || !s.has("rope_theta") || rope.theta == s.number("rope_theta", 0),
+               "'{}': keys 'rope_theta' ({}) and '{}.rope_theta' ({}) differ; keep the one that is meant", r.origin(),
+               rope.theta, key, s.number("rope_theta", 0));
   rope.theta = s.number("rope_theta", rope.theta);
   s.refuse_unless("partial_rotary_factor", 1.0);
   std::string type = s.text("rope_type", s.text("type", "default"));
@@ -267,12 +270,12 @@ ModelSpec parse_llama_like(const Reader& r, Family family) {
   spec.vocab_size = r.integer("vocab_size");
   spec.hidden = r.integer("hidden_size");
   spec.num_layers = r.integer("num_hidden_layers");
-  SINTER_CHECK(spec.num_layers >= 0 && spec.num_layers <= 100000, "'{}': num_hidden_layers is {}", r.origin(),
-               spec.num_layers);
+  SINTER_CHECK(spec.num_layers >= 0 && spec.num_layers <= 100000,
+               "'{}': num_hidden_layers is {}; expected 0 to 100,000", r.origin(), spec.num_layers);
   spec.num_heads = r.integer("num_attention_heads");
   const bool has_usual_kv_heads = defaults.kv_heads > 0 && !r.object().contains("num_key_value_heads");
   spec.num_kv_heads = r.integer("num_key_value_heads", has_usual_kv_heads ? defaults.kv_heads : spec.num_heads);
-  SINTER_CHECK(spec.num_heads > 0, "'{}': num_attention_heads is {}", r.origin(), spec.num_heads);
+  SINTER_CHECK(spec.num_heads > 0, "'{}': num_attention_heads is {}; expected 1 or more", r.origin(), spec.num_heads);
   SINTER_CHECK(r.has("head_dim") || spec.hidden % spec.num_heads == 0,
                "'{}': hidden_size {} is not a multiple of num_attention_heads {} and head_dim is not given", r.origin(),
                spec.hidden, spec.num_heads);
@@ -393,6 +396,9 @@ json rope_json(const RopeSpec& rope) {
   return j;
 }
 
+// The number that a person would have written: 1e-05, not 9.999999747378752e-06. Both are the same float.
+double shortest(float value) { return std::stod(fmt::format("{}", value)); }
+
 json gpt2_json(const ModelSpec& s) {
   json j{{"n_embd", s.hidden},
          {"n_layer", s.num_layers},
@@ -400,11 +406,11 @@ json gpt2_json(const ModelSpec& s) {
          {"n_inner", s.ffn},
          {"n_positions", s.max_positions},
          {"n_ctx", s.max_positions},
-         {"layer_norm_epsilon", s.norm_eps},
+         {"layer_norm_epsilon", shortest(s.norm_eps)},
          {"activation_function", activation_name(s.activation, true)},
-         {"embd_pdrop", s.dropout.embedding},
-         {"resid_pdrop", s.dropout.residual},
-         {"attn_pdrop", s.dropout.attention}};
+         {"embd_pdrop", shortest(s.dropout.embedding)},
+         {"resid_pdrop", shortest(s.dropout.residual)},
+         {"attn_pdrop", shortest(s.dropout.attention)}};
   if (s.attention_scale == 1.0f) j["scale_attn_weights"] = false;
   if (s.scale_by_layer) j["scale_attn_by_inverse_layer_idx"] = true;
   return j;
@@ -418,9 +424,9 @@ json llama_like_json(const ModelSpec& s) {
          {"head_dim", s.head_dim},
          {"intermediate_size", s.ffn},
          {"max_position_embeddings", s.max_positions},
-         {"rms_norm_eps", s.norm_eps},
+         {"rms_norm_eps", shortest(s.norm_eps)},
          {"hidden_act", activation_name(s.activation, false)},
-         {"attention_dropout", s.dropout.attention}};
+         {"attention_dropout", shortest(s.dropout.attention)}};
   j["rope_parameters"] = rope_json(s.rope);
   j["rope_theta"] = s.rope.theta;  // readers older than transformers 5 look here, and at rope_scaling
   if (s.rope.kind != RopeKind::standard) j["rope_scaling"] = rope_json(s.rope);
@@ -468,7 +474,7 @@ json make_hf_config(const ModelSpec& s, const std::string& dtype) {
   }
   j["vocab_size"] = s.vocab_size;
   j["tie_word_embeddings"] = s.tied_head;
-  j["initializer_range"] = s.init_std;
+  j["initializer_range"] = shortest(s.init_std);
   j["dtype"] = j["torch_dtype"] = dtype;
   j["use_cache"] = true;
   if (s.mtp_heads > 0) j["sinter_mtp_heads"] = s.mtp_heads;

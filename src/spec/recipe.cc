@@ -293,6 +293,11 @@ class Reader {
     keys_.push_back(key);
     return table_ ? table_->get(key) : nullptr;
   }
+  // What is said with so many digits is no number to TOML, and comes as text.
+  static bool is_digits(const toml::node& node) {
+    const auto text = node.value_exact<std::string>();
+    return text && !text->empty() && text->find_first_not_of("0123456789") == std::string::npos;
+  }
   // A value of the wrong kind, for people.
   static std::string found(const toml::node& node) {
     if (const auto text = node.value_exact<std::string>()) return "'" + *text + "'";
@@ -301,7 +306,8 @@ class Reader {
     return node.is_array() ? "a list" : node.is_table() ? "a table" : "a date or time";
   }
   double number(const std::string& place, const toml::node& node, Range range) const {
-    SINTER_CHECK(node.is_number(), "{} is {}; expected a number", place, found(node));
+    SINTER_CHECK(node.is_number(), "{} is {}; expected a number{}", place, found(node),
+                 is_digits(node) ? " below 2^63" : "");
     double value = *node.value<double>();
     SINTER_CHECK(value >= range.low && value <= range.high, "{} is {}; expected {} to {}", place, value, range.low,
                  range.high);

@@ -61,6 +61,9 @@ TEST(HfConfig, RefusesWhatWouldChangeTheAnswer) {
   json two_ropes = with("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 10000.0}});
   two_ropes["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
   expect_error(two_ropes, "rope_scaling");
+  json two_thetas = with("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 10000.0}});
+  two_thetas["rope_theta"] = 500000.0;
+  expect_error(two_thetas, "'rope_theta' (500000)");
   expect_error(with("partial_rotary_factor", 0.5), "partial_rotary_factor");
   expect_error(with("num_key_value_heads", 3), "num_key_value_heads");
   expect_error(with("vocab_size", "many"), "vocab_size");

@@ -220,7 +220,7 @@ std::string Tokenizer::to_json() const {
 
 void Tokenizer::save(const std::string& path) const {
   const bool is_folder = !path.ends_with(".json");
-  if (is_folder) std::filesystem::create_directories(path);
+  if (is_folder) base::create_folders(path);
   base::write_file_atomic(is_folder ? path + "/tokenizer.json" : path, to_json());
   if (!is_folder) return;
   const SpecialIds& ids = special_ids();

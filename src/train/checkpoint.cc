@@ -213,7 +213,7 @@ std::string CheckpointFolder::temporary(int64_t step) const { return path(step) 
 
 void CheckpointFolder::begin(int64_t step) const {
   fs::remove_all(temporary(step));
-  fs::create_directories(temporary(step) + "/state");
+  base::create_folders(temporary(step) + "/state");
 }
 
 void CheckpointFolder::discard(int64_t step) const {

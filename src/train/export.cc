@@ -58,7 +58,7 @@ void export_model(const std::string& folder, const spec::ModelSpec& spec, const 
                                                                                                   : "bfloat16"));
   for (const NamedFile& file : tokenizer) {
     const fs::path path = fs::path(folder) / file.name;
-    fs::create_directories(path.parent_path());
+    base::create_folders(path.parent_path().string());
     base::write_file_atomic(path.string(), file.bytes);
   }
 }

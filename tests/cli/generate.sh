@@ -57,6 +57,26 @@ expect() {  # status, words in the message, command...
   grep -qF -- "$words" "$scratch/said" || { echo "no '$words' in:"; cat "$scratch/said"; exit 1; }
 }
 expect 2 "top-p" "$sinter" generate "$scratch/model" --prompt x --top-p 0
+expect 2 "expected a whole number from 0" "$sinter" generate "$scratch/model" --prompt x --seed -1
+expect 1 "expected a model folder" "$sinter" generate "$scratch/text.txt" --prompt x
+expect 2 "give the answers another" "$sinter" generate "$scratch/model" --input "$scratch/in.jsonl" --output "$scratch/in.jsonl"
+[ "$(wc -l < "$scratch/in.jsonl")" = 3 ] || { echo "the requests are gone"; exit 1; }
+"$sinter" data tokenize "$scratch/text.txt" -t "$scratch/model" -o "$scratch/shard.tok" > /dev/null 2>&1
+expect 1 "is a token shard; expected text" "$sinter" eval perplexity "$scratch/model" "$scratch/shard.tok"
+
+# Cut short: what is answered is there; what was there before stays until the first answer.
+{ echo '{"prompt": "A dog", "max_tokens": 3}'; echo '{"prompt": "A", "max_tokens": 500000}'; echo '{"prompt": "A", "max_tokens": 2}'; } > "$scratch/long.jsonl"
+echo before > "$scratch/kept.jsonl"
+# A shell's background job ignores SIGINT; SIGTERM it does not.
+"$sinter" generate "$scratch/model" --input "$scratch/long.jsonl" --output "$scratch/kept.jsonl" --ignore-eos 2> "$scratch/said" &
+job=$!
+for _ in $(seq 300); do grep -q finish_reason "$scratch/kept.jsonl" && break; sleep 0.2; done
+sleep 2  # the third is done a few tokens after the first
+kill -TERM $job
+status=0; wait $job || status=$?
+[ $status = 1 ] || { echo "exit $status"; cat "$scratch/said"; exit 1; }
+grep -q "SIGTERM after 2 of 3 answers" "$scratch/said" || { cat "$scratch/said"; exit 1; }
+[ "$(grep -c '"finish_reason"' "$scratch/kept.jsonl")" = 2 ] || { cat "$scratch/kept.jsonl"; exit 1; }
 expect 2 "did you mean '--prompt'" "$sinter" generate "$scratch/model" --promt x
 expect 2 "there is no option '--bogus' of \`sinter generate\`" "$sinter" generate --bogus
 expect 2 "there is no option '--temprature' of \`sinter generate\`; did you mean '--temperature'" "$sinter" generate "$scratch/model" --temprature 1
