@@ -69,6 +69,7 @@ std::string did_you_mean(std::string_view name, const std::vector<std::string>& 
 
 std::string format_count(double count) {
   static constexpr const char* kUnits[] = {"", "K", "M", "B", "T", "P", "E"};
+  if (std::abs(count) >= 1e21) return fmt::format("{:.2e}", count);
   int unit = 0;
   while (std::abs(count) >= 999.5 && unit < 6) {
     count /= 1000;

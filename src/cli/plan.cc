@@ -64,6 +64,11 @@ void print_parameters(const spec::ModelSpec& spec, json& out, bool as_json, std:
   fmt::print("{}\n", table.to_string());
 }
 
+// Three places after the point, and three digits of what is smaller than they show.
+std::string format_gflop(double flops) {
+  return flops < 1e8 ? fmt::format("{:.3g}", flops / 1e9) : fmt::format("{:.3f}", flops / 1e9);
+}
+
 void print_flops(const spec::ModelSpec& spec, double seq_len, json& out, bool as_json,
                  std::vector<ExplainedLine>& why) {
   plan::FlopBasis basis = plan::make_flop_basis(spec);
@@ -74,9 +79,8 @@ void print_flops(const spec::ModelSpec& spec, double seq_len, json& out, bool as
         {"total", f.total()},
         {"attention", f.attention},
         {"forward", plan::forward_flops_per_token(basis, seq_len, c).total()}};
-    table.add_row({std::string(c.name), fmt::format("{:.3f}", f.total() / 1e9),
-                   fmt::format("{:.1f} %", 100 * f.attention / f.total()), c.counts_hardware ? "hardware" : "model",
-                   "C = " + std::string(c.formula)});
+    table.add_row({std::string(c.name), format_gflop(f.total()), fmt::format("{:.1f} %", 100 * f.attention / f.total()),
+                   c.counts_hardware ? "hardware" : "model", "C = " + std::string(c.formula)});
     why.push_back({fmt::format("training FLOPs per token ({})", c.name), std::string(c.formula),
                    fmt::format("{:.6g} + {:g} x {:g} x {:g}", f.parameters, c.attention_factor, basis.attention_width,
                                plan::attended_keys(basis, seq_len)),

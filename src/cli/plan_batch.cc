@@ -1,6 +1,7 @@
 // `sinter plan batch`: critical batch size and batch schedules.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -37,9 +38,10 @@ void print_stages(const std::vector<plan::BatchStage>& stages, double total) {
   base::Table table({"from token", "batch (tokens)", "steps", "until token"});
   for (size_t i = 0; i < stages.size(); ++i) {
     double end = i + 1 < stages.size() ? stages[i + 1].from_tokens : total;
-    table.add_row({base::format_count(stages[i].from_tokens), base::format_count(stages[i].batch_tokens),
-                   base::format_grouped(std::llround((end - stages[i].from_tokens) / stages[i].batch_tokens)),
-                   base::format_count(end)});
+    table.add_row(
+        {base::format_count(stages[i].from_tokens), base::format_count(stages[i].batch_tokens),
+         base::format_grouped(std::max(1LL, std::llround((end - stages[i].from_tokens) / stages[i].batch_tokens))),
+         base::format_count(end)});
   }
   fmt::print("{}Steps in all: {}\n", table.to_string(), base::format_grouped(plan::count_steps(stages, total)));
 }
