@@ -125,8 +125,8 @@ class ShardStream {
 
   bool has_text() const { return !texts_.empty() || !result_.shards.empty(); }
 
-  // There must be text. Shards get their names here, all at once and the first last: a text that ends with an error or
-  // a kill on the way leaves what was there before.
+  // There must be text. Shards get their names here, one right after the other: an error or a kill at any time before
+  // leaves what was there before.
   TokenizeResult finish() {
     flush();
     for (; !writers_.empty(); writers_.pop_back()) writers_.back()->commit();
@@ -199,7 +199,7 @@ void check_is_text(std::string_view content, const std::string& path) {
   for (const Kind& kind : kKinds) {
     SINTER_CHECK(!content.starts_with(kind.magic), "'{}' is {}; expected text: unpack it first", path, kind.what);
   }
-  SINTER_CHECK(!content.starts_with(kShardMagic), "'{}' is a token shard; expected text", path);
+  SINTER_CHECK(!content.starts_with(kShardMagic), "'{}' is a token shard; expected the text it was made of", path);
   constexpr size_t kLookedAt = 64 << 10;
   const size_t zero = content.substr(0, kLookedAt).find('\0');
   SINTER_CHECK(zero == std::string_view::npos, "'{}' has a byte of zero at {}, which no text has; expected text", path,

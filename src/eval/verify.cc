@@ -104,7 +104,8 @@ struct StepChoice {
 
 std::string golden_path(const std::string& folder) {
   const std::string path = folder + "/golden.safetensors";
-  SINTER_CHECK(std::filesystem::is_directory(folder), "there is no folder '{}'", folder);
+  SINTER_CHECK(std::filesystem::is_directory(folder),
+               "there is no folder '{}'; expected one with a model and its golden.safetensors", folder);
   SINTER_CHECK(std::filesystem::exists(path),
                "'{}' has no golden.safetensors: `verify` compares a model with answers that another program gave and "
                "that lie beside it",

@@ -69,12 +69,16 @@ void check_model_spec(const ModelSpec& s) {
   positive(s.num_kv_heads, "num_key_value_heads");
   positive(s.head_dim, "head_dim");
   positive(s.max_positions, "max_position_embeddings");
-  for (auto [name, rows] : {std::pair{"hidden_size", s.hidden},
-                            {"intermediate_size", s.ffn},
-                            {"vocab_size", s.vocab_size},
-                            {"num_attention_heads x head_dim", s.num_heads * s.head_dim}}) {
-    SINTER_CHECK(static_cast<double>(rows) * static_cast<double>(s.hidden) < 0x1p48,
-                 "model: {} of {} with hidden_size {} makes a matrix that no machine can hold", name, rows, s.hidden);
+  auto real = [](int64_t value) { return static_cast<double>(value); };
+  for (auto [name, rows] : {std::pair{"hidden_size", real(s.hidden)},
+                            {"intermediate_size", real(s.ffn)},
+                            {"an expert's intermediate_size", real(s.moe.ffn)},
+                            {"vocab_size", real(s.vocab_size)},
+                            {"num_attention_heads x head_dim", real(s.num_heads) * real(s.head_dim)}}) {
+    SINTER_CHECK(rows * real(s.hidden) < 0x1p48,
+                 "model: {} of {:.0f} with hidden_size {} makes a matrix that no machine can hold; expected fewer than "
+                 "2^48 elements",
+                 name, rows, s.hidden);
   }
   SINTER_CHECK(s.num_layers <= 100000, "model: {} layers; expected at most 100,000", s.num_layers);
   SINTER_CHECK(s.mtp_heads >= 0 && s.mtp_heads <= 64, "model: {} heads for tokens further ahead; expected 0 to 64",

@@ -64,6 +64,10 @@ TEST(HfConfig, RefusesWhatWouldChangeTheAnswer) {
   json two_thetas = with("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 10000.0}});
   two_thetas["rope_theta"] = 500000.0;
   expect_error(two_thetas, "'rope_theta' (500000)");
+  expect_error(with("hidden_size", int64_t{4000000000}), "no machine can hold");
+  json many_heads = with("head_dim", int64_t{1} << 39);  // times the heads: more than 64 bits hold
+  many_heads["num_attention_heads"] = many_heads["num_key_value_heads"] = int64_t{1} << 39;
+  expect_error(many_heads, "no machine can hold");
   expect_error(with("partial_rotary_factor", 0.5), "partial_rotary_factor");
   expect_error(with("num_key_value_heads", 3), "num_key_value_heads");
   expect_error(with("vocab_size", "many"), "vocab_size");

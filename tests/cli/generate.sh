@@ -62,7 +62,7 @@ expect 1 "expected a model folder" "$sinter" generate "$scratch/text.txt" --prom
 expect 2 "give the answers another" "$sinter" generate "$scratch/model" --input "$scratch/in.jsonl" --output "$scratch/in.jsonl"
 [ "$(wc -l < "$scratch/in.jsonl")" = 3 ] || { echo "the requests are gone"; exit 1; }
 "$sinter" data tokenize "$scratch/text.txt" -t "$scratch/model" -o "$scratch/shard.tok" > /dev/null 2>&1
-expect 1 "is a token shard; expected text" "$sinter" eval perplexity "$scratch/model" "$scratch/shard.tok"
+expect 1 "is a token shard; expected the text" "$sinter" eval perplexity "$scratch/model" "$scratch/shard.tok"
 
 # Cut short: what is answered is there; what was there before stays until the first answer.
 { echo '{"prompt": "A dog", "max_tokens": 3}'; echo '{"prompt": "A", "max_tokens": 500000}'; echo '{"prompt": "A", "max_tokens": 2}'; } > "$scratch/long.jsonl"

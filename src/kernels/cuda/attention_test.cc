@@ -202,6 +202,13 @@ void test_captured(DType t) {
   expect_cudnn(c, t, a, before, 4);  // called as they are, then captured
 }
 
+void run_forward(const KernelTable& table, Stream& s, const AttentionCase& a, const RaggedBatch& batch,
+                 const core::Tensor& qkv, const core::Tensor& out, const core::Tensor& lse) {
+  AttentionForwardArgs args;
+  args.shape = make_shape(a), args.batch = &batch, args.qkv = qkv, args.out = out, args.lse = lse;
+  table.attention_forward(s, args);
+}
+
 // Scores that grow by far more than an exponential holds after the block on the diagonal, and a key that is NaN: what
 // rows saw before is scaled down, and those that see the key are NaN.
 void test_steep() {
@@ -221,10 +228,7 @@ void test_steep() {
     bool later_are_nan = true, earlier_are_not = true;
     c.skip_determinism();  // which compares numbers
     c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
-      RaggedBatch b = make_batch(a, batch, at);
-      AttentionForwardArgs args;
-      args.shape = make_shape(a), args.batch = &b, args.qkv = at(qkv), args.out = at(out), args.lse = at(lse);
-      table.attention_forward(s, args);
+      run_forward(table, s, a, make_batch(a, batch, at), at(qkv), at(out), at(lse));
       const std::vector<float> results = core::to_host_floats(at(lse));  // head 0 first
       for (int64_t i = 0; i < batch.tokens; ++i) {
         const bool is_nan = std::isnan(results[static_cast<size_t>(i)]), sees = i >= 100 && i < 385;
@@ -253,10 +257,7 @@ void test_nan(DType t) {
   bool all_nan = true;
   c.skip_determinism();  // which compares numbers
   c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
-    RaggedBatch b = make_batch(a, batch, at);
-    AttentionForwardArgs args;
-    args.shape = make_shape(a), args.batch = &b, args.qkv = at(qkv), args.out = at(out), args.lse = at(lse);
-    table.attention_forward(s, args);
+    run_forward(table, s, a, make_batch(a, batch, at), at(qkv), at(out), at(lse));
     for (float x : core::to_host_floats(at(out))) all_nan = all_nan && std::isnan(x);
   });
   c.expect_true(all_nan, "all NaN");
