@@ -1,4 +1,5 @@
-# sinter_module(name [COLD] USES modules... LIBS targets...): one library per folder of src/, from every .cc in it.
+# sinter_module(name [COLD] USES modules... LIBS targets...): one library per folder of src/, from every .cc in it and in its
+# sub-folders (but for the backends that its module.cmake chooses by file: MODULE_BACKENDS).
 # COLD: nothing in it takes time when it runs, so it is built with little optimisation, in less time.
 # Files named *_test.cc become the program test_<name>, run by ctest with the label `fast`;
 # *_slow_test.cc go to slow_<name> with the label `slow`.
@@ -20,6 +21,13 @@ function(sinter_precompile target kind)
   endif()
 endfunction()
 
+# base/source_dir.h: the only object that knows where the repository lies, so that compiled tests can be cached across clones.
+if(SINTER_TESTS)
+  add_library(sinter_source_dir STATIC ${CMAKE_SOURCE_DIR}/tests/source_dir.cc)
+  target_include_directories(sinter_source_dir PRIVATE ${CMAKE_SOURCE_DIR}/src)
+  target_compile_definitions(sinter_source_dir PRIVATE SINTER_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+endif()
+
 function(sinter_add_tests name label)
   if(NOT SINTER_TESTS OR NOT ARGN)
     return()
@@ -27,8 +35,7 @@ function(sinter_add_tests name label)
   set(program ${name})
   add_executable(${program} ${ARGN})
   string(REGEX REPLACE "^(test|slow)_" "" module ${name})
-  target_link_libraries(${program} PRIVATE sinter_${module} GTest::gtest GTest::gtest_main)
-  target_compile_definitions(${program} PRIVATE SINTER_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  target_link_libraries(${program} PRIVATE sinter_${module} sinter_source_dir GTest::gtest GTest::gtest_main)
   target_compile_options(${program} PRIVATE $<$<CONFIG:Release>:-O1>)
   sinter_precompile(${program} tests <gtest/gtest.h>)
   add_test(NAME ${program} COMMAND ${program})

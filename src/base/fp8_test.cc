@@ -5,12 +5,13 @@
 
 #include "base/dtype.h"
 #include "base/file.h"
+#include "base/source_dir.h"
 
 namespace sinter::base {
 namespace {
 
 TEST(Fp8, RoundsAsPyTorchDoes) {
-  std::istringstream lines(read_file(std::string(SINTER_SOURCE_DIR) + "/tests/golden/fp8_casts.txt"));
+  std::istringstream lines(read_file(base::source_dir() + "/tests/golden/fp8_casts.txt"));
   std::string number, e4m3, e5m2;
   int compared = 0;
   while (lines >> number >> e4m3 >> e5m2) {

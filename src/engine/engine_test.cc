@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "base/source_dir.h"
 #include "core/host_batch.h"
 #include "engine/generator.h"
 #include "io/tensor_folder.h"
@@ -16,7 +17,7 @@ namespace {
 
 struct Model {
   explicit Model(const std::string& name, core::DType compute, bool keeps_derived = true) {
-    std::string folder = std::string(SINTER_SOURCE_DIR) + "/tests/golden/models/" + name;
+    std::string folder = base::source_dir() + "/tests/golden/models/" + name;
     spec = spec::load_hf_config(folder + "/config.json");
     store = std::make_unique<models::ParameterStore>(
         spec, models::StoreOptions{.compute = compute, .trains = false, .keeps_derived = keeps_derived});

@@ -6,13 +6,14 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/source_dir.h"
 #include "io/safetensors.h"
 
 namespace sinter::eval {
 namespace {
 
 struct Golden {
-  std::string folder = std::string(SINTER_SOURCE_DIR) + "/tests/golden/models/gpt2";
+  std::string folder = base::source_dir() + "/tests/golden/models/gpt2";
   io::SafetensorsFile answers{folder + "/golden.safetensors"};
   OpenModel model = open_model(folder, {});
 

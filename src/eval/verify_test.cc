@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/source_dir.h"
 
 namespace sinter::eval {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 const std::vector<double> kOtherLosses = {6.508716, 5.957266, 5.516806, 5.146929, 4.833157,
                                           4.545209, 4.283908, 4.047921, 3.812637, 3.598252};
 
-std::string golden(const std::string& name) { return std::string(SINTER_SOURCE_DIR) + "/tests/golden/models/" + name; }
+std::string golden(const std::string& name) { return base::source_dir() + "/tests/golden/models/" + name; }
 
 // The checks of the mixture of experts in fp32, its training losses replaced by `losses`.
 std::vector<VerifyCheck> verify_with_losses(const std::vector<double>& losses) {

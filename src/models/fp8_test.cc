@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "base/source_dir.h"
 #include "core/arena.h"
 #include "core/host_batch.h"
 #include "io/tensor_folder.h"
@@ -18,7 +19,7 @@ namespace {
 using autograd::Recompute;
 using autograd::Tape;
 
-std::string golden(const std::string& name) { return std::string(SINTER_SOURCE_DIR) + "/tests/golden/models/" + name; }
+std::string golden(const std::string& name) { return base::source_dir() + "/tests/golden/models/" + name; }
 
 // A golden model in bf16 with a batch, its linear layers in fp8 when asked.
 class Model {

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/rng.h"
+#include "base/source_dir.h"
 #include "base/threads.h"
 #include "core/arena.h"
 #include "core/host_batch.h"
@@ -20,7 +21,7 @@ namespace {
 using autograd::Recompute;
 using autograd::Tape;
 
-std::string golden(const std::string& name) { return std::string(SINTER_SOURCE_DIR) + "/tests/golden/models/" + name; }
+std::string golden(const std::string& name) { return base::source_dir() + "/tests/golden/models/" + name; }
 
 // A golden model with everything a spec can turn on: dropout, balance loss, extra heads.
 struct Model {

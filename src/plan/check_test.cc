@@ -10,12 +10,13 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/source_dir.h"
 #include "plan/fit.h"
 
 namespace sinter::plan {
 namespace {
 
-const std::string kFolder = std::string(SINTER_SOURCE_DIR) + "/tests/golden/plan/";
+const std::string kFolder = base::source_dir() + "/tests/golden/plan/";
 
 const CheckReport& report_of(const std::string& file) {
   static std::map<std::string, CheckReport> reports;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/source_dir.h"
 #include "spec/parameters.h"
 
 namespace sinter::plan {
@@ -85,7 +86,7 @@ TEST(Models, HubNamesResolve) {
 }
 
 TEST(Models, AFolderWithAConfigResolves) {
-  EXPECT_EQ(resolve_model(SINTER_SOURCE_DIR "/tests/golden/models/gpt2").spec.family, spec::Family::gpt2);
+  EXPECT_EQ(resolve_model(base::source_dir() + "/tests/golden/models/gpt2").spec.family, spec::Family::gpt2);
 }
 
 TEST(Models, UnknownNamesSuggestTheNearest) {

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/source_dir.h"
 
 namespace sinter::spec {
 namespace {
@@ -151,7 +152,7 @@ TEST(Recipe, InlineArchitectureFillsFamilyTraits) {
 // The shipped recipes: every key known, and a model that can be made of them.
 TEST(Recipe, ShippedOnesMakeModels) {
   int recipes = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(SINTER_SOURCE_DIR) + "/recipes")) {
+  for (const auto& entry : std::filesystem::directory_iterator(base::source_dir() + "/recipes")) {
     SCOPED_TRACE(entry.path());
     const Recipe recipe = load_recipe(entry.path(), {});
     EXPECT_GT(make_model_spec(recipe, 2048).num_layers, 0);

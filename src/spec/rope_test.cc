@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/source_dir.h"
 #include "spec/hf_config.h"
 
 namespace sinter::spec {
@@ -14,7 +15,7 @@ using nlohmann::json;
 
 // tests/golden/rope.py wrote the answers of transformers down.
 TEST(Rope, EveryScalingTurnsAsInTransformers) {
-  const json cases = json::parse(std::ifstream(std::string(SINTER_SOURCE_DIR) + "/tests/golden/rope.json"));
+  const json cases = json::parse(std::ifstream(base::source_dir() + "/tests/golden/rope.json"));
   ASSERT_GE(cases.size(), 12u);
   for (const json& golden : cases) {
     SCOPED_TRACE(golden["name"].get<std::string>());

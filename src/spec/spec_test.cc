@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/source_dir.h"
 #include "spec/hf_config.h"
 #include "spec/parameters.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-std::string golden(const std::string& name) { return std::string(SINTER_SOURCE_DIR) + "/tests/golden/models/" + name; }
+std::string golden(const std::string& name) { return base::source_dir() + "/tests/golden/models/" + name; }
 
 TEST(ParameterTable, CountsMatchTheGoldenModels) {
   for (const auto& entry : std::filesystem::directory_iterator(golden(""))) {

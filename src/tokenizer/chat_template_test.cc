@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/source_dir.h"
 
 namespace sinter::tokenizer {
 namespace {
@@ -17,7 +18,7 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
 constexpr int64_t kNow = 1750000000;  // 2025-06-15 15:06:40 UTC, as in tools/make_chat_goldens.py
-const std::string kGoldens = std::string(SINTER_SOURCE_DIR) + "/tests/golden/chat_templates";
+const std::string kGoldens = base::source_dir() + "/tests/golden/chat_templates";
 
 ordered_json load(const fs::path& path) { return ordered_json::parse(base::read_file(path.string())); }
 

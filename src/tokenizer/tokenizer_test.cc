@@ -10,13 +10,14 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/rng.h"
+#include "base/source_dir.h"
 #include "base/threads.h"
 #include "tokenizer/unicode.h"
 
 namespace sinter::tokenizer {
 namespace {
 
-const std::string kGolden = std::string(SINTER_SOURCE_DIR) + "/tests/golden/tokenizer/";
+const std::string kGolden = base::source_dir() + "/tests/golden/tokenizer/";
 using Ids = std::vector<int32_t>;
 
 const Tokenizer& gpt2() {
@@ -176,7 +177,7 @@ TEST(StreamDecoder, HoldsBackIncompleteCharacters) {
 }
 
 TEST(StreamDecoder, WhatFollowsAPromptKeepsItsSpace) {
-  const Tokenizer llama = Tokenizer::load(std::string(SINTER_SOURCE_DIR) + "/tests/golden/tokenizer/small.model");
+  const Tokenizer llama = Tokenizer::load(base::source_dir() + "/tests/golden/tokenizer/small.model");
   const std::vector<int32_t> prompt = llama.encode("Once upon"), rest = llama.encode("a time");
   auto decode = [&](StreamDecoder decoder) {
     std::string text;

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/source_dir.h"
 #include "data/source.h"
 #include "data/token_shard.h"
 #include "tokenizer/tokenizer.h"
@@ -154,7 +155,7 @@ TEST_F(ContinueTest, ASecondRunLeavesTheCheckpointOfTheFirstAlone) {
 }
 
 TEST_F(ContinueTest, ATokenizerOfAnyNameIsAModelFoldersTokenizer) {
-  const std::string golden = std::string(SINTER_SOURCE_DIR) + "/tests/golden/tokenizer/";
+  const std::string golden = base::source_dir() + "/tests/golden/tokenizer/";
   for (const char* name : {"small.model", "r50k_base.tiktoken"}) {
     fs::create_directories(dir_ + "/here");
     fs::copy_file(golden + name, dir_ + "/here/" + name, fs::copy_options::overwrite_existing);

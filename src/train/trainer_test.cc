@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/source_dir.h"
 #include "base/threads.h"
 #include "data/token_shard.h"
 #include "train/checkpoint_writer.h"
@@ -339,7 +340,7 @@ TEST_F(TrainerTest, WhatCannotBeIsRefusedBeforeTextIsTokenized) {
   base::write_file_atomic(dir_ + "/a.txt", "Once upon a time.");
   const std::string text = "data.sources='" + dir_ + "/a.txt'", cache = "data.cache='" + dir_ + "/cache'";
   const std::string tokenizer =
-      std::string("data.tokenizer='") + SINTER_SOURCE_DIR + "/tests/golden/tokenizer/small.model'";
+      std::string("data.tokenizer='") + base::source_dir() + "/tests/golden/tokenizer/small.model'";
   for (const char* wrong : {"model.heads=5", "model.rope_theta=0", "model.family=gpt5", "train.batch_tokens=100"}) {
     EXPECT_THROW(Trainer(recipe("a", {text, cache, tokenizer, wrong}), *self_), base::Error) << wrong;
     EXPECT_FALSE(fs::exists(dir_ + "/cache")) << wrong;
@@ -401,7 +402,7 @@ TEST_F(TrainerTest, ARunThatTurnsToF16BeginsWithTheRecipesLossScale) {
 TEST_F(TrainerTest, SamplesThatFailDoNotEndARun) {
   base::write_file_atomic(dir_ + "/a.txt", "Once upon a time there was a fox. The fox ran and ran. ");
   const std::string tokenizer =
-      std::string("data.tokenizer='") + SINTER_SOURCE_DIR + "/tests/golden/tokenizer/small.model'";
+      std::string("data.tokenizer='") + base::source_dir() + "/tests/golden/tokenizer/small.model'";
   int asked = 0;
   TrainHooks hooks;
   hooks.sample = [&](const models::Transformer&, const tokenizer::Tokenizer&, int64_t) {
