@@ -1,5 +1,5 @@
 # sinter_module(name [COLD] USES modules... LIBS targets...): one library per folder of src/, from every .cc in it and in its
-# sub-folders (but for the backends that its module.cmake chooses by file: MODULE_BACKENDS).
+# sub-folders (but for backends: reference, cpu, cuda, mpi and nccl, which its module.cmake chooses by file).
 # COLD: nothing in it takes time when it runs, so it is built with little optimisation, in less time.
 # Files named *_test.cc become the program test_<name>, run by ctest with the label `fast`;
 # *_slow_test.cc go to slow_<name> with the label `slow`.
@@ -45,7 +45,8 @@ endfunction()
 function(sinter_module name)
   cmake_parse_arguments(ARG "COLD" "" "USES;LIBS" ${ARGN})
   set(folder ${CMAKE_SOURCE_DIR}/src/${name})
-  file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cc)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${folder}/*.cc)
+  list(FILTER sources EXCLUDE REGEX "/src/${name}/(reference|cpu|cuda|mpi|nccl)/")
   if(NOT sources)
     return()
   endif()

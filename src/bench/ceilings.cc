@@ -11,7 +11,7 @@
 #include "base/threads.h"
 #include "core/device.h"
 #include "kernels/cpu/aligned_buffer.h"
-#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/matmul/matmul.h"
 
 namespace sinter::bench {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/threads.h"
 #include "bench/ceilings.h"
 #include "bench/peer.h"
-#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/matmul/matmul.h"
 
 namespace sinter::bench {
 namespace {

@@ -66,7 +66,7 @@ struct LinearCrossEntropyArgs {
 void linear_cross_entropy(const KernelTable& table, Stream& stream, const LinearCrossEntropyArgs& args);
 void linear_cross_entropy_in_parts(const KernelTable& table, Stream& stream, const LinearCrossEntropyArgs& args);
 
-// Implemented in kernels/cuda/fused_matmul.cc, table.cc and linear_cross_entropy.cc, or as absent in
+// Implemented in kernels/cuda/matmul/fused_matmul.cc, table.cc and linear_cross_entropy.cc, or as absent in
 // kernels/cuda_absent.cc. False: nothing was done, else all.
 bool cuda_fused_matmul(Stream& stream, const FusedMatmulArgs& args);
 bool cuda_rotated_matmul(Stream& stream, const RotatedMatmulArgs& args);

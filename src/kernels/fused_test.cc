@@ -1,6 +1,6 @@
 #include "kernels/fused.h"
 
-#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/matmul/matmul.h"
 #include "kernels/test_grid.h"
 
 namespace sinter::kernels {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "plan/scaling.h"
+#include "plan/scaling/scaling.h"
 
 namespace sinter::plan {
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/check_points.h"
+#include "plan/check/points.h"
 #include "plan/models.h"
 #include "plan/own_memory.h"
 

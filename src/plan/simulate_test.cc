@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "plan/check_points.h"
+#include "plan/check/points.h"
 
 namespace sinter::plan {
 namespace {

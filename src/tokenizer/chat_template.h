@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "tokenizer/jinja_interpreter.h"
+#include "tokenizer/jinja/interpreter.h"
 
 namespace sinter::tokenizer {
 

@@ -1,6 +1,6 @@
 // Activations of a piece of a (rows, columns) tensor, for kernels that have just made it.
 #pragma once
-#include "kernels/cpu/matmul_product.h"
+#include "kernels/cpu/matmul/matmul_product.h"
 #include "kernels/table.h"
 
 namespace sinter::kernels::cpu {

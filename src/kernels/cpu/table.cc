@@ -2,7 +2,7 @@
 #include "hwy/targets.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/formats.h"
-#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/matmul/matmul.h"
 #include "kernels/reference/reference.h"
 
 namespace sinter::kernels {

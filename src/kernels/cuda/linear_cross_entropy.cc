@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/fused_matmul.h"
+#include "kernels/cuda/matmul/fused_matmul.h"
 #include "kernels/cuda/profile.h"
-#include "kernels/cuda/sm90.h"
+#include "kernels/cuda/sm90/sm90.h"
 #include "kernels/cuda/softmax_rows.h"
 
 namespace sinter::kernels {

@@ -12,7 +12,7 @@
 #include "kernels/choices.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/profile.h"
-#include "kernels/cuda/sm90.h"
+#include "kernels/cuda/sm90/sm90.h"
 #include "kernels/fused.h"
 
 namespace sinter::kernels {

@@ -1,8 +1,0 @@
-#include "kernels/cpu/attention.h"
-
-namespace sinter::kernels::cpu {
-
-const PairKernel* avx512_bf16_pairs() { return nullptr; }
-const PairKernel* amx_pairs() { return nullptr; }
-
-}  // namespace sinter::kernels::cpu

@@ -1,0 +1,448 @@
+#include "kernels/cpu/matmul/matmul.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "base/threads.h"
+
+namespace sinter::kernels {
+namespace {
+
+using base::DType;
+using base::Shape;
+using cpu::MatmulIsa;
+
+core::Allocator& allocator() { return core::runtime({}).allocator(); }
+
+// Values in (-1, 1), small multiples of 1/64 mixed in so that 16-bit formats round some and hold others.
+Tensor random_tensor(Shape shape, DType dtype, uint64_t seed) {
+  Tensor t(allocator(), shape, dtype);
+  base::CounterRng rng{seed, 7};
+  std::vector<float> values(static_cast<size_t>(shape.num_elements()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = 2 * rng.uniform(i) - 1;
+  if (!values.empty()) base::convert_elements(DType::f32, values.data(), dtype, t.raw(), values.size());
+  return t;
+}
+
+Tensor copy_of(const Tensor& t) {
+  Tensor copy(allocator(), t.shape(), t.dtype());
+  std::memcpy(copy.raw(), t.raw(), t.bytes());
+  return copy;
+}
+
+void run(const MatmulArgs& args) { cpu::matmul(core::runtime({}).stream(), args); }
+
+// The largest difference from the reference, counted in what rounding explains: 1 is the limit.
+double excess_error(const MatmulArgs& args, int64_t k) {
+  MatmulArgs expected = args;
+  expected.c = copy_of(args.c);
+  expected.b.derived = nullptr;
+  run(args);
+  reference_table()->matmul(core::runtime({}).stream(), expected);
+  std::vector<float> ours = core::to_host_floats(args.c), theirs = core::to_host_floats(expected.c);
+  // A chain of K sums of products below 1 in size wanders by about K * 1e-8; four times that, and room for short ones.
+  double limit = (2e-6 + 4e-8 * static_cast<double>(k)) * (1 + std::fabs(args.alpha));
+  double relative = args.c.dtype() == DType::bf16 ? 1.0 / 128 : args.c.dtype() == DType::f16 ? 1.0 / 1024 : 1e-6;
+  double worst = 0;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    double difference = std::fabs(static_cast<double>(ours[i]) - theirs[i]);
+    worst = std::max(worst, difference / (limit + relative * std::fabs(theirs[i])));
+    if (!std::isfinite(ours[i])) return INFINITY;
+  }
+  return worst;
+}
+
+struct Case {
+  int64_t m, n, k;
+  bool transpose_a = false, transpose_b = true;
+  DType dtype = DType::f32, c_dtype = DType::f32;
+};
+
+MatmulArgs make_args(const Case& c) {
+  MatmulArgs args;
+  args.a = random_tensor(c.transpose_a ? Shape{c.k, c.m} : Shape{c.m, c.k}, c.dtype, 1);
+  args.b.data = random_tensor(c.transpose_b ? Shape{c.n, c.k} : Shape{c.k, c.n}, c.dtype, 2);
+  args.c = random_tensor({c.m, c.n}, c.c_dtype, 3);
+  args.transpose_a = c.transpose_a;
+  args.transpose_b = c.transpose_b;
+  return args;
+}
+
+constexpr std::pair<DType, DType> kFormats[] = {{DType::f32, DType::f32},
+                                                {DType::bf16, DType::bf16},
+                                                {DType::bf16, DType::f32},
+                                                {DType::f16, DType::f16},
+                                                {DType::f16, DType::f32}};
+
+// Every test runs at each level of this CPU, and leaves the best one set.
+class Matmul : public testing::TestWithParam<MatmulIsa> {
+ protected:
+  void SetUp() override {
+    if (!cpu::can_run(GetParam())) GTEST_SKIP() << "this CPU has no " << cpu::matmul_isa_name(GetParam());
+    best_ = cpu::matmul_isa();
+    threads_ = base::num_threads();
+    cpu::set_matmul_isa(GetParam());
+  }
+  void TearDown() override {
+    if (threads_ == 0) return;
+    cpu::set_matmul_isa(best_);
+    base::set_num_threads(threads_);
+  }
+
+  // Whether numbers are multiplied as sums of three bf16, not as chains of f32.
+  static bool has_parts(DType dtype) { return dtype == DType::f32 && GetParam() == MatmulIsa::amx; }
+
+ private:
+  MatmulIsa best_ = MatmulIsa::portable;
+  int threads_ = 0;
+};
+
+TEST_P(Matmul, EveryTransposeAndFormatMatchesTheReference) {
+  const int64_t sizes[][3] = {
+      {1, 1, 1},    {1, 50, 33},  {3, 17, 5},      {8, 48, 64},    {33, 65, 31}, {37, 97, 70},
+      {64, 1, 129}, {1, 129, 64}, {130, 100, 257}, {70, 300, 150},  // panels of b a few at a time beside all rows
+      {48, 70, 832}};                                               // rows in place, more of K than one slice
+  for (auto [dtype, c_dtype] : kFormats) {
+    for (int transposes = 0; transposes < 4; ++transposes) {
+      for (auto [m, n, k] : sizes) {
+        MatmulArgs args = make_args({m, n, k, (transposes & 1) != 0, (transposes & 2) != 0, dtype, c_dtype});
+        EXPECT_LE(excess_error(args, k), 1.0) << "m " << m << " n " << n << " k " << k << " transposes " << transposes
+                                              << " " << base::dtype_name(dtype) << " to " << base::dtype_name(c_dtype);
+      }
+    }
+  }
+}
+
+TEST_P(Matmul, BiasScaleAndAccumulationMatchTheReferenceAlsoOverSeveralBlocksOfK) {
+  for (int64_t k : {40, 2100, 8300}) {
+    for (auto [dtype, c_dtype] : kFormats) {
+      for (int mode = 0; mode < 8; ++mode) {
+        MatmulArgs args = make_args({11, 53, k, false, true, dtype, c_dtype});
+        if (mode & 1) args.bias = random_tensor({53}, c_dtype, 4);
+        if (mode & 2) args.alpha = -0.37f;
+        args.accumulate = mode & 4;
+        EXPECT_LE(excess_error(args, k), 1.0)
+            << "k " << k << " mode " << mode << " " << base::dtype_name(dtype) << " to " << base::dtype_name(c_dtype);
+      }
+    }
+  }
+}
+
+TEST_P(Matmul, AResultTooLargeForTheCachesHasTheBitsOfItsRowsAlone) {
+  struct Large {
+    DType in, out;
+    int64_t m, n;
+  };
+  constexpr int64_t k = 37;
+  // 65 MiB and more, written past the caches; the rows of bf16 are whole panels of the tile kernel
+  for (auto [in, out, m, n] : {Large{DType::f32, DType::f32, 16401, 1040},
+                               {DType::bf16, DType::f32, 16401, 1040},
+                               {DType::bf16, DType::bf16, 32301, 1056}}) {
+    MatmulArgs whole;
+    whole.a = random_tensor({m, k}, in, 1);
+    whole.b.data = random_tensor({n, k}, in, 2);
+    whole.transpose_b = true;
+    whole.c = Tensor(allocator(), {m, n}, out);
+    run(whole);
+    for (int64_t first : {int64_t{0}, int64_t{8111}, m - 5}) {
+      MatmulArgs part = whole;
+      part.a = whole.a.slice(first, 5);
+      part.c = Tensor(allocator(), {5, n}, out);
+      EXPECT_LE(excess_error(part, k), 1.0) << "rows from " << first << " " << base::dtype_name(out);
+      EXPECT_EQ(std::memcmp(part.c.raw(), whole.c.slice(first, 5).raw(), part.c.bytes()), 0)
+          << "rows from " << first << " " << base::dtype_name(out);
+    }
+  }
+}
+
+TEST_P(Matmul, BlocksOfRowsAndColumnsMatchTheReference) {
+  EXPECT_LE(excess_error(make_args({1100, 30, 4200, true, false, DType::bf16, DType::bf16}), 4200), 1.0);
+  // Partial sums that do not fit in one block of them: held against the reference by a few rows, bit by bit against
+  // those.
+  if (GetParam() == MatmulIsa::portable) return;  // a second of work, and nothing in it depends on the level
+  MatmulArgs whole = make_args({1030, 4200, 2100});
+  whole.accumulate = true;
+  Tensor before = copy_of(whole.c);
+  run(whole);
+  for (auto [first, rows] : {std::pair<int64_t, int64_t>{0, 3}, {1023, 7}}) {
+    MatmulArgs part = whole;
+    part.a = whole.a.slice(first, rows);
+    part.c = copy_of(before.slice(first, rows));
+    EXPECT_LE(excess_error(part, 2100), 1.0);
+    EXPECT_EQ(std::memcmp(part.c.raw(), whole.c.slice(first, rows).raw(), part.c.bytes()), 0);
+  }
+}
+
+// A task keeps the larger side when K is long: rows of a here, rows of b when the sides are swapped.
+TEST_P(Matmul, SwappedSidesGiveTheSameBitsAndMatchTheReference) {
+  const int64_t sizes[][3] = {{65, 64, 1024}, {333, 41, 2500}, {700, 97, 1055}};
+  for (auto [m, n, k] : sizes) {
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      for (int mode = 0; mode < 4; ++mode) {
+        const bool accumulate = mode & 1, transpose = mode & 2;
+        MatmulArgs args = make_args({m, n, k, transpose, !transpose, dtype, DType::f32});
+        args.accumulate = accumulate;
+        args.alpha = accumulate ? 0.5f : 1.0f;
+        MatmulArgs swapped = args;
+        std::swap(swapped.a, swapped.b.data);
+        swapped.transpose_a = !args.transpose_b;
+        swapped.transpose_b = !args.transpose_a;
+        const std::vector<float> before = core::to_host_floats(args.c);
+        std::vector<float> turned(before.size());
+        for (int64_t i = 0; i < m * n; ++i) turned[i % n * m + i / n] = before[i];
+        base::set_num_threads(1 + mode % 3);
+        swapped.c = core::make_tensor(allocator(), {n, m}, turned);
+        run(swapped);
+        EXPECT_LE(excess_error(args, k), 1.0)
+            << "m " << m << " n " << n << " k " << k << " mode " << mode << " " << base::dtype_name(dtype);
+        const std::vector<float> c = core::to_host_floats(args.c), other = core::to_host_floats(swapped.c);
+        int64_t num_different = 0;
+        for (int64_t i = 0; i < m * n; ++i) num_different += c[i] != other[i % n * m + i / n];
+        if (has_parts(dtype)) continue;  // the parts of a number on one side meet those of the other in a fixed order
+        EXPECT_EQ(num_different, 0) << "m " << m << " n " << n << " k " << k << " mode " << mode;
+      }
+    }
+  }
+}
+
+// Sums begin from what c holds: the chain over K is the same one, in however many products it comes.
+TEST_P(Matmul, GradientsOfPartsOfTheTokensAddUpToTheBitsOfTheWhole) {
+  const int64_t sizes[][3] = {{5, 7, 9}, {129, 97, 300}, {70, 41, 2500}};
+  for (auto [m, n, k] : sizes) {
+    MatmulArgs whole = make_args({m, n, k, true, false});
+    MatmulArgs part = whole;
+    part.c = copy_of(whole.c);
+    run(whole);
+    for (int64_t first = 0, count = k / 3; first < k; first += count, count = k - first) {
+      part.a = whole.a.slice(first, count);
+      part.b.data = whole.b.data.slice(first, count);
+      part.accumulate = first > 0;
+      EXPECT_LE(excess_error(part, k), 1.0);
+    }
+    if (has_parts(DType::f32)) continue;  // a tile's 32 elements of K are added before they meet what c holds
+    EXPECT_EQ(std::memcmp(part.c.raw(), whole.c.raw(), whole.c.bytes()), 0) << "m " << m << " n " << n << " k " << k;
+  }
+}
+
+// Against sums in double, and over numbers of very different sizes: as close as a chain of f32 is.
+TEST_P(Matmul, F32IsAsExactAsAChainOfF32) {
+  const int64_t m = 37, n = 45;
+  for (int64_t k : {32, 770, 3000}) {
+    for (int exponent : {0, -60, 55}) {
+      MatmulArgs args = make_args({m, n, k});
+      float *a = args.a.data<float>(), *b = args.b.data.data<float>();
+      for (int64_t i = 0; i < m * k; ++i) a[i] = std::ldexp(a[i], exponent + static_cast<int>(i % k % 7) - 3);
+      for (int64_t i = 0; i < n * k; ++i) b[i] = std::ldexp(b[i], -static_cast<int>(i % 5));
+      run(args);
+      double error = 0, chain_error = 0, total = 0;
+      for (int64_t i = 0; i < m * n; ++i) {
+        double exact = 0;
+        float chain = 0;
+        for (int64_t x = 0; x < k; ++x) {
+          float left = a[i / n * k + x], right = b[i % n * k + x];
+          exact += static_cast<double>(left) * right;
+          chain = std::fma(left, right, chain);
+        }
+        error += std::pow(args.c.data<float>()[i] - exact, 2);
+        chain_error += std::pow(chain - exact, 2);
+        total += exact * exact;
+      }
+      EXPECT_LE(error, 1.1 * chain_error) << "k " << k << " 2^" << exponent;
+      EXPECT_GT(total, 0);
+    }
+  }
+}
+
+TEST_P(Matmul, NothingToSumGivesBiasOrKeepsC) {
+  MatmulArgs args = make_args({3, 5, 0});
+  args.bias = random_tensor({5}, DType::f32, 4);
+  run(args);
+  std::vector<float> c = core::to_host_floats(args.c), bias = core::to_host_floats(args.bias);
+  for (int i = 0; i < 15; ++i) EXPECT_EQ(c[i], bias[i % 5]);
+  args.bias = {};
+  args.accumulate = true;
+  run(args);
+  EXPECT_EQ(core::to_host_floats(args.c), c);
+  run(make_args({0, 5, 4}));
+  run(make_args({5, 0, 4}));
+}
+
+TEST_P(Matmul, GroupsMatchTheReference) {
+  const std::vector<int32_t> offsets = {0, 3, 3, 40, 41, 90, 90, 91, 97};  // one expert large, two empty
+  const int64_t experts = 8, rows = 97, n = 51, k = 37;
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    for (bool transpose_b : {false, true}) {
+      MatmulArgs args;
+      args.a = random_tensor({rows, k}, dtype, 1);
+      args.b.data = random_tensor(transpose_b ? Shape{experts, n, k} : Shape{experts, k, n}, dtype, 2);
+      args.c = random_tensor({rows, n}, dtype, 3);
+      args.transpose_b = transpose_b;
+      args.group_offsets = core::make_tensor(allocator(), {experts + 1}, offsets);
+      EXPECT_LE(excess_error(args, k), 1.0);
+      std::shared_ptr<core::DerivedWeight> derived;
+      args.b.derived = &derived;
+      EXPECT_LE(excess_error(args, k), 1.0);
+    }
+    for (bool accumulate : {false, true}) {
+      MatmulArgs args;
+      args.a = random_tensor({rows, k}, dtype, 1);
+      args.b.data = random_tensor({rows, n}, dtype, 2);
+      args.c = random_tensor({experts, k, n}, DType::f32, 3);
+      args.transpose_a = true;
+      args.accumulate = accumulate;
+      args.group_offsets = core::make_tensor(allocator(), {experts + 1}, offsets);
+      EXPECT_LE(excess_error(args, rows), 1.0);
+    }
+  }
+}
+
+TEST_P(Matmul, ARowHasTheSameBitsWhateverTheOtherRowsTheThreadsAndThePacking) {
+  // Several blocks of K; then rows that a kernel may read in place, in several slices of K.
+  const int64_t sizes[][3] = {{75, 103, 4333}, {80, 103, 1056}};
+  for (auto [m, n, k] : sizes) {
+    for (auto [dtype, c_dtype] : kFormats) {
+      MatmulArgs whole = make_args({m, n, k, false, true, dtype, c_dtype});
+      base::set_num_threads(1);
+      run(whole);
+      std::shared_ptr<core::DerivedWeight> derived;
+      for (int threads : {1, 2, 3}) {
+        base::set_num_threads(threads);
+        for (auto [first, rows] : {std::pair<int64_t, int64_t>{0, m}, {0, 1}, {74, 1}, {13, 7}, {31, 33}, {16, 48}}) {
+          for (bool is_packed : {false, true}) {
+            MatmulArgs part = whole;
+            part.a = whole.a.slice(first, rows);
+            part.c = Tensor(allocator(), {rows, n}, c_dtype);
+            part.b.derived = is_packed ? &derived : nullptr;
+            run(part);
+            EXPECT_EQ(std::memcmp(part.c.raw(), whole.c.slice(first, rows).raw(), part.c.bytes()), 0)
+                << "rows " << first << " to " << first + rows << ", " << threads << " threads, packed " << is_packed
+                << ", " << base::dtype_name(dtype) << " to " << base::dtype_name(c_dtype);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Matmul, SquaresLeftBesideAGradientAreThoseOfAPassOverItWhateverTheThreads) {
+  // One block of K and several; within a panel, over an edge, and large enough to be written past the caches; the last
+  // two are computed turned by the tile kernel.
+  const int64_t sizes[][3] = {{5, 7, 3},      {70, 101, 0},    {97, 130, 4333},
+                              {521, 528, 96}, {130, 97, 4333}, {569, 496, 1030}};
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    for (auto [m, n, k] : sizes) {
+      for (bool accumulate : {false, true}) {
+        MatmulArgs args = make_args({m, n, k, true, false, dtype, DType::f32});
+        args.accumulate = accumulate;
+        Tensor before = copy_of(args.c), squares;
+        for (int threads : {1, 2, 3}) {
+          base::set_num_threads(threads);
+          args.c = copy_of(before);
+          args.c_squares = random_tensor({1}, DType::f32, 9);
+          run(args);
+          if (threads == 1) squares = args.c_squares;
+          EXPECT_EQ(args.c_squares.data<float>()[0], squares.data<float>()[0]) << threads << " threads";
+        }
+        double expected = 0;
+        for (float x : core::to_host_floats(args.c)) expected += static_cast<double>(x) * x;
+        EXPECT_NEAR(squares.data<float>()[0], expected, 1e-6 * expected) << m << " x " << n << " x " << k;
+        MatmulArgs alone = args;
+        alone.c = copy_of(before);
+        alone.c_squares = {};
+        run(alone);
+        EXPECT_EQ(std::memcmp(alone.c.raw(), args.c.raw(), args.c.bytes()), 0) << m << " x " << n << " x " << k;
+      }
+    }
+  }
+}
+
+TEST_P(Matmul, APackedWeightIsRenewedWhenItsVersionGrows) {
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    MatmulArgs args = make_args({2, 70, 90, false, true, dtype, dtype});
+    std::shared_ptr<core::DerivedWeight> derived;
+    args.b.derived = &derived;
+    EXPECT_LE(excess_error(args, 90), 1.0);
+    const core::DerivedWeight* first = derived.get();
+    run(args);
+    EXPECT_EQ(derived.get(), first) << "packed again without need";
+    args.b.data = random_tensor({70, 90}, dtype, 9);
+    args.b.version = 2;
+    EXPECT_LE(excess_error(args, 90), 1.0);
+    EXPECT_EQ(derived->version, 2u);
+  }
+}
+
+TEST_P(Matmul, NotANumberStaysInItsRow) {
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    MatmulArgs args = make_args({9, 50, 33, false, true, dtype, dtype});
+    float nan = NAN;
+    base::convert_elements(DType::f32, &nan, dtype, args.a.slice(4, 1).raw(), 1);
+    run(args);
+    std::vector<float> c = core::to_host_floats(args.c);
+    for (int i = 0; i < 9 * 50; ++i) EXPECT_EQ(std::isnan(c[i]), i / 50 == 4);
+  }
+}
+
+TEST_P(Matmul, MismatchedShapesAndFormatsAreErrors) {
+  MatmulArgs args = make_args({4, 6, 5});
+  args.b.data = random_tensor({6, 4}, DType::f32, 2);
+  EXPECT_THROW(run(args), base::Error);
+  args = make_args({4, 6, 5});
+  args.b.data = random_tensor({6, 5}, DType::bf16, 2);
+  EXPECT_THROW(run(args), base::Error);
+  args = make_args({4, 6, 5});
+  args.bias = random_tensor({5}, DType::f32, 2);
+  EXPECT_THROW(run(args), base::Error);
+  args = make_args({4, 6, 5, false, true, DType::bf16, DType::bf16});
+  args.c_squares = random_tensor({1}, DType::f32, 2);
+  EXPECT_THROW(run(args), base::Error);
+}
+
+TEST(CpuMatmulBatch, ProductsOfOneShapeWithAnAddendMatchTheReference) {
+  constexpr int64_t kBatch = 3, kM = 9, kN = 20, kK = 33;
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    for (bool transpose_a : {false, true}) {
+      for (bool transpose_b : {false, true}) {
+        MatmulArgs args;
+        args.a = random_tensor({kBatch * (transpose_a ? kK : kM), transpose_a ? kM : kK}, dtype, 1);
+        args.b.data = random_tensor({kBatch * (transpose_b ? kN : kK), transpose_b ? kK : kN}, dtype, 2);
+        args.c = random_tensor({kBatch * kM, kN}, dtype, 3);
+        args.transpose_a = transpose_a;
+        args.transpose_b = transpose_b;
+        args.alpha = 0.5f;
+        args.batch = kBatch;
+        EXPECT_LE(excess_error(args, kK), 1.0);
+        // In f32: where c is short the CPU rounds the addend's share once more, which shows where the two cancel.
+        args.c = random_tensor({kBatch * kM, kN}, DType::f32, 3);
+        args.addend = random_tensor({kBatch * kM, kN}, DType::f32, 4);
+        args.beta = -1.5f;
+        EXPECT_LE(excess_error(args, kK), 1.0);
+      }
+    }
+  }
+}
+
+TEST(MatmulLevels, Avx2AndAvx512GiveTheSameBits) {
+  if (!cpu::can_run(MatmulIsa::avx512)) GTEST_SKIP() << "this CPU has no avx512";
+  MatmulIsa best = cpu::matmul_isa();
+  for (auto [dtype, c_dtype] : {std::pair{DType::f32, DType::f32}, {DType::f16, DType::f16}}) {
+    MatmulArgs args = make_args({21, 77, 1300, false, true, dtype, c_dtype});
+    cpu::set_matmul_isa(MatmulIsa::avx2);
+    run(args);
+    std::vector<float> narrow = core::to_host_floats(args.c);
+    cpu::set_matmul_isa(MatmulIsa::avx512);
+    run(args);
+    EXPECT_EQ(core::to_host_floats(args.c), narrow);
+  }
+  cpu::set_matmul_isa(best);
+}
+
+INSTANTIATE_TEST_SUITE_P(Isa, Matmul, testing::ValuesIn(cpu::kMatmulIsas),
+                         [](const auto& info) { return std::string(cpu::matmul_isa_name(info.param)); });
+
+}  // namespace
+}  // namespace sinter::kernels

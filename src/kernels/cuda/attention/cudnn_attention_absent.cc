@@ -1,0 +1,12 @@
+// Built instead of cudnn_attention.cc when cuDNN or its frontend headers are not found: our own kernel takes every
+// case.
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/attention/cudnn_attention.h"
+
+namespace sinter::kernels::cuda {
+
+bool cudnn_attention_forward(Stream&, const AttentionForwardArgs&) { return false; }
+bool cudnn_attention_backward(Stream&, const AttentionBackwardArgs&) { return false; }
+int64_t num_ragged_cudnn_calls() { return -1; }
+
+}  // namespace sinter::kernels::cuda
