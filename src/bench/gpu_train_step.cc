@@ -74,7 +74,7 @@ double linear_seconds(const TrainStepCase& c, int64_t M, int64_t N, int64_t K) {
   Tensor x = random_tensor(device, {M, K}, c.compute), w = random_tensor(device, {N, K}, c.compute),
          y = random_tensor(device, {M, N}, c.compute), dx(device.allocator(), {M, K}, c.compute),
          dw(device.allocator(), {N, K}, DType::f32);
-  kernels.fill(device.stream(), dw, 0.0f);
+  kernels.fill(device.stream(), {dw, 0.0f});
   core::Stream& stream = device.stream();
   return seconds_of(device, [&] { kernels.matmul(stream, {.a = x, .b = {.data = w}, .c = y, .transpose_b = true}); }) +
          seconds_of(device, [&] { kernels.matmul(stream, {.a = y, .b = {.data = w}, .c = dx}); }) +
@@ -92,7 +92,7 @@ double fp8_linear_seconds(const TrainStepCase& c, int64_t M, int64_t N, int64_t 
   auto seconds = [&](int64_t m, int64_t n, int64_t k, DType a_format, DType out, bool accumulate, bool fast) {
     Tensor a = random_tensor(device, {m, k}, a_format), b = random_tensor(device, {n, k}, DType::f8e4m3),
            y(device.allocator(), {m, n}, out);
-    kernels.fill(stream, y, 0.0f);
+    kernels.fill(stream, {y, 0.0f});
     return seconds_of(device, [&] {
       kernels.matmul(stream, {.a = a,
                               .b = {.data = b},
@@ -148,7 +148,7 @@ double loss_seconds(const TrainStepCase& c, int64_t rows, double products) {
   Tensor x = random_tensor(device, {rows, C}, c.compute), weight = random_tensor(device, {V, C}, c.compute),
          logits(device.allocator(), {rows, V}, c.compute), dx(device.allocator(), {rows, C}, c.compute),
          dweight(device.allocator(), {V, C}, DType::f32), losses(device.allocator(), {rows}, DType::f32);
-  kernels.fill(device.stream(), dweight, 0.0f);
+  kernels.fill(device.stream(), {dweight, 0.0f});
   std::vector<int32_t> ids;
   for (int64_t r = 0; r < rows; ++r) ids.push_back(static_cast<int32_t>(r * 7919 % V));
   Tensor targets = core::make_tensor<int32_t>(device.allocator(), {rows}, ids);
@@ -254,7 +254,7 @@ TrainStepRate measure_train_step(const TrainStepCase& c, double seconds) {
   train::DivergenceGuard guard({}, c.device);
   Tensor squares(memory, {1}, DType::f32);
   auto update = [&] {
-    kernels.fill(device.stream(), squares, 0.0f);
+    kernels.fill(device.stream(), {squares, 0.0f});
     kernels.sum_squares(device.stream(), {.x = store.grad(), .total = squares});
     guard.decide(runner.record().slice(train::kSumLoss, 1), static_cast<double>(c.batch * c.sequence * c.accumulation),
                  squares, runner.record());

@@ -1,6 +1,7 @@
 #include "bench/timed_kernels.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "bench/report.h"
 
@@ -23,62 +24,38 @@ template <auto kMember>
 struct Timed {
   static inline size_t index = 0;
 
-  template <class... Args>
-  static void call(Args... args) {
-    double start = now_seconds();
-    (kernels::kernels_for({}).*kMember)(args...);
-    calls().push_back({index, now_seconds() - start});
+  template <class Result, class Args>
+  static Result call(core::Stream& stream, const Args& args) {
+    const double start = now_seconds();
+    if constexpr (std::is_same_v<Result, bool>) {
+      const bool is_taken = (kernels::kernels_for({}).*kMember)(stream, args);
+      if (is_taken) calls().push_back({index, now_seconds() - start});
+      return is_taken;
+    } else {
+      (kernels::kernels_for({}).*kMember)(stream, args);
+      calls().push_back({index, now_seconds() - start});
+    }
   }
-  template <class... Args>
-  static void put(void (*&entry)(Args...)) {
-    entry = call<Args...>;
+  template <class Result, class Args>
+  static void put(Result (*&entry)(core::Stream&, const Args&)) {
+    if (entry) entry = call<Result, Args>;
   }
 };
 
-template <auto kMember>
-void put_clock(KernelTable& table, const char* name) {
-  Timed<kMember>::index = names().size();
-  names().push_back(name);
-  Timed<kMember>::put(table.*kMember);
-}
+struct PutClocks {
+  KernelTable& table;
+  template <auto kMember>
+  void operator()(const char* name) {
+    Timed<kMember>::index = names().size();
+    names().push_back(name);
+    Timed<kMember>::put(table.*kMember);
+  }
+};
 
 KernelTable make_table() {
-  using T = KernelTable;
   KernelTable t = kernels::kernels_for({});
-  put_clock<&T::fill>(t, "fill");
-  put_clock<&T::axpby>(t, "axpby");
-  put_clock<&T::matmul>(t, "matmul");
-  put_clock<&T::matmul_activation>(t, "matmul_activation");
-  put_clock<&T::column_sum>(t, "column_sum");
-  put_clock<&T::embedding_forward>(t, "embedding_forward");
-  put_clock<&T::embedding_backward>(t, "embedding_backward");
-  put_clock<&T::norm_forward>(t, "norm_forward");
-  put_clock<&T::norm_backward>(t, "norm_backward");
-  put_clock<&T::head_norm_forward>(t, "head_norm_forward");
-  put_clock<&T::head_norm_backward>(t, "head_norm_backward");
-  put_clock<&T::rope_table>(t, "rope_table");
-  put_clock<&T::rope>(t, "rope");
-  put_clock<&T::kv_write>(t, "kv_write");
-  put_clock<&T::attention_forward>(t, "attention_forward");
-  put_clock<&T::attention_backward>(t, "attention_backward");
-  put_clock<&T::activation_forward>(t, "activation_forward");
-  put_clock<&T::activation_backward>(t, "activation_backward");
-  put_clock<&T::dropout>(t, "dropout");
-  put_clock<&T::cross_entropy>(t, "cross_entropy");
-  put_clock<&T::router_forward>(t, "router_forward");
-  put_clock<&T::router_backward>(t, "router_backward");
-  put_clock<&T::balance_loss>(t, "balance_loss");
-  put_clock<&T::expert_sort>(t, "expert_sort");
-  put_clock<&T::expert_gather>(t, "expert_gather");
-  put_clock<&T::expert_combine>(t, "expert_combine");
-  put_clock<&T::expert_combine_backward>(t, "expert_combine_backward");
-  put_clock<&T::adamw>(t, "adamw");
-  put_clock<&T::sgd>(t, "sgd");
-  put_clock<&T::sum_squares>(t, "sum_squares");
-  put_clock<&T::step_control>(t, "step_control");
-  put_clock<&T::muon_momentum>(t, "muon_momentum");
-  put_clock<&T::normalize>(t, "normalize");
-  put_clock<&T::sum>(t, "sum");
+  kernels::visit_kernels(PutClocks{t});
+  kernels::visit_fused_kernels(PutClocks{t});
   return t;
 }
 

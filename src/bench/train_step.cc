@@ -56,8 +56,8 @@ class StepRunner {
     control_ = Tensor(device_.allocator(), {kernels::kControlSize}, DType::f32);
     record_ = Tensor(device_.allocator(), {kernels::kRecordSize}, DType::f32);
     state_ = Tensor(device_.allocator(), {kernels::step_state_size(rule_.window)}, DType::f32);
-    for (const Tensor& t : {m_, v_, loss_sum_, state_}) timed_kernels().fill(device_.stream(), t, 0.0f);
-    timed_kernels().fill(device_.stream(), state_.slice(kernels::kStateScale, 1), 1.0f);
+    for (const Tensor& t : {m_, v_, loss_sum_, state_}) timed_kernels().fill(device_.stream(), {t, 0.0f});
+    timed_kernels().fill(device_.stream(), {state_.slice(kernels::kStateScale, 1), 1.0f});
   }
 
   int64_t num_tokens() const { return static_cast<int64_t>(host_.tokens.size()); }

@@ -1,5 +1,6 @@
 // Which sample stands at place k of a run: weighted sources, each shuffled anew every epoch. A pure function of k.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 

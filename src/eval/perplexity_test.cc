@@ -119,7 +119,7 @@ TEST(Perplexity, WhatCannotBePredictedIsRefused) {
 TEST(Perplexity, WeightsThatAreNotFiniteAreAnError) {
   Golden golden;
   core::DeviceRuntime& device = core::runtime({});
-  kernels::kernels_for({}).fill(device.stream(), golden.model.store->compute(), std::nanf(""));
+  kernels::kernels_for({}).fill(device.stream(), {golden.model.store->compute(), std::nanf("")});
   EXPECT_THROW(perplexity(golden.model, {7, 8, 9}, 1, {}), base::Error);
 }
 

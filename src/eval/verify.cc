@@ -318,7 +318,7 @@ class Verifier {
 
   Tensor zeros(int64_t n) {
     Tensor t(device_.allocator(), {n}, DType::f32);
-    kernels_.fill(device_.stream(), t, 0.0f);
+    kernels_.fill(device_.stream(), {t, 0.0f});
     return t;
   }
 

@@ -1,15 +1,11 @@
 // Built instead of kernels/cuda when CUDA is not.
 #include "kernels/choices.h"
-#include "kernels/fused.h"
+#include "kernels/table.h"
 #include "kernels/trace.h"
 
 namespace sinter::kernels {
 
 const KernelTable* cuda_table() { return nullptr; }
-bool cuda_fused_matmul(Stream&, const FusedMatmulArgs&) { return false; }
-bool cuda_rotated_matmul(Stream&, const RotatedMatmulArgs&) { return false; }
-bool cuda_rotated_attention_backward(Stream&, const AttentionBackwardArgs&, const Tensor&) { return false; }
-bool cuda_linear_cross_entropy(Stream&, const LinearCrossEntropyArgs&) { return false; }
 
 std::vector<std::string> cuda_kernel_choices(core::Device) { return {}; }
 void restore_cuda_kernel_choices(core::Device, const std::vector<std::string>&) {}

@@ -31,30 +31,25 @@ void matmul_in_parts(const KernelTable& table, Stream& stream, const FusedMatmul
 }
 
 void fused_matmul(const KernelTable& table, Stream& stream, const FusedMatmulArgs& args) {
-  if (stream.device.kind == core::DeviceKind::cuda && cuda_fused_matmul(stream, args)) return;
-  const MatmulArgs& p = args.product;
-  const bool activates = args.pre_activation || args.activation_input || args.slope || args.slope_input;
-  const bool is_plain = !args.gated && !args.a_sums && !p.addend && !p.accumulate && !p.group_offsets && p.batch == 1;
-  if (table.matmul_activation && activates && is_plain) return table.matmul_activation(stream, args);
+  if (table.fused_matmul && table.fused_matmul(stream, args)) return;
   matmul_in_parts(table, stream, args);
 }
 
 void rotated_matmul(const KernelTable& table, Stream& stream, const RotatedMatmulArgs& args) {
-  if (stream.device.kind == core::DeviceKind::cuda && cuda_rotated_matmul(stream, args)) return;
+  if (table.rotated_matmul && table.rotated_matmul(stream, args)) return;
   table.matmul(stream, args.product);
   table.rope(stream, args.rope);
 }
 
-void rotated_attention_backward(const KernelTable& table, Stream& stream, const AttentionBackwardArgs& args,
-                                const Tensor& cos_sin) {
-  const bool is_cuda = stream.device.kind == core::DeviceKind::cuda;
-  if (cos_sin && is_cuda && cuda_rotated_attention_backward(stream, args, cos_sin)) return;
-  table.attention_backward(stream, args);
-  if (!cos_sin) return;
-  table.rope(stream, {.num_rotated = args.shape.num_heads + args.shape.num_kv_heads,
-                      .head_dim = args.shape.head_dim,
-                      .x = args.dqkv,
-                      .cos_sin = cos_sin,
+void rotated_attention_backward(const KernelTable& table, Stream& stream, const RotatedAttentionBackwardArgs& args) {
+  if (args.cos_sin && table.rotated_attention_backward && table.rotated_attention_backward(stream, args)) return;
+  table.attention_backward(stream, args.attention);
+  if (!args.cos_sin) return;
+  const AttentionShape& shape = args.attention.shape;
+  table.rope(stream, {.num_rotated = shape.num_heads + shape.num_kv_heads,
+                      .head_dim = shape.head_dim,
+                      .x = args.attention.dqkv,
+                      .cos_sin = args.cos_sin,
                       .inverse = true});
 }
 
@@ -90,7 +85,7 @@ std::vector<HeadPart> parts_of_head(const LinearCrossEntropyArgs& args) {
 // dweight += logits^T x of every part; the squares of dweight are the sum of the parts'.
 void add_weight_gradients(const KernelTable& table, Stream& stream, const LinearCrossEntropyArgs& args,
                           const std::vector<HeadPart>& parts, const Tensor& x, bool accumulate) {
-  float squares = 0;  // leaves_squares is said of tables that run on the host
+  float squares = 0;  // writes_square_sums is said of tables that run on the host
   for (size_t i = 0; i < parts.size(); ++i) {
     Tensor part_squares = args.dweight_squares;
     if (part_squares && i > 0) part_squares = Tensor::view_of(&squares, {1}, base::DType::f32, part_squares.device());
@@ -137,7 +132,7 @@ void linear_cross_entropy_in_parts(const KernelTable& table, Stream& stream, con
 }
 
 void linear_cross_entropy(const KernelTable& table, Stream& stream, const LinearCrossEntropyArgs& args) {
-  if (stream.device.kind == core::DeviceKind::cuda && cuda_linear_cross_entropy(stream, args)) return;
+  if (table.linear_cross_entropy && table.linear_cross_entropy(stream, args)) return;
   linear_cross_entropy_in_parts(table, stream, args);
 }
 

@@ -70,7 +70,7 @@ TEST(LinearCrossEntropy, AVocabularyOfAnySizeGivesTheGradientsOfItsLogits) {
                    weight = random_tensor({vocab, kWidth}, DType::f32, 2);
       Tensor losses = empty_tensor({kTokens}, DType::f32), logits = empty_tensor({kTokens, vocab}, DType::f32);
       Tensor dx = empty_tensor({kTokens, kWidth}, DType::f32), dweight = empty_tensor({vocab, kWidth}, DType::f32);
-      Tensor squares = table->leaves_squares ? empty_tensor({1}, DType::f32) : Tensor();
+      Tensor squares = table->writes_square_sums ? empty_tensor({1}, DType::f32) : Tensor();
       const Tensor scale = core::make_tensor(allocator(), {1}, std::vector<float>{0.5f});
       linear_cross_entropy(*table, stream(),
                            {.x = x,
@@ -165,7 +165,11 @@ std::vector<Tensor> run_activation(bool by_parts, bool is_backward, Kept kept, F
   } else {
     (kept == Kept::input ? args.pre_activation : args.slope) = other;
   }
-  by_parts ? matmul_in_parts(*cpu_table(), stream(), args) : cpu_table()->matmul_activation(stream(), args);
+  if (by_parts) {
+    matmul_in_parts(*cpu_table(), stream(), args);
+  } else {
+    EXPECT_TRUE(cpu_table()->fused_matmul(stream(), args));
+  }
   return {args.product.c, other};
 }
 

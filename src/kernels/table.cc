@@ -10,31 +10,25 @@
 namespace sinter::kernels {
 namespace {
 
-template <class... Args>
-void do_nothing(Args...) {}
-
-template <class... Args>
-void set_to_nothing(void (*&kernel)(Args...)) {
-  kernel = &do_nothing<Args...>;
-}
-
-template <class... Kernels>
-void set_all_to_nothing(Kernels&... kernels) {
-  (set_to_nothing(kernels), ...);
-}
+template <class Args>
+void do_nothing(Stream&, const Args&) {}
 
 KernelTable make_shapes_table() {
-  KernelTable t{};
+  KernelTable t;
   t.name = "shapes";
-  set_all_to_nothing(t.fill, t.axpby, t.matmul, t.column_sum, t.embedding_forward, t.embedding_backward, t.norm_forward,
-                     t.norm_backward, t.head_norm_forward, t.head_norm_backward, t.rope_table, t.rope, t.kv_write,
-                     t.attention_forward, t.attention_backward, t.activation_forward, t.activation_backward, t.dropout,
-                     t.cross_entropy, t.router_forward, t.router_backward, t.balance_loss, t.expert_sort,
-                     t.expert_gather, t.expert_combine, t.expert_combine_backward, t.adamw, t.sgd, t.muon_momentum,
-                     t.normalize, t.sum, t.sum_squares, t.fp8_quantize, t.fp8_swiglu_forward, t.fp8_swiglu_backward,
-                     t.fp8_rescale, t.step_control);
+#define SINTER_ENTRY(name, Args, cpu, cuda) t.name = do_nothing<Args>;
+  SINTER_KERNELS(SINTER_ENTRY)
+#undef SINTER_ENTRY
   return t;
 }
+
+#define SINTER_ENTRY(name, Args, cpu, cuda)                                                                         \
+  void missing_##name(Stream& stream, const Args&) {                                                                \
+    base::fail("the kernel '{}' is missing on {}; `sinter bench kernels --list` shows what each device has", #name, \
+               stream.device.to_string());                                                                          \
+  }
+SINTER_KERNELS(SINTER_ENTRY)
+#undef SINTER_ENTRY
 
 bool wants_reference() {
   const char* text = std::getenv("SINTER_KERNELS");
@@ -48,6 +42,26 @@ bool wants_reference() {
 const KernelTable* shapes_table() {
   static const KernelTable table = make_shapes_table();
   return &table;
+}
+
+KernelTable complete_table(KernelTable table) {
+#define SINTER_ENTRY(name, Args, cpu, cuda) \
+  if (!table.name) table.name = missing_##name;
+  SINTER_KERNELS(SINTER_ENTRY)
+#undef SINTER_ENTRY
+  return table;
+}
+
+std::vector<KernelRow> kernel_matrix() {
+  auto has = [](std::string_view word) { return word == "absent" ? "-" : word == "reference" ? "reference" : "own"; };
+  std::vector<KernelRow> rows;
+#define SINTER_ENTRY(name, Args, cpu, cuda) rows.push_back({#name, false, "own", has(#cpu), has(#cuda)});
+  SINTER_KERNELS(SINTER_ENTRY)
+#undef SINTER_ENTRY
+#define SINTER_ENTRY(name, Args, cpu, cuda) rows.push_back({#name, true, "-", has(#cpu), has(#cuda)});
+  SINTER_FUSED_KERNELS(SINTER_ENTRY)
+#undef SINTER_ENTRY
+  return rows;
 }
 
 MatmulArgs matmul_of_batch(const MatmulArgs& args, int64_t i) {

@@ -57,7 +57,7 @@ ParameterStore::ParameterStore(const spec::ModelSpec& spec, const StoreOptions& 
   if (!has_master) vectors_ = zeros(num_elements_ - decay_end_, DType::f32);
   if (options.trains) grad_ = zeros(num_elements_ - short_end_, DType::f32);
   if (options.trains && short_end_ > 0) short_grad_ = zeros(short_end_, options.gradients);
-  if (options.trains && kernels::kernels_for(options.device).leaves_squares)
+  if (options.trains && kernels::kernels_for(options.device).writes_square_sums)
     squares_ = zeros(static_cast<int64_t>(slots_.size()), DType::f32);
 
   for (size_t i = 0; i < slots_.size(); ++i) {
@@ -163,11 +163,11 @@ void ParameterStore::forget_squares() {
 
 void ParameterStore::sum_gradient_squares(const kernels::KernelTable& kernels, core::Stream& stream,
                                           const Tensor& total) const {
-  kernels.fill(stream, total, 0.0f);
+  kernels.fill(stream, {total, 0.0f});
   std::vector<const Slot*> order;
   for (const Slot& slot : slots_) {
     order.push_back(&slot);
-    if (squares_ && !slot.parameter.has_squares) kernels.fill(stream, squares_.slice(&slot - slots_.data(), 1), 0.0f);
+    if (squares_ && !slot.parameter.has_squares) kernels.fill(stream, {squares_.slice(&slot - slots_.data(), 1), 0.0f});
   }
   if (squares_) kernels.sum(stream, {.x = squares_, .total = total});
   std::sort(order.begin(), order.end(), [](const Slot* a, const Slot* b) { return a->offset < b->offset; });

@@ -60,7 +60,7 @@ Variable attention(const Context& context, const Variable& qkv, const Tensor& co
                                                       .dout = dout,
                                                       .delta = context.make({H, T}, DType::f32),
                                                       .dqkv = dqkv};
-        kernels::rotated_attention_backward(context.kernels, context.stream, gradient, cos_sin);
+        kernels::rotated_attention_backward(context.kernels, context.stream, {gradient, cos_sin});
         accumulate(context, qkv, std::move(dqkv));
       });
   return result;

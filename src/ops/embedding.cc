@@ -19,7 +19,7 @@ Variable embedding(const Context& context, const core::RaggedBatch& batch, Param
     // The gradient of a head that shares the table stands there already, perhaps with its sum of squares: few rows of
     // it change now.
     const bool is_first = !tokens.has_gradient, has_squares = tokens.grad_squares && (is_first || tokens.has_squares);
-    if (is_first && has_squares) context.kernels.fill(context.stream, tokens.grad_squares, 0.0f);
+    if (is_first && has_squares) context.kernels.fill(context.stream, {tokens.grad_squares, 0.0f});
     begin_gradient(context, tokens);
     if (positions) begin_gradient(context, *positions);
     context.kernels.embedding_backward(context.stream,

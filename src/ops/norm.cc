@@ -7,7 +7,7 @@ namespace sinter::ops {
 void begin_gradient(const Context& context, Parameter& parameter) {
   parameter.has_squares = false;
   if (!parameter.grad || parameter.has_gradient) return;
-  context.kernels.fill(context.stream, parameter.grad, 0.0f);
+  context.kernels.fill(context.stream, {parameter.grad, 0.0f});
   parameter.has_gradient = true;
 }
 

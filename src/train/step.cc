@@ -124,8 +124,8 @@ StepRunner::StepRunner(models::Transformer& transformer, const StepShape& shape,
       reducer_(comm, transformer.store().grad(), bucket_bytes),
       fp8_(make_fp8(shape, transformer.store())),
       uses_graphs_(shape.graphs && graph_obstacle(transformer.spec(), device_.stream().device, comm.size()).empty()) {
-  kernels_.fill(device_.stream(), record_, 0.0f);
-  kernels_.fill(device_.stream(), one_, 1.0f);
+  kernels_.fill(device_.stream(), {record_, 0.0f});
+  kernels_.fill(device_.stream(), {one_, 1.0f});
   const int64_t heads = transformer.spec().mtp_heads;
   if (heads > 0)
     mtp_losses_ = Tensor(device_.allocator(), {heads * shape.max_micro_batches, shape.num_tokens}, DType::f32);
@@ -236,8 +236,8 @@ StepCounts StepRunner::start(const std::vector<data::MicroBatch>& micro_batches,
   set_scale(places_.mtp_scale, loss_scale,
             shape_.mtp_weight / (supervised * static_cast<double>(std::max<int64_t>(spec.mtp_heads, 1))));
   set_scale(places_.balance.scale, loss_scale, spec.moe.balance_loss / counts.micro_batches);
-  if (places_.balance.loss) kernels_.fill(stream, places_.balance.loss, 0.0f);
-  if (mtp_losses_) kernels_.fill(stream, mtp_losses_, 0.0f);
+  if (places_.balance.loss) kernels_.fill(stream, {places_.balance.loss, 0.0f});
+  if (mtp_losses_) kernels_.fill(stream, {mtp_losses_, 0.0f});
   transformer_.store().begin_step();
   if (fp8_) fp8_->begin_step(kernels_, device_.stream());
   reducer_.begin_step();

@@ -95,7 +95,7 @@ TEST(CpuActivation, IsAccurateOverTheWholeRange) {
   for (DType dtype : {DType::f32, DType::bf16}) {
     Tensor x = empty_tensor(shape, dtype), ones = empty_tensor(shape, dtype);
     cpu_table()->axpby(stream(), {.x = core::make_tensor(allocator(), shape, values), .y = x, .alpha = 1.0f});
-    cpu_table()->fill(stream(), ones, 1.0f);
+    cpu_table()->fill(stream(), {ones, 1.0f});
     // Of f32 some rounding; of bf16 the next number above or below.
     const double rounding = dtype == DType::f32 ? 6e-7 : std::exp2(-7);
     for (auto kind : kActivations) {
@@ -318,7 +318,7 @@ TEST(CpuMemory, FillAxpbyAndCastsMatchReference) {
                 AxpbyArgs args{.x = x, .y = clone(y), .alpha = beta == 0 ? 1.0f : 1.5f, .beta = beta};
                 table.axpby(stream(), args);
                 Tensor filled = empty_tensor({count}, to.dtype);
-                table.fill(stream(), filled, 0.3f);
+                table.fill(stream(), {filled, 0.3f});
                 return std::vector<Tensor>{args.y, filled};
               },
               to.tolerance, "axpby");

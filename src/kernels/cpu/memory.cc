@@ -111,8 +111,10 @@ namespace {
 thread_local AlignedBuffer t_parts;
 }
 
-void fill(Stream& stream, const Tensor& y, float value) {
-  if (y.dtype() == base::DType::i32 || y.dtype() == base::DType::f64) return reference::fill(stream, y, value);
+void fill(Stream& stream, const FillArgs& args) {
+  const Tensor& y = args.y;
+  const float value = args.value;
+  if (y.dtype() == base::DType::i32 || y.dtype() == base::DType::f64) return reference::fill(stream, args);
   with_format(y.dtype(), "fill", [&]<class T>(T) {
     base::parallel_for(y.num_elements(), 65536, [&](int64_t begin, int64_t end) {
       std::fill(y.data<T>() + begin, y.data<T>() + end, static_cast<T>(value));

@@ -66,7 +66,7 @@ TEST(CpuOptimizer, StochasticRoundingIsFairOnAverage) {
   for (const KernelTable* table : {cpu_table(), reference_table()}) {
     Tensor m = empty_tensor({kCount}, DType::bf16), v = zero_tensor({kCount}, DType::bf16),
            grad = zero_tensor({kCount}, DType::f32);
-    table->fill(stream(), m, 1.0f);
+    table->fill(stream(), {m, 1.0f});
     AdamwArgs args{.master = zero_tensor({kCount}, DType::f32),
                    .grad = grad,
                    .m = m,

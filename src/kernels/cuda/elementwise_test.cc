@@ -16,7 +16,7 @@ void test_fill_and_axpby() {
       if (wants("fill")) {
         Case c("fill", y, Shape{n}.to_string());
         int out = c.output({n}, y);
-        c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) { table.fill(s, at(out), 1.5f); });
+        c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) { table.fill(s, {at(out), 1.5f}); });
         c.expect_equal(out, "y");
       }
       if (!wants("axpby")) continue;

@@ -9,8 +9,7 @@
 #include "kernels/cuda/sm90/sm90.h"
 #include "kernels/cuda/softmax_rows.h"
 
-namespace sinter::kernels {
-namespace cuda {
+namespace sinter::kernels::cuda {
 namespace {
 
 // One chunk of rows and its scratch memory.
@@ -90,7 +89,9 @@ bool is_faster(Stream& stream, const LinearCrossEntropyArgs& args, const Chunk& 
   return is_fused_faster(stream, key, fused, parts);
 }
 
-bool run(Stream& stream, const LinearCrossEntropyArgs& args) {
+}  // namespace
+
+bool linear_cross_entropy(Stream& stream, const LinearCrossEntropyArgs& args) {
   if (options().fuse == Fuse::none || !sm90_takes_softmax(stream, args)) return false;
   const Chunks chunks(stream, args);
   if (!is_faster(stream, args, chunks.at(0))) return false;
@@ -119,9 +120,4 @@ bool run(Stream& stream, const LinearCrossEntropyArgs& args) {
   return true;
 }
 
-}  // namespace
-}  // namespace cuda
-
-bool cuda_linear_cross_entropy(Stream& stream, const LinearCrossEntropyArgs& args) { return cuda::run(stream, args); }
-
-}  // namespace sinter::kernels
+}  // namespace sinter::kernels::cuda

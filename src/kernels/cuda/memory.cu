@@ -65,7 +65,9 @@ void launch_kv_write(Stream& stream, const KvWriteArgs& args) {
 
 }  // namespace
 
-void fill(Stream& stream, const Tensor& y, float value) {
+void fill(Stream& stream, const FillArgs& args) {
+  const Tensor& y = args.y;
+  const float value = args.value;
   int64_t count = y.num_elements();
   if (count == 0) return;
   unsigned grid = grid_for(stream, count, kThreads * 8);

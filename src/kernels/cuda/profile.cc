@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "base/file.h"
@@ -86,17 +87,24 @@ std::string detail_of(const CrossEntropyArgs& args) { return args.logits.shape()
 std::string detail_of(const Fp8QuantizeArgs& args) { return args.x.shape().to_string(); }
 std::string detail_of(const AdamwArgs& args) { return args.master.shape().to_string(); }
 
-// Runs one call between two events and inside an NVTX range.
+// Runs one call between two events and inside an NVTX range. A call that returns false did nothing and leaves no span.
 template <class Args, class Call>
 void run_traced(const char* name, Stream& stream, const Args& args, Call&& call) {
   nvtxRangePushA(name);
   Trace& t = trace();
   bool records = t.is_recording();
   Span span{name, records ? detail_of(args) : std::string(), records ? t.mark(stream) : nullptr, nullptr};
-  call();
-  if (records) {
+  bool is_done = true;
+  if constexpr (std::is_same_v<std::invoke_result_t<Call>, bool>) {
+    is_done = call();
+  } else {
+    call();
+  }
+  if (records && is_done) {
     span.end = t.mark(stream);
     t.spans.push_back(std::move(span));
+  } else if (records) {
+    SINTER_CUDA_CHECK(cudaEventDestroy(span.begin));
   }
   nvtxRangePop();
 }
@@ -106,22 +114,36 @@ inline const char* name_of = "";
 
 template <auto kMember, class Args>
 void traced(Stream& stream, const Args& args) {
-  run_traced(name_of<kMember>, stream, args, [&] { (trace().table->*kMember)(stream, args); });
-}
-void traced_fill(Stream& stream, const Tensor& y, float value) {
-  run_traced("fill", stream, y, [&] { trace().table->fill(stream, y, value); });
-}
-void traced_step_control(Stream& stream, const StepControlArgs& args) {
   Trace& t = trace();
-  run_traced("step_control", stream, args, [&] { t.table->step_control(stream, args); });
-  if (!t.is_done && ++t.current > t.step) t.write();
+  run_traced(name_of<kMember>, stream, args, [&] { (t.table->*kMember)(stream, args); });
+  if constexpr (std::is_same_v<Args, StepControlArgs>) {
+    if (!t.is_done && ++t.current > t.step) t.write();
+  }
+}
+template <auto kMember, class Args>
+bool traced_fused(Stream& stream, const Args& args) {
+  bool is_taken = false;
+  run_traced(name_of<kMember>, stream, args, [&] { return is_taken = (trace().table->*kMember)(stream, args); });
+  return is_taken;
 }
 
-template <auto kMember, class Args>
-void set(KernelTable& table, void (*KernelTable::*)(Stream&, const Args&), const char* name) {
-  name_of<kMember> = name;
-  table.*kMember = &traced<kMember, Args>;
-}
+// Puts the traced call in the place of each entry; linear_cross_entropy traces its own parts.
+struct PutTraces {
+  KernelTable& table;
+  template <auto kMember>
+  void operator()(const char* name) {
+    name_of<kMember> = name;
+    put<kMember>(table.*kMember);
+  }
+  template <auto kMember, class Args>
+  void put(void (*&entry)(Stream&, const Args&)) {
+    entry = &traced<kMember, Args>;
+  }
+  template <auto kMember, class Args>
+  void put(bool (*&entry)(Stream&, const Args&)) {
+    if (entry && !std::is_same_v<Args, LinearCrossEntropyArgs>) entry = &traced_fused<kMember, Args>;
+  }
+};
 
 }  // namespace
 
@@ -141,45 +163,8 @@ const KernelTable* traced_table(const KernelTable* table) {
   if (const char* step = std::getenv("SINTER_TRACE_STEP")) trace().step = std::max(1, std::atoi(step));
   static KernelTable made = [&] {
     KernelTable t = *table;
-    t.fill = traced_fill;
-    t.step_control = traced_step_control;
-#define SINTER_TRACE_KERNEL(name) set<&KernelTable::name>(t, &KernelTable::name, #name)
-    SINTER_TRACE_KERNEL(axpby);
-    SINTER_TRACE_KERNEL(matmul);
-    SINTER_TRACE_KERNEL(column_sum);
-    SINTER_TRACE_KERNEL(embedding_forward);
-    SINTER_TRACE_KERNEL(embedding_backward);
-    SINTER_TRACE_KERNEL(norm_forward);
-    SINTER_TRACE_KERNEL(norm_backward);
-    SINTER_TRACE_KERNEL(head_norm_forward);
-    SINTER_TRACE_KERNEL(head_norm_backward);
-    SINTER_TRACE_KERNEL(rope_table);
-    SINTER_TRACE_KERNEL(rope);
-    SINTER_TRACE_KERNEL(kv_write);
-    SINTER_TRACE_KERNEL(attention_forward);
-    SINTER_TRACE_KERNEL(attention_backward);
-    SINTER_TRACE_KERNEL(activation_forward);
-    SINTER_TRACE_KERNEL(activation_backward);
-    SINTER_TRACE_KERNEL(dropout);
-    SINTER_TRACE_KERNEL(cross_entropy);
-    SINTER_TRACE_KERNEL(router_forward);
-    SINTER_TRACE_KERNEL(router_backward);
-    SINTER_TRACE_KERNEL(balance_loss);
-    SINTER_TRACE_KERNEL(expert_sort);
-    SINTER_TRACE_KERNEL(expert_gather);
-    SINTER_TRACE_KERNEL(expert_combine);
-    SINTER_TRACE_KERNEL(expert_combine_backward);
-    SINTER_TRACE_KERNEL(adamw);
-    SINTER_TRACE_KERNEL(sgd);
-    SINTER_TRACE_KERNEL(muon_momentum);
-    SINTER_TRACE_KERNEL(normalize);
-    SINTER_TRACE_KERNEL(sum);
-    SINTER_TRACE_KERNEL(sum_squares);
-    SINTER_TRACE_KERNEL(fp8_quantize);
-    SINTER_TRACE_KERNEL(fp8_swiglu_forward);
-    SINTER_TRACE_KERNEL(fp8_swiglu_backward);
-    SINTER_TRACE_KERNEL(fp8_rescale);
-#undef SINTER_TRACE_KERNEL
+    visit_kernels(PutTraces{t});
+    visit_fused_kernels(PutTraces{t});
     return t;
   }();
   return &made;

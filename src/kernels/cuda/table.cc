@@ -141,60 +141,29 @@ void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
   if (!cudnn_attention_backward(stream, args)) flash_backward(stream, args);
 }
 
-}  // namespace cuda
-
-bool cuda_rotated_attention_backward(Stream& stream, const AttentionBackwardArgs& args, const Tensor& cos_sin) {
-  if (!cuda::sm90_takes_backward(stream, args)) return false;
-  cuda::trace_call("attention_backward (rope)", stream, [&] { cuda::run_sm90_backward(stream, args, cos_sin); });
+bool rotated_attention_backward(Stream& stream, const RotatedAttentionBackwardArgs& args) {
+  if (!sm90_takes_backward(stream, args.attention)) return false;
+  run_sm90_backward(stream, args.attention, args.cos_sin);
   return true;
 }
+
+}  // namespace cuda
 
 // Choices stay measured: a run keeps them in its checkpoint (choices.h).
 void set_cuda_deterministic() { cuda::mutable_options().deterministic = true; }
 void count_cuda_without_measuring(int change) { cuda::t_without_measuring += change; }
 
 const KernelTable* cuda_table() {
-  static constexpr KernelTable kTable{
-      .name = "cuda",
-      .fill = cuda::fill,
-      .axpby = cuda::axpby,
-      .matmul = cuda::matmul,
-      .column_sum = cuda::column_sum,
-      .embedding_forward = cuda::embedding_forward,
-      .embedding_backward = cuda::embedding_backward,
-      .norm_forward = cuda::norm_forward,
-      .norm_backward = cuda::norm_backward,
-      .head_norm_forward = cuda::head_norm_forward,
-      .head_norm_backward = cuda::head_norm_backward,
-      .rope_table = cuda::rope_table,
-      .rope = cuda::rope,
-      .kv_write = cuda::kv_write,
-      .attention_forward = cuda::attention_forward,
-      .attention_backward = cuda::attention_backward,
-      .activation_forward = cuda::activation_forward,
-      .activation_backward = cuda::activation_backward,
-      .dropout = cuda::dropout,
-      .cross_entropy = cuda::cross_entropy,
-      .router_forward = cuda::router_forward,
-      .router_backward = cuda::router_backward,
-      .balance_loss = cuda::balance_loss,
-      .expert_sort = cuda::expert_sort,
-      .expert_gather = cuda::expert_gather,
-      .expert_combine = cuda::expert_combine,
-      .expert_combine_backward = cuda::expert_combine_backward,
-      .adamw = cuda::adamw,
-      .sgd = cuda::sgd,
-      .muon_momentum = cuda::muon_momentum,
-      .normalize = cuda::normalize,
-      .sum = cuda::sum,
-      .sum_squares = cuda::sum_squares,
-      .fp8_quantize = cuda::fp8_quantize,
-      .fp8_swiglu_forward = cuda::fp8_swiglu_forward,
-      .fp8_swiglu_backward = cuda::fp8_swiglu_backward,
-      .fp8_rescale = cuda::fp8_rescale,
-      .step_control = cuda::step_control,
-  };
-  static const KernelTable* table = cuda::traced_table(&kTable);
+  static const KernelTable own = [] {
+    KernelTable t;
+    t.name = "cuda";
+#define SINTER_ENTRY(name, Args, cpu, cuda) t.name = cuda::name;
+    SINTER_KERNELS(SINTER_ENTRY)
+    SINTER_FUSED_KERNELS(SINTER_ENTRY)
+#undef SINTER_ENTRY
+    return complete_table(t);
+  }();
+  static const KernelTable* table = cuda::traced_table(&own);
   return table;
 }
 

@@ -7,7 +7,9 @@
 
 namespace sinter::kernels::reference {
 
-void fill(Stream&, const Tensor& y, float value) {
+void fill(Stream&, const FillArgs& args) {
+  const Tensor& y = args.y;
+  const float value = args.value;
   if (y.dtype() == base::DType::i32) {
     for (int64_t i = 0; i < y.num_elements(); ++i) y.data<int32_t>()[i] = static_cast<int32_t>(value);
     return;

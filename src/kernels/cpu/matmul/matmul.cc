@@ -158,8 +158,12 @@ void matmul(Stream& stream, const MatmulArgs& args) {
 }
 
 // Each piece of the product goes through the activation before it is written.
-void matmul_activation(Stream&, const FusedMatmulArgs& args) {
-  MatmulArgs product = args.product;
+bool fused_matmul(Stream&, const FusedMatmulArgs& args) {
+  const MatmulArgs& p = args.product;
+  const bool activates = args.pre_activation || args.activation_input || args.slope || args.slope_input;
+  const bool is_plain = !args.gated && !args.a_sums && !p.addend && !p.accumulate && !p.group_offsets && p.batch == 1;
+  if (!activates || !is_plain) return false;
+  MatmulArgs product = p;
   const Tensor& c = args.product.c;
   if (args.pre_activation) product.c = args.pre_activation;
   check_formats(product);
@@ -184,6 +188,7 @@ void matmul_activation(Stream&, const FusedMatmulArgs& args) {
   const PieceWork pieces{ask, take};
   multiply_plain(kernel, product, &pieces);
   if (sums) add_parts(sums, panels, N, args.c_sums.data<float>());
+  return true;
 }
 
 }  // namespace sinter::kernels::cpu

@@ -114,7 +114,7 @@ void test_backward(DType t, const AttentionCase& a, bool is_rotated) {
     AttentionBackwardArgs args;
     args.shape = shape, args.batch = &b, args.qkv = at(qkv), args.out = at(out), args.lse = at(lse);
     args.dout = at(dout), args.delta = at(delta), args.dqkv = at(dqkv);
-    rotated_attention_backward(table, s, args, at(angles));
+    rotated_attention_backward(table, s, {args, at(angles)});
   });
   c.expect_close(dqkv, "dqkv", t == DType::f32 ? 5e-5 : 2 * limit_of(t));
   expect_cudnn(c, t, a, before, 2);  // one forward, one backward

@@ -14,11 +14,9 @@
 #include "base/log.h"
 #include "core/cuda/check.h"
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/profile.h"
 #include "kernels/cuda/sm90/sm90.h"
 
-namespace sinter::kernels {
-namespace cuda {
+namespace sinter::kernels::cuda {
 namespace {
 
 constexpr const char* kChoiceWord = "fused";  // begins its lines in a checkpoint
@@ -184,18 +182,8 @@ bool restore_fused_choice(const std::string& line, core::Device device) {
   return true;
 }
 
-}  // namespace cuda
+bool fused_matmul(Stream& stream, const FusedMatmulArgs& args) { return run_fused(stream, args); }
 
-bool cuda_fused_matmul(Stream& stream, const FusedMatmulArgs& args) {
-  bool is_done = false;
-  cuda::trace_call("matmul (fused)", stream, [&] { is_done = cuda::run_fused(stream, args); });
-  return is_done;
-}
+bool rotated_matmul(Stream& stream, const RotatedMatmulArgs& args) { return run_rotated(stream, args); }
 
-bool cuda_rotated_matmul(Stream& stream, const RotatedMatmulArgs& args) {
-  bool is_done = false;
-  cuda::trace_call("matmul (rope)", stream, [&] { is_done = cuda::run_rotated(stream, args); });
-  return is_done;
-}
-
-}  // namespace sinter::kernels
+}  // namespace sinter::kernels::cuda

@@ -71,11 +71,11 @@ void test_sums(DType t, const Product& p, bool accumulate) {
 // GELU in the product, and its gradient in the product that comes back through it. What is kept between them is the
 // input of GELU or its slope.
 void test_activation_product(DType t, const Product& p, spec::Activation kind, const char* name) {
-  if (!wants("matmul_activation")) return;
+  if (!wants("fused_matmul")) return;
   std::string shape = fmt::format("{}x{}x{} {}", p.m, p.n, p.k, name);
   float scale = 1.5f / std::sqrt(static_cast<float>(p.k));
   for (auto [bias, keeps_slope] : std::vector<std::pair<bool, bool>>{{1, 0}, {0, 0}, {1, 1}, {0, 1}}) {
-    Case c("matmul_activation", t, shape + (bias ? " bias" : "") + (keeps_slope ? " slope" : ""));
+    Case c("fused_matmul", t, shape + (bias ? " bias" : "") + (keeps_slope ? " slope" : ""));
     int a = c.random({p.m, p.k}, t), b = c.random({p.n, p.k}, t, scale), y = c.output({p.m, p.n}, t),
         kept = c.output({p.m, p.n}, t);
     int vector = bias ? c.random({p.n}, t) : -1;
@@ -91,7 +91,7 @@ void test_activation_product(DType t, const Product& p, spec::Activation kind, c
     c.expect_close(y, "c", std::max(2e-5, 2 * rounding_limit(t)));
   }
   for (auto [sums, keeps_slope] : std::vector<std::pair<bool, bool>>{{1, 0}, {0, 0}, {1, 1}, {0, 1}}) {
-    Case c("matmul_activation", t, shape + " back" + (sums ? ", sums" : "") + (keeps_slope ? ", slope" : ""));
+    Case c("fused_matmul", t, shape + " back" + (sums ? ", sums" : "") + (keeps_slope ? ", slope" : ""));
     int a = c.random({p.m, p.k}, t), b = c.random({p.k, p.n}, t, scale), y = c.output({p.m, p.n}, t),
         x = c.random({p.m, p.n}, t), total = sums ? c.random({p.n}, DType::f32) : -1;
     c.skip_determinism();

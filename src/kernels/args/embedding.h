@@ -1,0 +1,24 @@
+// Arguments of the embedding kernels.
+#pragma once
+#include "kernels/args/common.h"
+
+namespace sinter::kernels {
+
+struct EmbeddingForwardArgs {
+  Tensor tokens;          // (T) i32
+  Tensor positions;       // (T) i32; used with position_table
+  Tensor table;           // (V, C) compute format
+  Tensor position_table;  // (P, C) compute format, or empty
+  Tensor y;               // (T, C)
+};
+struct EmbeddingBackwardArgs {  // ADDS into the tables' gradients, in a fixed order
+  Tensor tokens;                // (T) i32
+  Tensor positions;             // (T) i32
+  Tensor dy;                    // (T, C)
+  Tensor dtable;                // (V, C) f32
+  Tensor dposition_table;       // (P, C) f32, or empty
+  // (1) f32 or empty, only where the table writes_square_sums: holds the sum of the squares of dtable, and is kept so.
+  Tensor dtable_squares;
+};
+
+}  // namespace sinter::kernels
