@@ -1,4 +1,6 @@
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cmath>
@@ -155,6 +157,24 @@ TEST(Log, LevelsAreNamedInLowerCaseAndNothingElseIs) {
   EXPECT_EQ(log_level_named("error"), LogLevel::error);
   EXPECT_FALSE(log_level_named("Debug"));
   EXPECT_FALSE(log_level_named(""));
+}
+
+TEST(File, PipesAndDevicesInTheShapeOfAFileAreRefusedAtOnce) {
+  const std::string pipe = ::testing::TempDir() + "sinter_pipe";
+  ::unlink(pipe.c_str());
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  auto error_of = [](const std::string& path) {
+    try {
+      read_file(path);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(error_of(pipe).find("is a pipe; expected a plain file"), std::string::npos);
+  EXPECT_NE(error_of("/dev/zero").find("is a device"), std::string::npos);
+  EXPECT_THROW(MappedFile{pipe}, Error);
+  ::unlink(pipe.c_str());
 }
 
 TEST(Json, BracketsWithoutEndAreAnErrorAndNotTheEndOfTheStack) {

@@ -24,10 +24,18 @@ struct Descriptor {
 };
 
 Descriptor open_for_reading(const std::string& path, struct stat& info) {
-  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  // Without waiting: a named pipe that nobody writes to would hold the program for ever.
+  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   SINTER_CHECK(file.fd >= 0, "cannot open '{}': {}", path, std::strerror(errno));
   SINTER_CHECK(::fstat(file.fd, &info) == 0, "cannot stat '{}': {}", path, std::strerror(errno));
   SINTER_CHECK(!S_ISDIR(info.st_mode), "'{}' is a folder; expected a file", path);
+  // Pipes are meant where the shell names them: <(command), /dev/stdin.
+  const bool is_stream = path.starts_with("/dev/fd/") || path.starts_with("/proc/") || path == "/dev/stdin";
+  SINTER_CHECK(S_ISREG(info.st_mode) || is_stream, "'{}' is {}; expected a plain file", path,
+               S_ISFIFO(info.st_mode) ? "a pipe" : "a device or a socket");
+  const int flags = ::fcntl(file.fd, F_GETFL);
+  SINTER_CHECK(flags >= 0 && ::fcntl(file.fd, F_SETFL, flags & ~O_NONBLOCK) == 0, "cannot read '{}': {}", path,
+               std::strerror(errno));
   return file;
 }
 

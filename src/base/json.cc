@@ -39,6 +39,8 @@ nlohmann::json parse_json(std::string_view text, std::string_view origin) {
     // The parser quotes the whole value it was reading.
     constexpr size_t kHead = 200, kTail = 60;
     std::string reason = e.what();
+    if (const size_t end = reason.find("] "); reason.starts_with("[json.exception") && end != std::string::npos)
+      reason.erase(0, end + 2);  // the library's own code
     if (reason.size() > kHead + kTail) reason.replace(kHead, reason.size() - kHead - kTail, " ... ");
     fail("'{}' is not valid JSON: {}", origin, reason);
   }

@@ -1,5 +1,7 @@
 #include "spec/hf_config.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -30,6 +32,9 @@ class Reader {
     const json& v = at(key);
     SINTER_CHECK(v.is_number_integer() || (v.is_number() && std::floor(v.get<double>()) == v.get<double>()),
                  "'{}': key '{}' is {}; expected a whole number", origin_, key, v.dump());
+    constexpr double kMost = 9.2e18;  // what 64 bits hold; sizes beyond reason are refused where they are used
+    SINTER_CHECK(v.is_number_integer() || std::abs(v.get<double>()) < kMost,
+                 "'{}': key '{}' is {}; expected a whole number of at most {:g}", origin_, key, v.dump(), kMost);
     return v.get<int64_t>();
   }
   int64_t integer(const char* key, int64_t otherwise) const { return has(key) ? integer(key) : otherwise; }
@@ -136,6 +141,9 @@ RopeSpec parse_rope(const Reader& r, int64_t max_positions, double default_theta
   s.refuse_unless("partial_rotary_factor", 1.0);
   std::string type = s.text("rope_type", s.text("type", "default"));
   if (type == "default") return rope;
+  static const std::vector<std::string> kKnown{"linear", "dynamic", "llama3", "yarn"};
+  SINTER_CHECK(std::find(kKnown.begin(), kKnown.end(), type) != kKnown.end(),
+               "'{}': rope_type '{}' is not supported; known: default, {}", s.origin(), type, fmt::join(kKnown, ", "));
   rope.factor = s.number("factor");
   SINTER_CHECK(rope.factor >= 1.0, "'{}': RoPE factor is {}; expected at least 1", s.origin(), rope.factor);
   rope.original_max_positions = find_original_positions(r, s, max_positions);
@@ -150,7 +158,7 @@ RopeSpec parse_rope(const Reader& r, int64_t max_positions, double default_theta
     rope.high_freq_factor = s.number("high_freq_factor");
     SINTER_CHECK(r.has(kOriginalPositions) || s.has(kOriginalPositions), "'{}': key '{}' is missing", s.origin(),
                  kOriginalPositions);
-  } else if (type == "yarn") {
+  } else {  // yarn
     rope.kind = RopeKind::yarn;
     rope.beta_fast = s.number("beta_fast", 32.0);
     rope.beta_slow = s.number("beta_slow", 1.0);
@@ -158,8 +166,6 @@ RopeSpec parse_rope(const Reader& r, int64_t max_positions, double default_theta
     rope.mscale_all_dim = s.number("mscale_all_dim", 0.0);
     rope.attention_factor = s.number("attention_factor", 0.0);
     rope.truncate = s.boolean("truncate", true);
-  } else {
-    fail("'{}': rope_type '{}' is not supported; known: default, linear, dynamic, llama3, yarn", s.origin(), type);
   }
   return rope;
 }

@@ -308,7 +308,12 @@ class Reader {
   double number(const std::string& place, const toml::node& node, Range range) const {
     SINTER_CHECK(node.is_number(), "{} is {}; expected a number{}", place, found(node),
                  is_digits(node) ? " below 2^63" : "");
-    double value = *node.value<double>();
+    // toml++ gives no double for a whole number that a double cannot hold.
+    const auto whole = node.value_exact<int64_t>();
+    const double value = whole ? static_cast<double>(*whole) : node.value<double>().value_or(std::nan(""));
+    constexpr double kMostWhole = 1e15;  // doubles still tell neighbours apart there
+    SINTER_CHECK(!whole || std::abs(value) <= kMostWhole, "{} is {}; expected {} to {}", place, *whole,
+                 std::max(range.low, -kMostWhole), std::min(range.high, kMostWhole));
     SINTER_CHECK(value >= range.low && value <= range.high, "{} is {}; expected {} to {}", place, value, range.low,
                  range.high);
     return value;

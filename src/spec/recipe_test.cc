@@ -84,6 +84,10 @@ TEST(Recipe, WrongTypesAndValuesNameTheKey) {
   for (const char* key : {"optimizer.eps", "parallel.bucket_mib"}) {
     EXPECT_NE(error_of(kText, {std::string(key) + "=0"}).find(key), std::string::npos);
   }
+  // Whole numbers that a double cannot hold.
+  EXPECT_NE(error_of(kText, {"optimizer.lr=9007199254740993"}).find("optimizer.lr is 9007199254740993"),
+            std::string::npos);
+  EXPECT_NE(error_of(kText, {"train.seed=9223372036854775807"}).find("train.seed is 9223372036854775807"), std::string::npos);
   EXPECT_NE(error_of("[model\n").find("line 1"), std::string::npos);
   EXPECT_NE(error_of("[model]\nfamily='llama'\n[train]\nsteps=1").find("sources"), std::string::npos);
 }

@@ -59,6 +59,8 @@ TEST(HfConfig, RefusesWhatWouldChangeTheAnswer) {
   expect_error(with("hidden_act", "tanhshrink"), "hidden_act");
   expect_error(with("quantization_config", {{"bits", 4}}), "quantization_config");
   expect_error(with("rope_parameters", {{"rope_type", "longrope"}, {"factor", 2.0}}), "longrope");
+  expect_error(with("rope_parameters", {{"rope_type", "longrope"}}), "rope_type 'longrope' is not supported");
+  expect_error(with("hidden_size", 1e308), "expected a whole number of at most 9.2e+18");
   json two_ropes = with("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 10000.0}});
   two_ropes["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
   expect_error(two_ropes, "rope_scaling");

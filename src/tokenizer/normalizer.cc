@@ -8,6 +8,14 @@ namespace {
 
 constexpr int kMaxNesting = 16;  // of Sequence in Sequence; real files have two
 
+// A text may grow in a stage, but not without bound: a file from outside must not be able to ask for all memory.
+void check_growth(size_t from, size_t to) {
+  constexpr size_t kSmall = size_t{64} << 20, kMost = size_t{2} << 30;
+  SINTER_CHECK(to <= kSmall || (to <= kMost && to / 4 <= from),
+               "tokenizer.json: the normalizer 'Replace' makes a text of {} bytes longer than {}; is 'content' right?",
+               from, to);
+}
+
 class UnicodeForm : public Normalizer {
  public:
   explicit UnicodeForm(NormalForm form) : form_(form) {}
@@ -75,6 +83,7 @@ class ReplaceText : public Normalizer {
     for (size_t at; (at = text.find(from_, done)) != std::string::npos; done = at + from_.size()) {
       out.append(text, done, at - done);
       out += to_;
+      check_growth(text.size(), out.size());
     }
     if (done == 0) return;
     out.append(text, done);
@@ -95,6 +104,7 @@ class ReplaceRegex : public Normalizer {
     regex_.for_each_match(text, [&](size_t begin, size_t end) {
       out.append(text, done, begin - done);
       out += to_;
+      check_growth(text.size(), out.size());
       done = end;
     });
     out.append(text, done);

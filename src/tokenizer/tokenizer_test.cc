@@ -258,6 +258,28 @@ TEST(Tokenizer, WhatIsNotSupportedIsNamedWithFileAndKey) {
   }
 }
 
+TEST(Normalizer, SortsALongRunOfMarksAsAShortOne) {
+  // Marks of classes 230 and 220 in turns: 220 comes first; a base and its marks compose where they can.
+  EXPECT_EQ(normalize_unicode("a\u0301\u0323", NormalForm::nfc), normalize_unicode("\u1ea1\u0301", NormalForm::nfc));
+  std::string text = "q", sorted = "q";
+  constexpr int kPairs = 200000;  // exchanging neighbours would take minutes
+  for (int i = 0; i < kPairs; ++i) text += "\u0301\u0323";
+  for (int i = 0; i < kPairs; ++i) sorted += "\u0323";
+  for (int i = 0; i < kPairs; ++i) sorted += "\u0301";
+  EXPECT_TRUE(normalize_unicode(text, NormalForm::nfc) == sorted);
+  EXPECT_TRUE(normalize_unicode(text, NormalForm::nfd) == sorted);
+}
+
+TEST(Normalizer, GrowthWithoutBoundIsAnErrorThatNamesTheStage) {
+  nlohmann::json file = base::load_json(kGolden + "stages.json")[0]["tokenizer"];
+  nlohmann::json stages = nlohmann::json::array();
+  for (int i = 0; i < 8; ++i)
+    stages.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(40, 'a')}});
+  file["normalizer"] = {{"type", "Sequence"}, {"normalizers", stages}};
+  const Tokenizer bomb = Tokenizer::from_json(file.dump(), "tokenizer.json");
+  EXPECT_NE(error_of([&] { bomb.encode("aaaaaaaaaa"); }).find("normalizer 'Replace'"), std::string::npos);
+}
+
 TEST(Tokenizer, TokensBesideASentencePieceModelAndItsOwnSpecialOnesAreFoundInText) {
   const std::string folder = std::filesystem::temp_directory_path() / fmt::format("sinter_beside_{}", ::getpid());
   std::filesystem::create_directories(folder);

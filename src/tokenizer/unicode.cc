@@ -2,9 +2,11 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "base/error.h"
 
@@ -106,14 +108,34 @@ bool is_ascii(std::string_view text) {
   return true;
 }
 
+// utf8proc_map, but for the order of combining marks: the library sorts each run of them by exchanging neighbours,
+// which is quadratic in its length.
 void append_mapped(std::string_view run, int options, std::string& out) {
-  utf8proc_uint8_t* mapped = nullptr;
-  utf8proc_ssize_t n =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(run.data()), static_cast<utf8proc_ssize_t>(run.size()),
-                   &mapped, static_cast<utf8proc_option_t>(options));
-  SINTER_CHECK(n >= 0, "cannot normalize {} bytes of text: {}", run.size(), utf8proc_errmsg(n));
-  out.append(reinterpret_cast<const char*>(mapped), static_cast<size_t>(n));
-  std::free(mapped);
+  const auto flags = static_cast<utf8proc_option_t>(options);
+  auto check = [&](utf8proc_ssize_t n) {
+    SINTER_CHECK(n >= 0, "cannot normalize {} bytes of text: {}", run.size(), utf8proc_errmsg(n));
+    return static_cast<size_t>(n);
+  };
+  std::vector<utf8proc_int32_t> codes;
+  codes.reserve(run.size() + 32);
+  for (size_t pos = 0; pos < run.size();) {
+    utf8proc_int32_t code = 0, parts[32];
+    pos += check(utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(run.data() + pos),
+                                  static_cast<utf8proc_ssize_t>(run.size() - pos), &code));
+    int boundary = 0;
+    const size_t count = check(utf8proc_decompose_char(code, parts, 32, flags, &boundary));
+    codes.insert(codes.end(), parts, parts + std::min<size_t>(count, 32));
+  }
+  auto rank = [](utf8proc_int32_t code) { return utf8proc_get_property(code)->combining_class; };
+  for (auto begin = codes.begin(); begin != codes.end();) {
+    auto end = std::find_if(begin, codes.end(), [&](auto code) { return rank(code) == 0; });
+    std::stable_sort(begin, end, [&](auto a, auto b) { return rank(a) < rank(b); });
+    begin = end == codes.end() ? end : end + 1;
+  }
+  const auto count = static_cast<utf8proc_ssize_t>(codes.size());
+  codes.resize(codes.size() + 1);  // the library writes UTF-8 in place, and a 0 behind it
+  const size_t bytes = check(utf8proc_reencode(codes.data(), count, flags));
+  out.append(reinterpret_cast<const char*>(codes.data()), bytes);
 }
 
 // NFC. Nearly all text is in it already: only a character that may compose, with the one before it and what follows up

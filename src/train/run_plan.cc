@@ -174,11 +174,11 @@ void check_memory(const RunPlan& plan) {
 
 // While attention gathers the gradient of the queries it has it in f32, in our own kernel for Hopper with two numbers
 // for each and sequences rounded up to 128: by eight parts at once where they must be added in a fixed order. Among
-// documents it lies in rows as wide as those of queries, keys and values, and every query head has gradients of its key
-// and value of its own where several share one; in a fixed order our own kernel needs none of it.
+// documents it lies in rows as wide as those of queries, keys and values; our own kernel, for a fixed order and for grouped
+// heads, needs none of it.
 size_t attention_workspace_bytes(const RunPlan& plan) {
   const spec::ModelSpec& m = plan.model;
-  const int64_t T = plan.shape.num_tokens, queries = m.q_width(), keys = (m.qkv_width() - queries) / 2;
+  const int64_t T = plan.shape.num_tokens, queries = m.q_width();
   const bool is_ordered = plan.recipe.train.deterministic;
   if (plan.recipe.data.packing == spec::Packing::stream) {
     if (is_ordered) return static_cast<size_t>(4 * T * queries * 8);
@@ -186,9 +186,9 @@ size_t attention_workspace_bytes(const RunPlan& plan) {
     const int64_t window = std::max<int64_t>(plan.shape.window, 1), rows = T / window * ((window + 127) / 128 * 128);
     return static_cast<size_t>(4 * rows * (queries + 2 * m.num_heads));
   }
-  if (is_ordered || plan.shape.compute == core::DType::f32) return 0;
-  const int64_t shared = keys < queries ? 2 * 4 * queries + 2 * 2 * keys : 0;
-  return static_cast<size_t>(T * (4 * (m.qkv_width() + m.num_heads) + shared));
+  const bool is_grouped = m.num_kv_heads < m.num_heads;  // our own kernel takes these too
+  if (is_ordered || is_grouped || plan.shape.compute == core::DType::f32) return 0;
+  return static_cast<size_t>(T * 4 * (m.qkv_width() + m.num_heads));
 }
 
 // A head in bf16 has its loss without logits on Hopper: rows of the input's gradient in f32, and sums by tiles of 128

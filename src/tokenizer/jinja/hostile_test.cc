@@ -71,6 +71,7 @@ TEST(HostileTemplate, EndlessWorkIsStopped) {
                "steps of work");
   expect_error("{% set s = 'ab' * 100000 %}{% for i in range(99999) %}{% set x = s|upper %}{% endfor %}",
                "steps of work");
+  expect_error("{% set s = 'é' * 300000 %}{% for i in range(99999) %}{{ s[299999] }}{% endfor %}", "steps of work");
   // A needle and a haystack that make naive searching quadratic.
   expect_error("{% set s = 'a' * 999999 %}{% set n = 'a' * 999999 + 'b' %}{{ n in s }}", "steps of work");
   expect_error("{% set s = 'a' * 999999 %}{{ s.split('a' * 99999 + 'b') }}", "steps of work");

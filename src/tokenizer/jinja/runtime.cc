@@ -189,6 +189,7 @@ Value Runtime::item(const Value& object, const Value& key) {
     int64_t at = key.integer() < 0 ? key.integer() + size : key.integer();
     if (at >= 0 && at < size) return items[static_cast<size_t>(at)];
   } else if (object.is(Kind::text) && key.is_whole()) {
+    charge_walk(object.text().size());
     int64_t at = key.integer() < 0 ? key.integer() + length(object) : key.integer();
     if (std::string_view point = code_point_at(object.text(), at); !point.empty()) return Value(point);
   }

@@ -1,7 +1,7 @@
 // What cuDNN must be told of a ragged batch, from offsets that only the device knows (a captured pass is replayed with
-// others), and gradients of keys and values brought to where they belong.
-#include "kernels/cuda/common.cuh"
+// others).
 #include "kernels/cuda/attention/cudnn_attention.h"
+#include "kernels/cuda/common.cuh"
 
 namespace sinter::kernels::cuda {
 namespace {
@@ -10,13 +10,11 @@ constexpr int kBlocks = 64, kThreads = 128;
 
 __global__ void __launch_bounds__(kThreads)
     place_kernel(const int32_t* offsets, int num_sequences, RaggedPlaces to, int64_t row_width, int64_t out_width,
-                 int64_t key_width, uint16_t* written, int64_t written_width, float* per_head, int num_heads,
-                 int64_t tokens) {
+                 uint16_t* written, int64_t written_width, float* per_head, int num_heads, int64_t tokens) {
   for (int64_t s = blockIdx.x * kThreads + threadIdx.x; s <= to.num_sequences; s += kBlocks * kThreads) {
     int64_t first = offsets[min(s, int64_t{num_sequences})];
     to.rows[s] = first * row_width;
     to.outputs[s] = first * out_width;
-    to.keys[s] = first * key_width;
     to.heads[s] = first;
     if (s < to.num_sequences) to.lengths[s] = s < num_sequences ? static_cast<int>(offsets[s + 1] - first) : 0;
   }
@@ -28,16 +26,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// 16 bytes a thread and turn; widths count such vectors.
-__global__ void __launch_bounds__(256) gather_kernel(const int32_t* end, const uint4* keys, const uint4* values,
-                                                     int64_t width, uint4* rows, int64_t row_width) {
-  const int64_t count = *end * 2 * width, first = row_width - 2 * width;
-  for (int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x; i < count; i += int64_t{gridDim.x} * 256) {
-    int64_t t = i / (2 * width), c = i % (2 * width);
-    rows[t * row_width + first + c] = c < width ? keys[t * width + c] : values[t * width + c - width];
-  }
-}
-
 }  // namespace
 
 void place_sequences(Stream& stream, const AttentionShape& shape, const RaggedBatch& batch, const RaggedPlaces& places,
@@ -45,16 +33,8 @@ void place_sequences(Stream& stream, const AttentionShape& shape, const RaggedBa
   int64_t out_width = shape.num_heads * shape.head_dim, key_width = shape.num_kv_heads * shape.head_dim;
   place_kernel<<<kBlocks, kThreads, 0, native(stream)>>>(
       batch.offsets.data<int32_t>(), static_cast<int>(batch.num_sequences), places, out_width + 2 * key_width,
-      out_width, key_width, written.data<uint16_t>(), written.size(-1), per_head ? per_head.data<float>() : nullptr,
+      out_width, written.data<uint16_t>(), written.size(-1), per_head ? per_head.data<float>() : nullptr,
       static_cast<int>(shape.num_heads), written.size(0));
-  SINTER_CUDA_LAUNCHED();
-}
-
-void gather_keys_values(Stream& stream, const RaggedBatch& batch, const void* keys, const void* values, int64_t width,
-                        const Tensor& rows) {
-  gather_kernel<<<grid_for(stream, rows.size(0) * width / 4, 256), 256, 0, native(stream)>>>(
-      batch.offsets.data<int32_t>() + batch.num_sequences, static_cast<const uint4*>(keys),
-      static_cast<const uint4*>(values), width / 8, rows.data<uint4>(), rows.size(-1) / 8);
   SINTER_CUDA_LAUNCHED();
 }
 

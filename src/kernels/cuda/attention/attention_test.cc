@@ -73,10 +73,12 @@ std::string text_of(const AttentionCase& a) {
                      a.equal_lengths ? " equal" : (a.is_training ? " documents" : ""));
 }
 
-// Documents of training batches must have taken cuDNN: a call to either direction, f32 and deterministic runs aside.
+// Documents of training batches must have taken cuDNN: a call to either direction; f32, grouped heads and deterministic
+// runs aside.
 void expect_cudnn(Case& c, DType t, const AttentionCase& a, int64_t before, int64_t calls) {
   if (!a.is_training || before < 0) return;
-  bool takes = t != DType::f32 && cuda::options().cudnn && !cuda::options().deterministic;
+  const bool is_grouped = a.kv_heads < a.heads;
+  bool takes = t != DType::f32 && !is_grouped && cuda::options().cudnn && !cuda::options().deterministic;
   c.expect_true(cuda::num_ragged_cudnn_calls() - before == (takes ? calls : 0), takes ? "by cuDNN" : "by our own");
 }
 

@@ -39,7 +39,6 @@ enum Uid : int64_t {
   kKeyLengths,
   kRowPlaces,
   kOutputPlaces,
-  kKeyPlaces,
   kHeadPlaces
 };
 
@@ -52,11 +51,6 @@ struct GraphKey {
   float scale;
   bool is_backward, has_stats, is_deterministic;
   auto operator<=>(const GraphKey&) const = default;
-
-  // Gradients of keys and values go to rows of their own (T, K * D) first. Query heads that share a key head have
-  // gradients of their own in the workspace, spaced like the rows that their sums go to: in (T, W) that would be W / (K
-  // * D) times the memory. The gradient of the queries must lie as the queries do.
-  bool has_key_rows() const { return is_backward && ragged_tokens > 0 && kv_heads < heads; }
 };
 
 struct Graph {
@@ -87,12 +81,11 @@ class GraphTensors {
     key_lengths_ = integers("key lengths", kKeyLengths, key.sequences, fe::DataType_t::INT32);
     rows_ = integers("rows", kRowPlaces, key.sequences + 1, fe::DataType_t::INT64);
     outputs_ = integers("outputs", kOutputPlaces, key.sequences + 1, fe::DataType_t::INT64);
-    if (key.has_key_rows()) keys_ = integers("keys", kKeyPlaces, key.sequences + 1, fe::DataType_t::INT64);
     heads_ = integers("heads", kHeadPlaces, key.sequences + 1, fe::DataType_t::INT64);
   }
 
-  // Heads of packed (T, W) rows, of outputs (T, H * D) or of keys (T, K * D), seen as (B, heads, length, D).
-  enum class Rows { packed, outputs, keys };
+  // Heads of packed (T, W) rows or of outputs (T, H * D), seen as (B, heads, length, D).
+  enum class Rows { packed, outputs };
   GraphTensor in(const char* name, Uid uid, int64_t heads, Rows rows = Rows::packed) const {
     GraphTensor t = graph_.tensor(fe::graph::Tensor_attributes().set_name(name));
     lay_out(*t, uid, heads, rows);
@@ -135,12 +128,12 @@ class GraphTensors {
     t.set_uid(uid)
         .set_dim({key_.sequences, heads, key_.length, key_.dim})
         .set_stride({key_.length * width, key_.dim, width, 1});
-    if (is_ragged()) t.set_ragged_offset(rows == Rows::packed ? rows_ : rows == Rows::outputs ? outputs_ : keys_);
+    if (is_ragged()) t.set_ragged_offset(rows == Rows::packed ? rows_ : outputs_);
   }
 
   fe::graph::Graph& graph_;
   const GraphKey& key_;
-  GraphTensor query_lengths_, key_lengths_, rows_, outputs_, keys_, heads_;
+  GraphTensor query_lengths_, key_lengths_, rows_, outputs_, heads_;
 };
 
 Graph build(const GraphKey& key, cudnnHandle_t handle) {
@@ -174,9 +167,8 @@ Graph build(const GraphKey& key, cudnnHandle_t handle) {
     }
     auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, o, d, stats, attributes);
     tensors.set_out(dq, kDQ, key.heads);
-    const Rows keys = key.has_key_rows() ? Rows::keys : Rows::packed;
-    tensors.set_out(dk, kDK, key.kv_heads, keys);
-    tensors.set_out(dv, kDV, key.kv_heads, keys);
+    tensors.set_out(dk, kDK, key.kv_heads);
+    tensors.set_out(dv, kDV, key.kv_heads);
   }
   auto status = graph->build(handle, {fe::HeurMode_t::A});
   int64_t workspace = 0;
@@ -203,10 +195,9 @@ Graph& graph_for(Stream& stream, const GraphKey& key) {
 }
 
 // Documents shorter than this on average: our own kernel is faster. Measured on an H200, both directions together,
-// cuDNN against our own: 12 heads of 64 with keys of their own, documents of 97 tokens on average 1.64 ms against 2.72,
-// of 49 2.43 against 2.80, of 26 4.11 against 3.58; 32 heads over 8, of 102 1.94 against 2.46, of 53 2.66 against 2.06.
-// A tile of ours has all query heads of a key head, one of cuDNN's has one.
-int64_t least_mean_length(const AttentionShape& shape) { return shape.num_kv_heads < shape.num_heads ? 80 : 48; }
+// cuDNN against our own, 12 heads of 64: documents of 97 tokens on average 1.64 ms against 2.72, of 49 2.43
+// against 2.80, of 26 4.11 against 3.58.
+constexpr int64_t kLeastMeanLength = 48;
 
 // Whether cuDNN's workspace for documents grows with their tokens, as the plan has it. Before 9.6, and on sm_8x and
 // sm_12x since 9.18.1, it is that of as many documents as there are, each as long as the window: gigabytes.
@@ -224,10 +215,13 @@ bool applies(const AttentionShape& shape, const RaggedBatch& batch, const Tensor
   if (batch.equal_lengths) {
     return shape.head_dim % 8 == 0 && qkv.size(0) == batch.num_sequences * batch.max_query;
   }
+  // Query heads that share a key head: cuDNN 9.19's ragged backward reads or writes outside its tensors on an H200, for
+  // every head size tried. Our own kernel takes these batches.
+  if (shape.num_kv_heads < shape.num_heads) return false;
   if (!has_ragged_workspace_of_tokens(qkv.device())) return false;
   // Its deterministic backward has a workspace of all scores of so many sequences of the longest; ours has none.
   return batch.filled_sequences > 0 && batch.max_query > 1 && shape.head_dim % 16 == 0 && !options().deterministic &&
-         qkv.size(0) >= least_mean_length(shape) * batch.filled_sequences;
+         qkv.size(0) >= kLeastMeanLength * batch.filled_sequences;
 }
 
 GraphKey key_of(const AttentionShape& shape, const RaggedBatch& batch, const Tensor& qkv, bool is_backward,
@@ -256,22 +250,19 @@ struct CallMemory {
       return std::exchange(bytes, bytes + (static_cast<size_t>(count) * element + 255) / 256 * 256);
     };
     const int64_t sequences = key.ragged_tokens > 0 ? key.sequences : 0;
-    const int64_t gathered = key.has_key_rows() ? key.ragged_tokens * key.kv_heads * key.dim : 0;
     const size_t at_stats = add(static_cast<int64_t>(stats_bytes), 1), at_lengths = add(sequences, 4);
-    const size_t at_places[] = {add(sequences + 1, 8), add(sequences + 1, 8), add(sequences + 1, 8),
-                                add(sequences + 1, 8)};
-    const size_t at_keys = add(gathered, 2), at_values = add(gathered, 2);
+    const size_t at_places[] = {add(sequences + 1, 8), add(sequences + 1, 8), add(sequences + 1, 8)};
     auto* base = static_cast<char*>(scratch(stream, Scratch::attention, bytes + graph.workspace_bytes));
     auto places = [&](int i) { return reinterpret_cast<int64_t*>(base + at_places[i]); };
-    stats = base + at_stats, keys = base + at_keys, values = base + at_values, workspace = base + bytes;
-    ragged = {sequences, reinterpret_cast<int32_t*>(base + at_lengths), places(0), places(1), places(2), places(3)};
+    stats = base + at_stats, workspace = base + bytes;
+    ragged = {sequences, reinterpret_cast<int32_t*>(base + at_lengths), places(0), places(1), places(2)};
   }
   void add_places(std::unordered_map<int64_t, void*>& pointers) const {
     pointers[kQueryLengths] = pointers[kKeyLengths] = ragged.lengths;
     pointers[kRowPlaces] = ragged.rows, pointers[kOutputPlaces] = ragged.outputs;
-    pointers[kKeyPlaces] = ragged.keys, pointers[kHeadPlaces] = ragged.heads;
+    pointers[kHeadPlaces] = ragged.heads;
   }
-  char *stats, *keys, *values, *workspace;  // keys, values: their gradients, (T, K * D)
+  char *stats, *workspace;
   RaggedPlaces ragged;
 };
 
@@ -339,9 +330,7 @@ bool cudnn_attention_backward(Stream& stream, const AttentionBackwardArgs& args)
     memory.add_places(pointers);
     ++ragged_calls;
   }
-  if (key.has_key_rows()) pointers[kDK] = memory.keys, pointers[kDV] = memory.values;
   execute(stream, graph, pointers, memory.workspace);
-  if (key.has_key_rows()) gather_keys_values(stream, batch, memory.keys, memory.values, kv, args.dqkv);
   return true;
 }
 

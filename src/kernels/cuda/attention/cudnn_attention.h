@@ -5,20 +5,17 @@
 namespace sinter::kernels::cuda {
 
 // Where the sequences of a ragged batch lie, in cuDNN's terms: B lengths, and B + 1 places of their first elements in
-// packed rows (T, W), in rows of outputs (T, H * D), in rows of keys (T, K * D) and in (H, T). Sequences from the
+// packed rows (T, W), in rows of outputs (T, H * D) and in (H, T). Sequences from the
 // batch's own number on are empty.
 struct RaggedPlaces {
   int64_t num_sequences = 0;  // B
   int32_t* lengths = nullptr;
-  int64_t *rows = nullptr, *outputs = nullptr, *keys = nullptr, *heads = nullptr;
+  int64_t *rows = nullptr, *outputs = nullptr, *heads = nullptr;
 };
 // Fills `places` from the batch's offsets; rows of padding tokens become 0 in `written` (T, any width, 16 bits) and,
 // when given, in per_head (H, T).
 void place_sequences(Stream&, const AttentionShape&, const RaggedBatch&, const RaggedPlaces& places,
                      const Tensor& written, const Tensor& per_head);
-// Into the last columns of rows (T, W) of 16 bits: keys and values (T, width) each, for tokens of sequences only.
-void gather_keys_values(Stream&, const RaggedBatch&, const void* keys, const void* values, int64_t width,
-                        const Tensor& rows);
 
 // How many calls cuDNN has taken for batches of unequal lengths (-1: built without it): tests see which way was gone.
 int64_t num_ragged_cudnn_calls();
