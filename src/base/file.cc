@@ -30,7 +30,8 @@ Descriptor open_for_reading(const std::string& path, struct stat& info) {
   SINTER_CHECK(::fstat(file.fd, &info) == 0, "cannot stat '{}': {}", path, std::strerror(errno));
   SINTER_CHECK(!S_ISDIR(info.st_mode), "'{}' is a folder; expected a file", path);
   // Pipes are meant where the shell names them: <(command), /dev/stdin.
-  const bool is_stream = path.starts_with("/dev/fd/") || path.starts_with("/proc/") || path == "/dev/stdin";
+  const bool is_stream =
+      path.starts_with("/dev/fd/") || path.starts_with("/proc/") || path == "/dev/stdin" || path == "/dev/null";
   SINTER_CHECK(S_ISREG(info.st_mode) || is_stream, "'{}' is {}; expected a plain file", path,
                S_ISFIFO(info.st_mode) ? "a pipe" : "a device or a socket");
   const int flags = ::fcntl(file.fd, F_GETFL);
