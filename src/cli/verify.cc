@@ -68,12 +68,17 @@ void run_verify(const Flags& flags) {
 void add_verify(Command app) {
   auto flags = std::make_shared<Flags>();
   const Command verb = app.add_verb("verify", "check model folders against the golden answers written beside them");
-  verb.option("DIR", &flags->folders, "folders with config.json, weights and golden.safetensors").required();
+  verb.option("DIR", &flags->folders, "folders with config.json, weights and golden.safetensors");
   verb.option("--device", &flags->device, "cpu, cuda or cuda:N").shows_default();
   verb.option("--precision", &flags->precision, "fp32, bf16 or fp16").shows_default();
   verb.flag("--json", &flags->as_json, "print the checks as JSON");
   verb.flag("--quiet", &flags->is_quiet, "one line per folder instead of one per check");
-  verb.on_run([flags] { run_verify(*flags); });
+  add_verify_recipes(verb);
+  verb.on_run([flags, verb] {
+    if (verb.was_verb_named()) return;
+    if (flags->folders.empty()) base::fail_usage("name the folders to check, or `sinter verify recipes`");
+    run_verify(*flags);
+  });
 }
 
 }  // namespace sinter::cli

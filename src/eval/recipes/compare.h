@@ -1,0 +1,22 @@
+// Random recipes trained twice, by the fast kernels of a device and by the plain reference loops on the CPU, each in a
+// process of its own: a crash is a finding, not the end.
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace sinter::eval {
+
+struct RecipeComparison {
+  uint64_t seed = 1, index = 0;
+  std::string device = "cpu";
+  std::string folder;  // an existing folder for recipes, shards and runs
+};
+struct RecipeOutcome {
+  std::string what;                       // the recipe in a line
+  std::string problem;                    // "" = losses and gradient norms agree
+  double loss_error = 0, norm_error = 0;  // largest over the steps, relative
+  double loss_limit = 0, norm_limit = 0;
+};
+RecipeOutcome compare_recipe(const RecipeComparison& comparison);
+
+}  // namespace sinter::eval
