@@ -76,8 +76,7 @@ class StepRunner {
                                   .control = control_,
                                   .record = record_});
     ++num_steps_;
-    update(0, store_.decay_end(), 0.1f);
-    update(store_.decay_end(), store_.num_elements(), 0.0f);
+    for (const auto& range : store_.ranges()) update(range.begin, range.end, range.decays ? 0.1f : 0.0f);
     store_.bump_versions();
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -17,75 +18,132 @@ constexpr int64_t kAlignElements = 64;
 
 int64_t aligned(int64_t n) { return (n + kAlignElements - 1) / kAlignElements * kAlignElements; }
 
-// A product of 16-bit activations makes this gradient in one piece per micro-batch.
-bool has_short_gradient(const spec::Parameter& info) {
-  return info.decays && (info.role == spec::ParameterRole::matrix || info.role == spec::ParameterRole::expert_matrix);
-}
-
 uint64_t name_hash(const std::string& name) {  // FNV-1a: stable across builds and machines
   uint64_t h = 0xcbf29ce484222325ull;
   for (unsigned char c : name) h = (h ^ c) * 0x100000001b3ull;
   return h;
 }
 
+// Place of a tensor within its block: matrices with short gradients, other matrices, vectors, experts.
+int place_in_block(const spec::Parameter& info, bool has_short_gradient) {
+  if (info.expert_axis >= 0) return 3;
+  if (!info.decays) return 2;
+  return has_short_gradient ? 0 : 1;
+}
+
 }  // namespace
 
-ParameterStore::ParameterStore(const spec::ModelSpec& spec, const StoreOptions& options) : options_(options) {
-  for (spec::Parameter& info : spec::make_parameter_table(spec)) slots_.push_back({std::move(info), 0, {}});
-  auto is_short = [&](const Slot& slot) { return options.gradients != DType::f32 && has_short_gradient(slot.info); };
-  auto lay_out = [&](auto&& is_next) {
-    for (Slot& slot : slots_) {
-      if (!is_next(slot)) continue;
-      slot.offset = num_elements_;
-      num_elements_ += aligned(slot.info.num_elements());
-    }
-    return num_elements_;
+ParameterStore::ParameterStore(const spec::ModelSpec& spec, const StoreOptions& options)
+    : ParameterStore(spec::whole_table(spec), options) {}
+
+ParameterStore::ParameterStore(std::vector<spec::LocalParameter> table, const StoreOptions& options)
+    : options_(options) {
+  for (spec::LocalParameter& p : table) {
+    slots_.push_back({std::move(p.info), 0, {}, p.global_shape, std::move(p.boxes), p.gradient_parts, 0});
+  }
+  lay_out();
+  allocate();
+  for (size_t i = 0; i < slots_.size(); ++i) bind(i);
+}
+
+// A product of 16-bit activations makes this gradient in one piece per micro-batch.
+bool ParameterStore::has_short_gradient(const Slot& slot) const {
+  const spec::Parameter& info = slot.info;
+  return options_.gradients != DType::f32 && info.decays &&
+         (info.role == spec::ParameterRole::matrix || info.role == spec::ParameterRole::expert_matrix);
+}
+
+void ParameterStore::lay_out() {
+  for (size_t i = 0; i < slots_.size(); ++i) order_.push_back(i);
+  auto key = [&](size_t i) {
+    const Slot& slot = slots_[i];
+    return std::pair(slot.info.layer, place_in_block(slot.info, has_short_gradient(slot)));
   };
-  short_end_ = lay_out(is_short);
-  decay_end_ = lay_out([&](const Slot& slot) { return slot.info.decays && !is_short(slot); });
-  lay_out([](const Slot& slot) { return !slot.info.decays; });
-  core::DeviceRuntime& device = core::runtime(options.device);
+  std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) { return key(a) < key(b); });
+  int64_t f32_gradients = 0, short_gradients = 0;
+  for (size_t i : order_) {
+    Slot& slot = slots_[i];
+    const bool has_experts = slot.info.expert_axis >= 0;
+    const int64_t count = aligned(slot.info.num_elements());
+    slot.offset = num_elements_;
+    num_elements_ += count;
+    int64_t& gradients = has_short_gradient(slot) ? short_gradients : f32_gradients;
+    slot.grad_offset = gradients;
+    gradients += count;
+    if (ranges_.empty() || ranges_.back().layer != slot.info.layer || ranges_.back().decays != slot.info.decays ||
+        ranges_.back().has_experts != has_experts) {
+      ranges_.push_back({slot.offset, slot.offset, slot.info.layer, slot.info.decays, has_experts});
+    }
+    ranges_.back().end = num_elements_;
+  }
+}
+
+void ParameterStore::allocate() {
+  core::DeviceRuntime& device = core::runtime(options_.device);
   auto zeros = [&](int64_t count, DType dtype) {
     Tensor t(device.allocator(), {count}, dtype);
     device.set_zero(t.raw(), t.bytes(), device.stream());
     return t;
   };
-  const bool rounds = options.compute != DType::f32;
-  const bool has_master = options.trains || !rounds;
+  const bool rounds = options_.compute != DType::f32, has_master = options_.trains || !rounds;
   if (has_master) master_ = zeros(num_elements_, DType::f32);
-  compute_ = rounds ? zeros(num_elements_, options.compute) : master_;
-  if (!has_master) vectors_ = zeros(num_elements_ - decay_end_, DType::f32);
-  if (options.trains) grad_ = zeros(num_elements_ - short_end_, DType::f32);
-  if (options.trains && short_end_ > 0) short_grad_ = zeros(short_end_, options.gradients);
-  if (options.trains && kernels::kernels_for(options.device).writes_square_sums)
-    squares_ = zeros(static_cast<int64_t>(slots_.size()), DType::f32);
-
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    Slot& slot = slots_[i];
-    index_[slot.info.name] = i;
-    Parameter& p = slot.parameter;
-    const int64_t n = slot.info.num_elements();
-    p.name = slot.info.name;
-    p.weight.data = compute_.slice(slot.offset, n).reshape(slot.info.shape);
-    if (options.keeps_derived) p.weight.derived = &p.derived;
-    if (has_master) {
-      p.master = master_.slice(slot.offset, n).reshape(slot.info.shape);
-    } else if (!slot.info.decays) {
-      p.master = vectors_.slice(slot.offset - decay_end_, n).reshape(slot.info.shape);
-    }
-    if (options.trains) p.grad = gradients_of(slot.offset, n).reshape(slot.info.shape);
-    if (squares_ && !is_short(slot)) p.grad_squares = squares_.slice(static_cast<int64_t>(i), 1);
+  compute_ = rounds ? zeros(num_elements_, options_.compute) : master_;
+  int64_t vectors = 0, f32_gradients = 0, short_gradients = 0;
+  for (const Slot& slot : slots_) {
+    const int64_t count = aligned(slot.info.num_elements());
+    if (!slot.info.decays) vectors += count;
+    (has_short_gradient(slot) ? short_gradients : f32_gradients) += count;
   }
+  if (!has_master) vectors_ = zeros(vectors, DType::f32);
+  if (!options_.trains) return;
+  grad_ = zeros(f32_gradients, DType::f32);
+  if (short_gradients > 0) short_grad_ = zeros(short_gradients, options_.gradients);
+  if (kernels::kernels_for(options_.device).writes_square_sums)
+    squares_ = zeros(static_cast<int64_t>(slots_.size()), DType::f32);
+}
+
+// Points a tensor's views into the buffers.
+void ParameterStore::bind(size_t index) {
+  Slot& slot = slots_[index];
+  index_[slot.info.name] = index;
+  Parameter& p = slot.parameter;
+  const int64_t n = slot.info.num_elements();
+  p.name = slot.info.name;
+  p.weight.data = compute_.slice(slot.offset, n).reshape(slot.info.shape);
+  if (options_.keeps_derived) p.weight.derived = &p.derived;
+  if (master_) {
+    p.master = master_.slice(slot.offset, n).reshape(slot.info.shape);
+  } else if (!slot.info.decays) {
+    int64_t before = 0;
+    for (size_t i = 0; i < index; ++i) before += slots_[i].info.decays ? 0 : aligned(slots_[i].info.num_elements());
+    p.master = vectors_.slice(before, n).reshape(slot.info.shape);
+  }
+  if (options_.trains) p.grad = gradients_of(slot.offset, n).reshape(slot.info.shape);
+  if (squares_ && !has_short_gradient(slot)) p.grad_squares = squares_.slice(static_cast<int64_t>(index), 1);
+}
+
+ParameterStore::Range ParameterStore::block_range(int64_t layer) const {
+  Range block{0, 0, layer};
+  for (const Range& range : ranges_) {
+    if (range.layer != layer) continue;
+    if (block.end == 0) block.begin = range.begin;
+    block.end = range.end;
+  }
+  return block;
 }
 
 std::vector<Tensor> ParameterStore::gradients() const {
-  if (short_end_ == 0) return {grad_};
+  if (!short_grad_) return {grad_};
   return {short_grad_, grad_};
 }
 
 Tensor ParameterStore::gradients_of(int64_t begin, int64_t count) const {
-  if (begin < short_end_) return short_grad_.slice(begin, count);
-  return grad_.slice(begin - short_end_, count);
+  auto next = std::upper_bound(order_.begin(), order_.end(), begin,
+                               [&](int64_t at, size_t i) { return at < slots_[i].offset; });
+  SINTER_CHECK(next != order_.begin(), "[store] no tensor holds element {}", begin);
+  const Slot& slot = slots_[*(next - 1)];
+  const Tensor& buffer = has_short_gradient(slot) ? short_grad_ : grad_;
+  return buffer.slice(slot.grad_offset + begin - slot.offset, count);
 }
 
 Parameter* ParameterStore::find(const std::string& name) {
@@ -116,6 +174,18 @@ void ParameterStore::set(Slot& slot, const std::vector<float>& values) {
   ++p.weight.version;
 }
 
+void ParameterStore::set_global(Slot& slot, const std::vector<float>& values) {
+  SINTER_CHECK(static_cast<int64_t>(values.size()) == slot.global_shape.num_elements(),
+               "tensor '{}': {} values for {}", slot.info.name, values.size(), slot.global_shape.to_string());
+  std::vector<float> own(static_cast<size_t>(slot.info.num_elements()), 0.0f);
+  for (const spec::Box& box : slot.boxes) {
+    spec::visit_runs(box, slot.global_shape, slot.info.shape, [&](int64_t global, int64_t local, int64_t count) {
+      std::copy_n(values.begin() + global, count, own.begin() + local);
+    });
+  }
+  set(slot, own);
+}
+
 std::vector<float> ParameterStore::values_of(const Slot& slot) const {
   return core::to_host_floats(slot.parameter.master ? slot.parameter.master : slot.parameter.weight.data);
 }
@@ -127,15 +197,18 @@ std::vector<float> ParameterStore::gradient_of(const Slot& slot) const {
 void ParameterStore::initialize(uint64_t seed) {
   for (Slot& slot : slots_) {
     const spec::Parameter& info = slot.info;
-    std::vector<float> values(static_cast<size_t>(info.num_elements()),
-                              info.init == spec::InitKind::ones ? 1.0f : 0.0f);
-    if (info.init == spec::InitKind::normal) {
-      base::CounterRng rng{seed, name_hash(info.name)};
-      base::parallel_for(info.num_elements(), 1 << 16, [&](int64_t begin, int64_t end) {
-        kernels::draw_normal(rng, static_cast<uint64_t>(begin), info.init_std,
-                             std::span(values).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
+    std::vector<float> values(static_cast<size_t>(info.num_elements()), 0.0f);
+    const base::CounterRng rng{seed, name_hash(info.name)};
+    auto draw = [&](int64_t global, int64_t local, int64_t count) {
+      std::span<float> to = std::span(values).subspan(static_cast<size_t>(local), static_cast<size_t>(count));
+      if (info.init == spec::InitKind::ones) std::fill(to.begin(), to.end(), 1.0f);
+      if (info.init != spec::InitKind::normal) return;
+      base::parallel_for(count, 1 << 16, [&](int64_t begin, int64_t end) {
+        kernels::draw_normal(rng, static_cast<uint64_t>(global + begin), info.init_std,
+                             to.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
       });
-    }
+    };
+    for (const spec::Box& box : slot.boxes) spec::visit_runs(box, slot.global_shape, info.shape, draw);
     set(slot, values);
   }
 }
@@ -164,25 +237,30 @@ void ParameterStore::forget_squares() {
 void ParameterStore::sum_gradient_squares(const kernels::KernelTable& kernels, core::Stream& stream,
                                           const Tensor& total) const {
   kernels.fill(stream, {total, 0.0f});
-  std::vector<const Slot*> order;
-  for (const Slot& slot : slots_) {
-    order.push_back(&slot);
-    if (squares_ && !slot.parameter.has_squares) kernels.fill(stream, {squares_.slice(&slot - slots_.data(), 1), 0.0f});
+  if (squares_) {
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      if (!slots_[i].parameter.has_squares) kernels.fill(stream, {squares_.slice(static_cast<int64_t>(i), 1), 0.0f});
+    }
+    kernels.sum(stream, {.x = squares_, .total = total});
   }
-  if (squares_) kernels.sum(stream, {.x = squares_, .total = total});
-  std::sort(order.begin(), order.end(), [](const Slot* a, const Slot* b) { return a->offset < b->offset; });
-  // Stretches of the flat order without sums, each in one buffer.
-  int64_t begin = 0;
-  auto read_up_to = [&](int64_t end) {
-    if (end > begin) kernels.sum_squares(stream, {.x = gradients_of(begin, end - begin), .total = total});
-  };
-  for (const Slot* slot : order) {
-    if (slot->offset == short_end_) read_up_to(short_end_), begin = short_end_;
-    if (!slot->parameter.has_squares) continue;
-    read_up_to(slot->offset);
-    begin = slot->offset + aligned(slot->info.num_elements());
+  // Stretches of a buffer without sums are read.
+  for (bool is_short : {true, false}) {
+    const Tensor& buffer = is_short ? short_grad_ : grad_;
+    int64_t begin = 0, end = 0;
+    auto read = [&] {
+      if (end > begin) kernels.sum_squares(stream, {.x = buffer.slice(begin, end - begin), .total = total});
+    };
+    for (size_t i : order_) {
+      const Slot& slot = slots_[i];
+      if (has_short_gradient(slot) != is_short) continue;
+      if (slot.parameter.has_squares || slot.grad_offset != end) {
+        read();
+        begin = slot.grad_offset + (slot.parameter.has_squares ? aligned(slot.info.num_elements()) : 0);
+      }
+      end = slot.grad_offset + aligned(slot.info.num_elements());
+    }
+    read();
   }
-  read_up_to(num_elements_);
 }
 
 }  // namespace sinter::models

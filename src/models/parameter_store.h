@@ -3,10 +3,14 @@
 //   master   f32, what the optimizer updates          compute  the rounded copy that kernels multiply by (bf16, f16);
 //   grad     f32, gathered by backward                         the master itself in fp32
 //
-// Tensors that decay come first in the flat order, so an optimizer sees two ranges: [0, decay_end) and the rest. Each
-// tensor starts at a multiple of 64 elements; the gaps are zero and stay zero. With short gradients the matrices of the
-// blocks come before all others, and theirs are a buffer of their own: embeddings, head and vectors keep f32, since
-// theirs are sums of very many small parts.
+// The flat order is block-major: embeddings, block 0, block 1, ..., final norm and head, extra heads. So a block is one
+// range of every buffer, what is gathered, reduced or moved at a time. Within a block matrices come first, then vectors,
+// then experts (which other ranks share): an optimizer sees two ranges a block, three with experts. Each tensor starts at
+// a multiple of 64 elements; the gaps are zero and stay zero. Short gradients (of the matrices of the blocks) are a
+// buffer of their own in the same order: embeddings, head and vectors keep f32, since theirs are sums of very many small
+// parts.
+//
+// A rank of a layout holds boxes of the global tensors (spec/local_table.h); shapes here are the local ones.
 #pragma once
 #include <string>
 #include <unordered_map>
@@ -14,7 +18,7 @@
 
 #include "autograd/tape.h"
 #include "core/tensor.h"
-#include "spec/parameters.h"
+#include "spec/local_table.h"
 
 namespace sinter::kernels {
 struct KernelTable;
@@ -38,13 +42,19 @@ class ParameterStore {
  public:
   // Allocates; contents are zero.
   ParameterStore(const spec::ModelSpec& spec, const StoreOptions& options);
+  // The share of one rank.
+  ParameterStore(std::vector<spec::LocalParameter> table, const StoreOptions& options);
   ParameterStore(const ParameterStore&) = delete;
   ParameterStore& operator=(const ParameterStore&) = delete;
 
   struct Slot {
-    spec::Parameter info;
-    int64_t offset = 0;  // in the flat buffers, in elements
+    spec::Parameter info;  // of the local shape
+    int64_t offset = 0;    // in the flat buffers, in elements
     Parameter parameter;
+    base::Shape global_shape;
+    std::vector<spec::Box> boxes;  // what of the global tensor stands here
+    int64_t gradient_parts = 1;    // as in spec::LocalParameter
+    int64_t grad_offset = 0;       // in the buffer of gradients of its format
   };
   std::vector<Slot>& slots() { return slots_; }  // in the table's order
   const std::vector<Slot>& slots() const { return slots_; }
@@ -54,13 +64,20 @@ class ParameterStore {
 
   const StoreOptions& options() const { return options_; }
   int64_t num_elements() const { return num_elements_; }  // of the flat buffers, gaps counted
-  int64_t decay_end() const { return decay_end_; }
+  // A range of the flat order: tensors of one block that decay or do not, gaps counted.
+  struct Range {
+    int64_t begin = 0, end = 0;
+    int64_t layer = -1;  // as in spec::Parameter
+    bool decays = false, has_experts = false;
+  };
+  const std::vector<Range>& ranges() const { return ranges_; }  // in order, without holes
+  Range block_range(int64_t layer) const;                       // all of a layer; empty when nothing of it is here
   const Tensor& master() const { return master_; }    // (n) f32, empty when the store does not train and rounds
   const Tensor& compute() const { return compute_; }  // (n) compute format; the master in fp32
   const Tensor& grad() const { return grad_; }        // f32; all of them (n) unless gradients are short
   // All gradients, flat, in the order of the buffers: one tensor, or two with short gradients.
   std::vector<Tensor> gradients() const;
-  // Elements [begin, begin + count) of the flat order; all of one format.
+  // Elements [begin, begin + count) of the flat order; all of one format, begin is that of a tensor or within one.
   Tensor gradients_of(int64_t begin, int64_t count) const;
 
   // total (1) f32 = the sum of the squares of all gradients. Reads those whose kernels did not leave theirs
@@ -69,10 +86,13 @@ class ParameterStore {
   // After gradients were changed by others than the ops: sums that were left are no longer theirs.
   void forget_squares();
 
-  // Draws every tensor from its init, keyed by (seed, name, element): the same on any device and layout.
+  // Draws every tensor from its init, keyed by (seed, name, element of the global tensor): the same on any device and
+  // layout.
   void initialize(uint64_t seed);
   // Sets one tensor from host values (count = its elements), rounding into the compute copy.
   void set(Slot& slot, const std::vector<float>& values);
+  // The same from the whole global tensor: takes what its boxes hold.
+  void set_global(Slot& slot, const std::vector<float>& values);
   std::vector<float> values_of(const Slot& slot) const;  // master where there is one, else the compute copy
   std::vector<float> gradient_of(const Slot& slot) const;
   // Rounds all masters into the compute copy (after an update that did not) and bumps the versions.
@@ -82,11 +102,17 @@ class ParameterStore {
   void begin_step();
 
  private:
+  bool has_short_gradient(const Slot& slot) const;
+  void lay_out();
+  void allocate();
+  void bind(size_t index);
+
   StoreOptions options_;
   std::vector<Slot> slots_;
   std::unordered_map<std::string, size_t> index_;
-  int64_t num_elements_ = 0, decay_end_ = 0;
-  int64_t short_end_ = 0;  // gradients of [0, short_end) are short
+  std::vector<size_t> order_;  // slots by offset
+  std::vector<Range> ranges_;
+  int64_t num_elements_ = 0;
   Tensor master_, compute_, grad_, short_grad_;
   Tensor squares_;  // (slots) f32, or empty
   Tensor vectors_;  // f32 masters of norms and biases in a store without a full master

@@ -22,14 +22,21 @@ kernels::RandomKey random_key(const DropoutKey& key, uint64_t layer, uint64_t us
 
 }  // namespace
 
-Transformer::Transformer(const spec::ModelSpec& spec, ParameterStore& store) : spec_(spec), store_(store) {
-  embedding_ = &store.get("embedding.weight");
-  position_ = store.find("position.weight");
-  final_norm_ = &store.get("final_norm.weight");
-  final_norm_bias_ = store.find("final_norm.bias");
-  head_ = store.find("head.weight");
-  for (int64_t l = 0; l < spec.num_layers; ++l) blocks_.push_back(make_block("layers." + std::to_string(l) + ".", l));
-  for (int64_t j = 0; j < spec.mtp_heads; ++j) {
+Transformer::Transformer(const spec::ModelSpec& spec, ParameterStore& store, const TransformerPart& part)
+    : spec_(spec), store_(store), part_(part) {
+  if (part.has_embedding) {
+    embedding_ = &store.get("embedding.weight");
+    position_ = store.find("position.weight");
+  }
+  if (part.has_head) {
+    if (spec.tied_head) embedding_ = &store.get("embedding.weight");
+    final_norm_ = &store.get("final_norm.weight");
+    final_norm_bias_ = store.find("final_norm.bias");
+    head_ = store.find("head.weight");
+  }
+  const int64_t begin = part.layers.begin, end = part.layers.count < 0 ? spec.num_layers : begin + part.layers.count;
+  for (int64_t l = begin; l < end; ++l) blocks_.push_back(make_block("layers." + std::to_string(l) + ".", l));
+  for (int64_t j = 0; part.has_head && j < spec.mtp_heads; ++j) {
     mtp_blocks_.push_back(make_block("mtp." + std::to_string(j) + ".", spec.num_layers + 1 + j));
   }
   if (spec.rope.kind != spec::RopeKind::none && spec.rope.kind != spec::RopeKind::dynamic) {
@@ -159,9 +166,11 @@ Transformer::Stream Transformer::block_body(const Context& context, const Block&
 
 Transformer::Stream Transformer::run_block(const Context& context, const Block& block, Stream stream,
                                            const Shared& shared) const {
-  mark_ready(context, block.layer);
+  enter(context, block.layer);
   if (!context.is_recording() || context.tape->mode() != autograd::Recompute::full) {
-    return block_body(context, block, stream, shared);
+    Stream result = block_body(context, block, stream, shared);
+    leave(context, block.layer);
+    return result;
   }
   std::vector<Variable> inputs{stream.x};
   if (stream.residual.value) inputs.push_back(stream.residual);
@@ -178,12 +187,22 @@ Transformer::Stream Transformer::run_block(const Context& context, const Block& 
         if (result.residual.value) out.push_back(result.residual);
         return out;
       });
+  leave(context, block.layer);
   return {outputs[0], outputs.size() > 1 ? outputs[1] : Variable{}};
 }
 
-void Transformer::mark_ready(const Context& context, int64_t layer) const {
-  if (!context.is_recording() || !on_gradients_ready) return;
-  context.tape->record([this, layer] { on_gradients_ready(layer); });
+void Transformer::enter(const Context& context, int64_t layer) const {
+  if (hooks.before_forward) hooks.before_forward(layer);
+  if (context.is_recording() && hooks.after_backward) {
+    context.tape->record([this, layer] { hooks.after_backward(layer); });
+  }
+}
+
+void Transformer::leave(const Context& context, int64_t layer) const {
+  if (hooks.after_forward) hooks.after_forward(layer);
+  if (context.is_recording() && hooks.before_backward) {
+    context.tape->record([this, layer] { hooks.before_backward(layer); });
+  }
 }
 
 Variable Transformer::final_norm(const Context& context, const Stream& stream, Variable* trunk) const {
@@ -193,40 +212,67 @@ Variable Transformer::final_norm(const Context& context, const Stream& stream, V
   return result.y;
 }
 
+Transformer::Stream Transformer::run_layers(const Context& context, const Shared& shared, const Variable& input) const {
+  Stream stream{input, {}};
+  if (part_.has_embedding) {
+    enter(context, -1);
+    Variable x = ops::embedding(context, shared.batch, *embedding_, position_);  // (T, C)
+    x = drop(context, x, spec_.dropout.embedding, shared.dropout,
+             random_key(shared.dropout, 0, kEmbeddingDrop).stream);
+    stream.x = x;
+    leave(context, -1);
+  }
+  SINTER_CHECK(static_cast<bool>(stream.x.value), "[transformer] layers {} and on need the stream of the stage before",
+               part_.layers.begin);
+  for (const Block& block : blocks_) stream = run_block(context, block, std::move(stream), shared);
+  return stream;
+}
+
+Variable Transformer::stage(const Context& context, const RaggedBatch& batch, const DropoutKey& dropout,
+                            const Variable& input, const ops::BalanceLoss& balance) const {
+  const Stream stream = run_layers(context, {batch, dropout, make_cos_sin(context, batch), balance}, input);
+  return stream.residual.value ? ops::add(context, stream.x, stream.residual) : stream.x;
+}
+
 Variable Transformer::forward(const Context& context, const RaggedBatch& batch, const DropoutKey& dropout,
                               Variable* trunk, const ops::BalanceLoss& balance) const {
-  mark_ready(context, -1);
-  Shared shared{batch, dropout, make_cos_sin(context, batch), balance};
-  Variable x = ops::embedding(context, batch, *embedding_, position_);  // (T, C)
-  x = drop(context, x, spec_.dropout.embedding, dropout, random_key(dropout, 0, kEmbeddingDrop).stream);
-  Stream stream{x, {}};
-  for (const Block& block : blocks_) stream = run_block(context, block, std::move(stream), shared);
-  mark_ready(context, spec_.num_layers);
-  return final_norm(context, stream, trunk);
+  const Stream stream = run_layers(context, {batch, dropout, make_cos_sin(context, batch), balance}, {});
+  enter(context, spec_.num_layers);
+  Variable hidden = final_norm(context, stream, trunk);
+  leave(context, spec_.num_layers);
+  return hidden;
+}
+
+Variable Transformer::extra_hidden(const Context& context, const RaggedBatch& batch, const DropoutKey& dropout,
+                                   const Variable& trunk, size_t j) const {
+  SINTER_CHECK(j < mtp_blocks_.size(), "[transformer] extra head {} of {}", j, mtp_blocks_.size());
+  const Shared shared{batch, dropout, make_cos_sin(context, batch), {}};
+  return final_norm(context, run_block(context, mtp_blocks_[j], {trunk, {}}, shared), nullptr);
 }
 
 Tensor Transformer::logits(const Context& context, const Tensor& hidden) const {
-  Tensor y = context.make({hidden.rows(), spec_.vocab_size}, hidden.dtype());
+  Tensor y = context.make({hidden.rows(), spec_.vocab_size}, core::DType::f32);
   ops::linear_forward(context, hidden, head(), nullptr, {}, y);
   return y;
 }
 
 void Transformer::loss(const Context& context, const RaggedBatch& batch, const DropoutKey& dropout,
-                       const LossPlaces& places) const {
+                       const LossPlaces& places, const Variable& input) const {
   SINTER_CHECK(static_cast<bool>(batch.targets), "[loss] the batch has no targets");
   Variable trunk;
   // Extra heads are trained with, never read from: without targets for them they are left out.
   const size_t num_extra = places.mtp_targets.empty() ? 0 : mtp_blocks_.size();
-  Variable hidden = forward(context, batch, dropout, num_extra > 0 ? &trunk : nullptr, places.balance);
+  SINTER_CHECK(places.mtp_targets.size() >= num_extra && places.mtp_losses.size() >= num_extra,
+               "[loss] targets for {} extra heads of {}", places.mtp_targets.size(), num_extra);
+  const Stream stream = run_layers(context, {batch, dropout, make_cos_sin(context, batch), places.balance}, input);
+  enter(context, spec_.num_layers);
+  Variable hidden = final_norm(context, stream, num_extra > 0 ? &trunk : nullptr);
   ops::linear_cross_entropy(context, hidden, head(), batch.targets, places.scale, places.losses);
   for (size_t j = 0; j < num_extra; ++j) {
-    SINTER_CHECK(places.mtp_targets.size() > j && places.mtp_losses.size() > j, "[loss] no targets for extra head {}",
-                 j);
-    Shared shared{batch, dropout, make_cos_sin(context, batch), {}};
-    Stream stream = run_block(context, mtp_blocks_[j], {trunk, {}}, shared);
-    Variable ahead = final_norm(context, stream, nullptr);
+    Variable ahead = extra_hidden(context, batch, dropout, trunk, j);
     ops::linear_cross_entropy(context, ahead, head(), places.mtp_targets[j], places.mtp_scale, places.mtp_losses[j]);
   }
+  leave(context, spec_.num_layers);
 }
 
 }  // namespace sinter::models

@@ -9,6 +9,7 @@
 #include "ops/context.h"
 #include "ops/moe.h"
 #include "spec/model_spec.h"
+#include "spec/schedule.h"
 
 namespace sinter::models {
 
@@ -34,26 +35,48 @@ struct LossPlaces {
   ops::BalanceLoss balance;         // of the mixture-of-experts layers
 };
 
+// The part of a model that a transformer runs: a pipeline stage, or all of it.
+struct TransformerPart {
+  spec::LayerRange layers{0, -1};  // count < 0: all
+  bool has_embedding = true;       // begins with tokens, else with the stream of the stage before
+  bool has_head = true;            // ends with final norm, head and extra heads, else with the stream
+};
+
+// Called around every block with its layer (-1 for the embeddings, num_layers for final norm and head, then the extra
+// heads'): what gathers weights before they are used and reduces gradients when they are complete. Any may be empty.
+// With Recompute::full a block runs forward again between before_backward and after_backward.
+struct BlockHooks {
+  std::function<void(int64_t layer)> before_forward, after_forward;
+  std::function<void(int64_t layer)> before_backward, after_backward;  // only with a tape
+};
+
 class Transformer {
  public:
-  // Keeps references to both; the store must hold this spec's tensors.
-  Transformer(const spec::ModelSpec& spec, ParameterStore& store);
+  // Keeps references to both; the store must hold this spec's tensors, those of the part.
+  Transformer(const spec::ModelSpec& spec, ParameterStore& store, const TransformerPart& part = {});
 
   // The residual stream after the last block, normalised: (T, C). `trunk` (may be null) receives it before the norm.
   Variable forward(const Context& context, const RaggedBatch& batch, const DropoutKey& dropout,
                    Variable* trunk = nullptr, const ops::BalanceLoss& balance = {}) const;
-  // Logits of rows of the hidden states: (R, C) -> (R, V).
+  // What extra head j reads its logits from: (T, C), from the trunk.
+  Variable extra_hidden(const Context& context, const RaggedBatch& batch, const DropoutKey& dropout,
+                        const Variable& trunk, size_t j) const;
+  // Logits of rows of hidden states: (R, C) -> (R, V) f32. Extra heads share the head.
   Tensor logits(const Context& context, const Tensor& hidden) const;
+  // Of a part without head: the residual stream after its last block, (T, C). `input` (T, C): the stream of the stage
+  // before, for a part without embedding; its gradient gathers there.
+  Variable stage(const Context& context, const RaggedBatch& batch, const DropoutKey& dropout, const Variable& input,
+                 const ops::BalanceLoss& balance = {}) const;
   // Forward and the loss of every supervised token; with a tape also the head's gradients. Then tape->backward(), until
   // which the batch must live.
-  void loss(const Context& context, const RaggedBatch& batch, const DropoutKey& dropout,
-            const LossPlaces& places) const;
+  // `input` as for stage().
+  void loss(const Context& context, const RaggedBatch& batch, const DropoutKey& dropout, const LossPlaces& places,
+            const Variable& input = {}) const;
 
   const spec::ModelSpec& spec() const { return spec_; }
+  const TransformerPart& part() const { return part_; }
   ParameterStore& store() const { return store_; }
-  // Called during backward when all gradients of a layer are complete (num_layers for final norm and head, then down to
-  // -1 for the embeddings): what data parallelism overlaps its reductions with.
-  std::function<void(int64_t layer)> on_gradients_ready;
+  BlockHooks hooks;
   // Called in every forward with a router's logits (T, E) f32, before the experts are chosen by them; may change them.
   std::function<void(int64_t layer, const Tensor& logits)> on_router_logits;
 
@@ -88,12 +111,16 @@ class Transformer {
   bool adds_residual(const Context& context, const Parameter& last, const Variable& residual,
                      const Shared& shared) const;
   Variable drop(const Context& context, const Variable& x, float p, const DropoutKey& key, uint64_t use) const;
+  Stream run_layers(const Context& context, const Shared& shared, const Variable& input) const;
   Variable final_norm(const Context& context, const Stream& stream, Variable* trunk) const;
-  void mark_ready(const Context& context, int64_t layer) const;
+  // Calls of the hooks of a layer around what is done between them.
+  void enter(const Context& context, int64_t layer) const;
+  void leave(const Context& context, int64_t layer) const;
   Parameter& head() const { return spec_.tied_head ? *embedding_ : *head_; }
 
   const spec::ModelSpec spec_;
   ParameterStore& store_;
+  const TransformerPart part_;
   Parameter *embedding_ = nullptr, *position_ = nullptr, *final_norm_ = nullptr, *final_norm_bias_ = nullptr,
             *head_ = nullptr;
   std::vector<Block> blocks_, mtp_blocks_;

@@ -40,4 +40,20 @@ Variable dropout(const Context& context, const Variable& x, float p, RandomKey k
   return result;
 }
 
+Variable add(const Context& context, const Variable& x, const Variable& residual) {
+  Tensor y = context.make(x.value.shape(), x.value.dtype());
+  context.kernels.axpby(context.stream, {.x = residual.value, .y = y});
+  context.kernels.axpby(context.stream, {.x = x.value, .y = y, .beta = 1.0f});
+  Variable result = context.make_variable(std::move(y));
+  if (!context.is_recording()) return result;
+  Variable x_place{{}, x.slot, nullptr}, residual_place{{}, residual.slot, nullptr};
+  context.tape->record([context, x_place, residual_place, slot = result.slot] {
+    Tensor dy = take_gradient({{}, slot, nullptr}, "add");
+    // One tensor for both terms: the backward of x runs, and only reads, before that of the residual.
+    accumulate(context, residual_place, dy);
+    accumulate(context, x_place, std::move(dy));
+  });
+  return result;
+}
+
 }  // namespace sinter::ops

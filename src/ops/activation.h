@@ -1,4 +1,4 @@
-// The MLP's nonlinearity, and dropout.
+// Elementwise: the MLP's nonlinearity, dropout, sums.
 #pragma once
 #include "ops/context.h"
 
@@ -9,5 +9,8 @@ Variable activation(const Context& context, const Variable& x, spec::Activation 
 
 // Zeroes elements with probability p and scales the rest by 1 / (1 - p); the identity when p is 0 or nothing records.
 Variable dropout(const Context& context, const Variable& x, float p, RandomKey key, uint64_t first_index);
+
+// x + residual, rounded to their format. x was made after the residual, as in norm().
+Variable add(const Context& context, const Variable& x, const Variable& residual);
 
 }  // namespace sinter::ops

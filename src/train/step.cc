@@ -137,10 +137,10 @@ StepRunner::StepRunner(models::Transformer& transformer, const StepShape& shape,
     ranges[i].end = i + 1 < ranges.size() ? ranges[i + 1].begin : transformer.store().num_elements();
   }
   layer_ranges_ = std::move(ranges);
-  if (comm.size() > 1) transformer.on_gradients_ready = [this](int64_t layer) { mark_layer(layer); };
+  if (comm.size() > 1) transformer.hooks.after_backward = [this](int64_t layer) { mark_layer(layer); };
 }
 
-StepRunner::~StepRunner() { transformer_.on_gradients_ready = nullptr; }
+StepRunner::~StepRunner() { transformer_.hooks.after_backward = nullptr; }
 
 void StepRunner::mark_layer(int64_t layer) {
   if (!is_last_) return;
