@@ -175,8 +175,8 @@ void ParameterStore::set(Slot& slot, const std::vector<float>& values) {
 }
 
 void ParameterStore::set_global(Slot& slot, const std::vector<float>& values) {
-  SINTER_CHECK(static_cast<int64_t>(values.size()) == slot.global_shape.num_elements(),
-               "tensor '{}': {} values for {}", slot.info.name, values.size(), slot.global_shape.to_string());
+  SINTER_CHECK(static_cast<int64_t>(values.size()) == slot.global_shape.num_elements(), "tensor '{}': {} values for {}",
+               slot.info.name, values.size(), slot.global_shape.to_string());
   std::vector<float> own(static_cast<size_t>(slot.info.num_elements()), 0.0f);
   for (const spec::Box& box : slot.boxes) {
     spec::visit_runs(box, slot.global_shape, slot.info.shape, [&](int64_t global, int64_t local, int64_t count) {

@@ -4,11 +4,11 @@
 //   grad     f32, gathered by backward                         the master itself in fp32
 //
 // The flat order is block-major: embeddings, block 0, block 1, ..., final norm and head, extra heads. So a block is one
-// range of every buffer, what is gathered, reduced or moved at a time. Within a block matrices come first, then vectors,
-// then experts (which other ranks share): an optimizer sees two ranges a block, three with experts. Each tensor starts at
-// a multiple of 64 elements; the gaps are zero and stay zero. Short gradients (of the matrices of the blocks) are a
-// buffer of their own in the same order: embeddings, head and vectors keep f32, since theirs are sums of very many small
-// parts.
+// range of every buffer, what is gathered, reduced or moved at a time. Within a block matrices come first, then
+// vectors, then experts (which other ranks share): an optimizer sees two ranges a block, three with experts. Each
+// tensor starts at a multiple of 64 elements; the gaps are zero and stay zero. Short gradients (of the matrices of the
+// blocks) are a buffer of their own in the same order: embeddings, head and vectors keep f32, since theirs are sums of
+// very many small parts.
 //
 // A rank of a layout holds boxes of the global tensors (spec/local_table.h); shapes here are the local ones.
 #pragma once

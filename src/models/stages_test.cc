@@ -19,8 +19,7 @@ constexpr int64_t kTokens = 48;
 const char* const kFamilies[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"};
 
 spec::ModelSpec golden_spec(const std::string& family) {
-  spec::ModelSpec spec =
-      spec::load_hf_config(base::source_dir() + "/tests/golden/models/" + family + "/config.json");
+  spec::ModelSpec spec = spec::load_hf_config(base::source_dir() + "/tests/golden/models/" + family + "/config.json");
   spec.dropout = {0.1f, 0.2f, 0.1f};
   spec.mtp_heads = 1;
   return spec;

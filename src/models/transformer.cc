@@ -217,8 +217,7 @@ Transformer::Stream Transformer::run_layers(const Context& context, const Shared
   if (part_.has_embedding) {
     enter(context, -1);
     Variable x = ops::embedding(context, shared.batch, *embedding_, position_);  // (T, C)
-    x = drop(context, x, spec_.dropout.embedding, shared.dropout,
-             random_key(shared.dropout, 0, kEmbeddingDrop).stream);
+    x = drop(context, x, spec_.dropout.embedding, shared.dropout, random_key(shared.dropout, 0, kEmbeddingDrop).stream);
     stream.x = x;
     leave(context, -1);
   }

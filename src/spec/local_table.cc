@@ -30,7 +30,8 @@ class Cutter {
   LocalParameter cut(const Parameter& global, bool is_owned) const {
     LocalParameter local{global, global.shape, {{zeros_like(global.shape), global.shape, zeros_like(global.shape)}}, 1};
     const bool has_experts = global.expert_axis >= 0;
-    if (has_experts) cut_axis(local, global.expert_axis, {slice(global.shape[global.expert_axis], layout_.ep, place_.ep)});
+    if (has_experts)
+      cut_axis(local, global.expert_axis, {slice(global.shape[global.expert_axis], layout_.ep, place_.ep)});
     if (global.tp_axis >= 0) {
       cut_axis(local, global.tp_axis, tensor_pieces(global));
       if (is_vocabulary(global)) local.info.shape.set(0, vocabulary().padded);
@@ -145,7 +146,7 @@ std::vector<LocalParameter> local_table(const ModelSpec& spec, const TensorLayou
   std::vector<LocalParameter> table;
   for (const Parameter& p : make_parameter_table(spec)) {
     const bool is_tied_copy = p.role == ParameterRole::embedding && spec.tied_head && is_last && !is_first;
-    const bool is_here = p.layer < 0                     ? is_first || is_tied_copy
+    const bool is_here = p.layer < 0                 ? is_first || is_tied_copy
                          : p.layer < spec.num_layers ? holds_layer(p.layer)
                                                      : is_last;
     if (is_here) table.push_back(cutter.cut(p, !is_tied_copy));

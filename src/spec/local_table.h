@@ -42,9 +42,9 @@ struct Box {
 };
 
 struct LocalParameter {
-  Parameter info;            // as in the table, but of the local shape; its parts are those of the global tensor
+  Parameter info;  // as in the table, but of the local shape; its parts are those of the global tensor
   base::Shape global_shape;
-  std::vector<Box> boxes;    // in the order of the local rows. Local elements outside of all boxes are padding: zeros
+  std::vector<Box> boxes;  // in the order of the local rows. Local elements outside of all boxes are padding: zeros
   // Ranks of the tensor axis whose gradients of (some of) these elements are parts of one sum even though they hold the
   // same elements: KV heads that several ranks share, norms of heads. 1: none.
   int64_t gradient_parts = 1;
@@ -72,7 +72,6 @@ VocabRange vocab_range(int64_t vocab_size, int64_t tp, int64_t rank);
 
 // Calls visit(global, local, count) for every stretch of a box that is contiguous in both tensors.
 using VisitRun = std::function<void(int64_t global, int64_t local, int64_t count)>;
-void visit_runs(const Box& box, const base::Shape& global_shape, const base::Shape& local_shape,
-                const VisitRun& visit);
+void visit_runs(const Box& box, const base::Shape& global_shape, const base::Shape& local_shape, const VisitRun& visit);
 
 }  // namespace sinter::spec

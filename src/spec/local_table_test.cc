@@ -98,7 +98,7 @@ TEST(LocalTable, BoxesOfRandomLayoutsCoverEveryTensorExactlyOnce) {
 
 TEST(LocalTable, FusedRowsAreCutByHeadAndByHalf) {
   ModelSpec m;
-  m.hidden = 8, m.num_heads = 4, m.num_kv_heads = 2, m.head_dim = 2, m.ffn = 6, m.num_layers = 1, m.vocab_size = 10;
+  m.hidden = 8, m.num_heads = 4, m.num_kv_heads = 2, m.head_dim = 2, m.ffn = 12, m.num_layers = 1, m.vocab_size = 10;
   const auto find = [&](const TensorLayout& layout, int64_t rank, const std::string& name) {
     for (const LocalParameter& p : local_table(m, layout, {rank, 0, 0}))
       if (p.info.name == name) return p;
@@ -120,8 +120,8 @@ TEST(LocalTable, FusedRowsAreCutByHeadAndByHalf) {
   EXPECT_TRUE(last.boxes[0].is_owned);
   EXPECT_FALSE(last.boxes[1].is_owned);
   EXPECT_EQ(last.gradient_parts, 2);
-  EXPECT_EQ(rows(find({.tp = 2}, 1, "layers.0.mlp.up.weight")), (Rows{{3, 3}, {9, 3}}));
-  EXPECT_EQ(find({.tp = 2}, 1, "layers.0.mlp.down.weight").info.shape.to_string(), "(8, 3)");
+  EXPECT_EQ(rows(find({.tp = 2}, 1, "layers.0.mlp.up.weight")), (Rows{{6, 6}, {18, 6}}));
+  EXPECT_EQ(find({.tp = 2}, 1, "layers.0.mlp.down.weight").info.shape.to_string(), "(8, 6)");
   // 10 rows among 2 ranks: 8 each, of which the second holds 2.
   EXPECT_EQ(rows(find({.tp = 2}, 1, "embedding.weight")), (Rows{{8, 2}}));
   EXPECT_EQ(find({.tp = 2}, 1, "embedding.weight").info.shape[0], 8);
