@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/help.h"
 
 namespace sinter::cli {
 namespace {
@@ -100,6 +101,49 @@ auto finite_number(bool (*holds)(double value, double bound), double bound, std:
   };
 }
 
+// CLI11's name of a type, with the range it puts behind it: "INT:INT in [0 - 3]".
+void describe_type(const CLI::Option& option, OptionHelp& out) {
+  const std::string type = option.get_type_name();
+  if (option.get_expected_max() == 0) return;  // a flag
+  const std::string kind = type.substr(0, type.find(':'));
+  out.value = kind == "INT" || kind == "UINT" ? "N" : kind == "FLOAT" ? "X" : "TEXT";
+  if (option.get_expected_max() > 1 && !out.names.empty()) out.value += "...";
+  const size_t open = type.find("in ["), dash = type.find(" - ", open), close = type.find(']', open);
+  if (open == std::string::npos || dash == std::string::npos || close == std::string::npos) return;
+  const std::string low = type.substr(open + 4, dash - open - 4), high = type.substr(dash + 3, close - dash - 3);
+  const bool is_told = out.help.find(high) != std::string::npos;
+  if (high.size() <= 7 && !is_told) out.range = low + " to " + high;
+}
+
+CommandHelp describe_app(const CLI::App& app, const std::string& path) {
+  CommandHelp out{.path = path, .name = app.get_name(), .help = app.get_description(), .footer = app.get_footer()};
+  for (const CLI::Option* option : app.get_options()) {
+    OptionHelp o{.help = option->get_description(), .is_required = option->get_required()};
+    if (option->get_positional()) {
+      o.names = {option->get_name(true, false)};
+    } else {
+      for (const std::string& name : option->get_snames()) o.names.push_back("-" + name);
+      for (const std::string& name : option->get_lnames()) o.names.push_back("--" + name);
+    }
+    o.default_value = option->get_default_str();
+    describe_type(*option, o);
+    (option->get_positional() ? out.arguments : out.options).push_back(std::move(o));
+  }
+  for (const CLI::App* verb : verbs_of(app)) out.verbs.push_back(describe_app(*verb, path + " " + verb->get_name()));
+  return out;
+}
+
+std::string path_of(const CLI::App& app) {
+  return app.get_parent() ? path_of(*app.get_parent()) + " " + app.get_name() : "sinter";
+}
+
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_help(const CLI::App* app, std::string, CLI::AppFormatMode) const override {
+    return help_text(describe_app(*app, path_of(*app)));
+  }
+};
+
 }  // namespace
 
 Option Option::required() const { return Option(option_->required()); }
@@ -160,12 +204,15 @@ bool Command::was_verb_named() const { return !app_->get_subcommands().empty(); 
 
 CommandLine::CommandLine(const std::string& description, std::function<std::string()> version)
     : app_(std::make_unique<CLI::App>(description)) {
-  app_->set_version_flag("--version", std::move(version));
+  app_->set_help_flag("-h,--help", "print this text and stop");
+  app_->set_version_flag("--version", std::move(version), "print version, backends and libraries, and stop");
+  app_->formatter(std::make_shared<HelpFormatter>());
 }
 
 CommandLine::~CommandLine() = default;
 
 Command CommandLine::root() const { return Command(app_.get()); }
+CommandHelp CommandLine::describe() const { return describe_app(*app_, "sinter"); }
 
 void CommandLine::run(int argc, char** argv) const {
   try {

@@ -18,6 +18,8 @@ class Option;
 
 namespace sinter::cli {
 
+struct CommandHelp;
+
 // Each method adds a rule or a word of help and returns the option again. A value that breaks a rule ends the reading
 // of the command line with UsageError; the target of an option that is not given stays as it is, unchecked.
 class Option {
@@ -88,6 +90,8 @@ class CommandLine {
 
   // The program itself, to which verbs are added.
   Command root() const;
+  // All that was added so far.
+  CommandHelp describe() const;
   // Reads the words and runs the verb they name; where they ask for help or the version, prints that instead.
   // Throws UsageError saying what is wrong with the words, a verb or option that is not there before anything else;
   // what the verb throws passes through.

@@ -1,17 +1,66 @@
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <iostream>
+#include <memory>
 
-#include "base/cpu.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "cli/command.h"
+#include "cli/help.h"
 #include "cli/verbs.h"
+#include "cli/version.h"
 
 namespace sinter::cli {
 namespace {
 
-// In the order of a model's life, as --help lists them.
+// `sinter help VERB...`, and what is made of the same words.
+void add_help(const CommandLine& line) {
+  struct Flags {
+    std::vector<std::string> verbs;
+    std::string shell;
+  };
+  auto flags = std::make_shared<Flags>();
+  const Command help = line.root().add_verb("help", "help on a verb: sinter help plan search");
+  help.option("VERB", &flags->verbs, "the verb, and the one below it");
+  help.on_run([flags, &line] {
+    const CommandHelp root = line.describe();
+    const CommandHelp* at = &root;
+    for (const std::string& word : flags->verbs) {
+      const auto found =
+          std::find_if(at->verbs.begin(), at->verbs.end(), [&](const auto& v) { return v.name == word; });
+      std::vector<std::string> names;
+      for (const CommandHelp& verb : at->verbs) names.push_back(verb.name);
+      if (found == at->verbs.end())
+        base::fail_usage("there is no `{} {}`{}", at->path, word, base::did_you_mean(word, names));
+      at = &*found;
+    }
+    std::fputs(help_text(*at).c_str(), stdout);
+  });
+  const Command completion = line.root().add_verb("completion", "a script that completes words in your shell");
+  completion.option("SHELL", &flags->shell, "bash, zsh or fish").one_of({"bash", "zsh", "fish"}).required();
+  completion.footer("Example:\n  sinter completion bash > ~/.local/share/bash-completion/completions/sinter");
+  completion.on_run([flags, &line] { std::fputs(completion_script(line.describe(), flags->shell).c_str(), stdout); });
+  const Command pages = line.root().add_verb("man", "this program's man page (troff), or with --markdown docs/cli.md");
+  auto as_markdown = std::make_shared<bool>(false);
+  pages.flag("--markdown", as_markdown.get(), "as one Markdown page");
+  pages.footer("Example:\n  sinter man > ~/.local/share/man/man1/sinter.1");
+  pages.on_run([as_markdown, &line] {
+    const CommandHelp root = line.describe();
+    std::fputs((*as_markdown ? markdown_page(root) : man_page(root)).c_str(), stdout);
+  });
+}
+
+// What was printed must have arrived: a full disk behind a redirection is a failure.
+void check_output() {
+  std::cout.flush();
+  SINTER_CHECK(std::fflush(stdout) == 0 && !std::ferror(stdout) && std::cout.good(),
+               "cannot write to standard output: {}", std::strerror(errno));
+}
+
+}  // namespace
+
 void add_verbs(Command app) {
   add_plan(app);
   add_tokenizer(app);
@@ -25,19 +74,10 @@ void add_verbs(Command app) {
   add_bench(app);
 }
 
-// What was printed must have arrived: a full disk behind a redirection is a failure.
-void check_output() {
-  std::cout.flush();
-  SINTER_CHECK(std::fflush(stdout) == 0 && !std::ferror(stdout) && std::cout.good(),
-               "cannot write to standard output: {}", std::strerror(errno));
-}
-
-}  // namespace
-
 int run(int argc, char** argv) {
-  const CommandLine line("sinter: plan, train, check and run language models in one program",
-                         [] { return "sinter 0.1.0 (cpu: " + base::cpu_description() + ")"; });
+  const CommandLine line("sinter: plan, train, check and run language models in one program", version_text);
   add_verbs(line.root().requires_verb());
+  add_help(line);
   try {
     line.run(argc, argv);
     check_output();

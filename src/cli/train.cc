@@ -1,3 +1,5 @@
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -8,10 +10,12 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/generation_flags.h"
+#include "cli/help.h"
 #include "cli/verbs.h"
 #include "comm/communicator.h"
 #include "engine/generator.h"
 #include "spec/recipe.h"
+#include "spec/recipe_keys.h"
 #include "train/trainer.h"
 
 namespace sinter::cli {
@@ -20,7 +24,8 @@ namespace {
 struct Flags {
   std::string recipe;
   std::vector<std::string> overrides;
-  bool is_dry_run = false, prints_recipe = false, is_quiet = false, as_json = false;
+  bool is_dry_run = false, prints_recipe = false, is_quiet = false, as_json = false, lists_keys = false;
+  std::string template_name;
 };
 
 // What the model says to each prompt, by the generator that serving uses.
@@ -84,6 +89,23 @@ void train(const Flags& flags, comm::Communicator& comm) {
   if (result.stopped.starts_with("diverged")) base::fail("training {}", result.stopped);
 }
 
+// Every key of a recipe, or of one section.
+void print_keys(const std::string& section) {
+  std::vector<std::string> sections;
+  std::string text, last;
+  for (const spec::RecipeKey& key : spec::recipe_keys()) {
+    if (sections.empty() || sections.back() != key.section) sections.push_back(key.section);
+    if (!section.empty() && key.section != section) continue;
+    if (last != key.section) text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", last = key.section);
+    const std::string type = key.range.empty() ? key.type : key.type + ", " + key.range;
+    text += fmt::format("{} = {}\n", key.name, key.default_value) + wrap_text(key.meaning + ". " + type, 6, kHelpWidth);
+  }
+  if (text.empty())
+    base::fail_usage("a recipe has no section '{}'; it has {}{}", section, fmt::join(sections, ", "),
+                     base::did_you_mean(section, sections));
+  std::fputs(text.c_str(), stdout);
+}
+
 void run_train(const Flags& flags) {
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads our output may go: the run does not
   comm::Communicator& comm = comm::world();
@@ -105,7 +127,7 @@ void add_train(Command app) {
   const Command verb =
       app.add_verb("train", "train a model by a recipe; resumes by itself (mpirun or srun for several ranks)");
   auto flags = std::make_shared<Flags>();
-  verb.option("recipe", &flags->recipe, "RECIPE.toml (docs/training.md lists its keys)").required();
+  verb.option("recipe", &flags->recipe, "RECIPE.toml (its keys: --keys)");
   verb.option("overrides", &flags->overrides, "section.key=value, wins over the recipe");
   const Option dry_run =
       verb.flag("--dry-run", &flags->is_dry_run, "print the plan (parameters, steps, tokens, data, memory) and stop");
@@ -113,7 +135,26 @@ void add_train(Command app) {
       .needs(dry_run);
   verb.flag("--print-recipe", &flags->prints_recipe, "print the effective recipe, every key written out, and stop");
   verb.flag("-q,--quiet", &flags->is_quiet, "no plan and no plot");
-  verb.on_run([flags] { run_train(*flags); });
+  verb.flag("--keys", &flags->lists_keys, "print every key of a recipe, or of the section named, and stop");
+  verb.option("--template", &flags->template_name, "print a commented recipe to start from: small, gpu or cluster");
+  verb.footer(
+      "Ctrl-C ends the run after the current step with a checkpoint; the same command goes on from it.\n\n"
+      "Examples:\n"
+      "  sinter train --template small > my.toml\n"
+      "  sinter train my.toml --dry-run\n"
+      "  sinter train my.toml train.steps=200 optimizer.lr=1e-3\n"
+      "  sinter train --keys optimizer\n"
+      "  mpirun -n 4 sinter train my.toml");
+  verb.on_run([flags] {
+    if (flags->lists_keys) return print_keys(flags->recipe);
+    if (!flags->template_name.empty()) {
+      std::fputs(spec::recipe_template(flags->template_name).c_str(), stdout);
+      return;
+    }
+    if (flags->recipe.empty())
+      base::fail_usage("name a recipe: sinter train RECIPE.toml (or --template small > my.toml)");
+    run_train(*flags);
+  });
 }
 
 }  // namespace sinter::cli

@@ -8,6 +8,9 @@ class Command;
 // Parses the command line and runs the verb. Exit status: 0 ok, 1 failed, 2 bad usage.
 int run(int argc, char** argv);
 
+// All of them, in the order of a model's life, as --help lists them.
+void add_verbs(Command app);
+
 void add_bench(Command app);
 void add_chat(Command app);
 void add_eval(Command app);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -12,6 +13,7 @@
 #include "base/text.h"
 #include "spec/hf_config.h"
 #include "spec/recipe_check.h"
+#include "spec/recipe_keys.h"
 #include "spec/toml_text.h"
 
 namespace sinter::spec {
@@ -391,6 +393,39 @@ class Writer {
   std::string text_;
 };
 
+// Lists every key with its type, default and range.
+class KeyLister {
+ public:
+  void section(const char* name) { section_ = name; }
+  void value(const char* key, const std::string& v) { add(key, "text", toml_quoted(v)); }
+  void value(const char* key, bool v) { add(key, "true or false", v ? "true" : "false"); }
+  void value(const char* key, int64_t v, Range range = {}) { add(key, "whole number", std::to_string(v), range); }
+  void value(const char* key, double v, Range range = {}) { add(key, "number", fmt::format("{}", v), range); }
+  template <class E>
+  void choice(const char* key, E v, const Names<E>& names) {
+    std::vector<std::string> words;
+    std::string chosen;
+    for (const auto& [name, choice] : names) {
+      words.push_back(name);
+      if (choice == v && chosen.empty()) chosen = toml_quoted(name);
+    }
+    add(key, fmt::format("one of {}", fmt::join(words, ", ")), chosen);
+  }
+  void strings(const char* key, const std::vector<std::string>&) { add(key, "list of texts", "[]"); }
+  void sources(const char* key, const std::vector<SourceRecipe>&) { add(key, "path or list", "[]"); }
+  std::vector<RecipeKey> keys;
+
+ private:
+  void add(const char* key, std::string type, std::string value, std::optional<Range> range = {}) {
+    std::string text;
+    if (range)
+      text = range->high >= 1e15 ? fmt::format("from {:g}", range->low)
+                                 : fmt::format("{:g} to {:g}", range->low, range->high);
+    keys.push_back({section_, key, std::move(type), std::move(value), text, std::string(key_meaning(section_, key))});
+  }
+  std::string section_;
+};
+
 toml::table parse_toml(std::string_view text, const std::string& origin) {
   try {
     return toml::parse(text);
@@ -456,6 +491,13 @@ Recipe parse_recipe(std::string_view text, const std::string& origin, const std:
 
 Recipe load_recipe(const std::string& path, const std::vector<std::string>& overrides) {
   return parse_recipe(base::read_file(path), path, overrides);
+}
+
+std::vector<RecipeKey> recipe_keys() {
+  Recipe defaults;
+  KeyLister lister;
+  visit_recipe(lister, defaults);
+  return lister.keys;
 }
 
 std::string recipe_to_toml(const Recipe& recipe) {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/source_dir.h"
+#include "spec/recipe_keys.h"
 
 namespace sinter::spec {
 namespace {
@@ -90,6 +91,22 @@ TEST(Recipe, WrongTypesAndValuesNameTheKey) {
   EXPECT_NE(error_of(kText, {"train.seed=9223372036854775807"}).find("train.seed is 9223372036854775807"), std::string::npos);
   EXPECT_NE(error_of("[model\n").find("line 1"), std::string::npos);
   EXPECT_NE(error_of("[model]\nfamily='llama'\n[train]\nsteps=1").find("sources"), std::string::npos);
+}
+
+TEST(RecipeKeys, EveryKeyHasAMeaningThatFitsALine) {
+  const std::vector<RecipeKey> keys = recipe_keys();
+  EXPECT_GT(keys.size(), 80u);
+  for (const RecipeKey& key : keys) {
+    EXPECT_FALSE(key.meaning.empty()) << key.section << "." << key.name;
+    EXPECT_LE(key.meaning.size(), 90u) << key.name;
+  }
+}
+
+TEST(RecipeKeys, EveryTemplateIsARecipe) {
+  for (const std::string& name : template_names()) {
+    const Recipe recipe = parse_recipe(recipe_template(name), name);
+    EXPECT_GT(recipe.train.tokens, 0) << name;
+  }
 }
 
 TEST(Recipe, WhatWouldBePassedOverIsRefused) {
