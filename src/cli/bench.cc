@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "bench/ceilings.h"
 #include "bench/gpu_ceilings.h"
 #include "bench/gpu_kernels.h"
@@ -16,6 +17,7 @@
 #include "cli/command.h"
 #include "cli/verbs.h"
 #include "core/device.h"
+#include "kernels/table.h"
 
 namespace sinter::cli {
 namespace {
@@ -77,6 +79,20 @@ void run_benchmarks(const std::vector<std::string>& names, const bench::Options&
   if (is_json) std::printf("%s\n", all.dump(2).c_str());
 }
 
+void print_kernels(bool is_json) {
+  base::Table table({"kernel", "reference", "cpu", "cuda"});
+  nlohmann::json all = nlohmann::json::array();
+  for (const kernels::KernelRow& row : kernels::kernel_matrix()) {
+    table.add_row({row.name + (row.is_fused ? " (fused)" : ""), row.reference, row.cpu, row.cuda});
+    all.push_back({{"kernel", row.name},
+                   {"fused", row.is_fused},
+                   {"reference", row.reference},
+                   {"cpu", row.cpu},
+                   {"cuda", row.cuda}});
+  }
+  std::printf("%s\n", is_json ? all.dump(2).c_str() : table.to_string().c_str());
+}
+
 }  // namespace
 
 void add_bench(Command app) {
@@ -117,7 +133,15 @@ void add_bench(Command app) {
       .delimiter(',')
       .one_of({"on", "off"});
   verb.flag("--json", is_json.get(), "print one JSON object instead of tables").excludes(turns);
+  auto lists_kernels = std::make_shared<bool>(false);
+  verb.flag("--kernels", lists_kernels.get(), "print which backend has which kernel, and stop");
+  verb.footer(
+      "Examples:\n"
+      "  sinter bench ceilings matmul\n"
+      "  sinter bench train_step --full --json\n"
+      "  sinter bench --kernels");
   verb.on_run([=] {
+    if (*lists_kernels) return print_kernels(*is_json);
     if (options->turns.empty()) return run_benchmarks(*names, *options, *is_json);
     if (*names != std::vector<std::string>{"train_step"})
       throw base::UsageError("--turns goes with `train_step` alone");

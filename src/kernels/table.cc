@@ -22,10 +22,10 @@ KernelTable make_shapes_table() {
   return t;
 }
 
-#define SINTER_ENTRY(name, Args, cpu, cuda)                                                                         \
-  void missing_##name(Stream& stream, const Args&) {                                                                \
-    base::fail("the kernel '{}' is missing on {}; `sinter bench kernels --list` shows what each device has", #name, \
-               stream.device.to_string());                                                                          \
+#define SINTER_ENTRY(name, Args, cpu, cuda)                                                                    \
+  void missing_##name(Stream& stream, const Args&) {                                                           \
+    base::fail("the kernel '{}' is missing on {}; `sinter bench --kernels` shows what each device has", #name, \
+               stream.device.to_string());                                                                     \
   }
 SINTER_KERNELS(SINTER_ENTRY)
 #undef SINTER_ENTRY
