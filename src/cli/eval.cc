@@ -7,10 +7,12 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/command.h"
+#include "cli/eval_tasks.h"
 #include "cli/generation_flags.h"
 #include "cli/verbs.h"
 #include "data/tokenize.h"
 #include "eval/perplexity.h"
+#include "eval/score/encode.h"
 #include "tokenizer/tokenizer.h"
 
 namespace sinter::cli {
@@ -21,17 +23,6 @@ struct Flags {
   eval::PerplexityOptions options;
   bool reads_documents = false, as_json = false;
 };
-
-// What a text follows: BOS, else EOS, of the tokenizer, else of the model; a GPT-2 folder that names none still has the
-// token transformers takes for both. -1: nothing.
-int32_t find_prefix(const tokenizer::Tokenizer& tokenizer, const spec::ModelSpec& spec) {
-  const tokenizer::SpecialIds& ids = tokenizer.special_ids();
-  const int64_t eos = spec.eos_tokens.empty() ? -1 : spec.eos_tokens[0], gpt2 = tokenizer.token_id("<|endoftext|>");
-  for (int64_t id : {int64_t{ids.bos}, int64_t{ids.eos}, spec.bos_token, eos, gpt2}) {
-    if (id >= 0) return static_cast<int32_t>(id);
-  }
-  return -1;
-}
 
 // The text's tokens, and with --documents the token that ends a document. The separator may be a token of its own (as
 // transformers and lm-evaluation-harness read it), or text that stands for EOS, as in training.
@@ -72,7 +63,7 @@ void run_perplexity(const Flags& flags) {
   eval::PerplexityOptions options = flags.options;
   const std::vector<int32_t> tokens = read_tokens(flags, tokenizer, text, options);
   SINTER_CHECK(!tokens.empty(), "'{}' has no text; expected some to predict", flags.file);
-  const int32_t prefix = find_prefix(tokenizer, model.spec);
+  const int32_t prefix = eval::find_prefix_token(tokenizer, model.spec);
   if (prefix < 0) {
     base::log_info("'{}' has neither BOS nor EOS: the first token of the text is not predicted", flags.model);
   }
@@ -120,7 +111,8 @@ void run_perplexity(const Flags& flags) {
 }  // namespace
 
 void add_eval(Command app) {
-  const Command verb = app.add_verb("eval", "measure a model").requires_verb();
+  const Command verb = app.add_verb("eval", "measure a model on tasks, or how well it predicts a text");
+  add_eval_tasks(verb);
   auto flags = std::make_shared<Flags>();
   const Command perplexity = verb.add_verb("perplexity", "how well a model predicts a text file");
   perplexity.option("MODEL", &flags->model, "model folder").required();

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/verbs.h"
+#include "eval/golden/golden.h"
 #include "eval/model.h"
 
 namespace sinter::cli {
@@ -25,7 +26,9 @@ void run_verify(const Flags& flags) {
   nlohmann::json report = nlohmann::json::array();
   int64_t num_failed = 0, num_checks = 0;
   for (const std::string& folder : flags.folders) {
-    std::vector<eval::VerifyCheck> checks = eval::verify_model(folder, options);
+    std::vector<eval::VerifyCheck> checks = eval::is_eval_golden(folder)
+                                                ? eval::verify_eval_golden(folder, options)
+                                                : eval::verify_model(folder, options);
     base::Table table({"check", "error", "limit", "of", ""});
     const eval::VerifyCheck* worst = nullptr;
     std::string notes;

@@ -71,6 +71,14 @@ void Interpreter::write(const std::string& text) {
   *out_ += text;
 }
 
+void Interpreter::write_value(const Value& value) {
+  if (is_strict && value.is(Kind::undefined)) {
+    const auto& hint = value.undefined_hint().hint;
+    fail("{}", hint ? *hint : "a value is undefined");
+  }
+  write(to_text(value, meter));
+}
+
 // ---- statements ----------------------------------------------------------------------------------------------------
 
 Interpreter::Flow Interpreter::run(const Body& body) {
@@ -88,7 +96,7 @@ Interpreter::Flow Interpreter::run(const Statement& s) {
       write(s.text);
       break;
     case StatementKind::output:
-      write(to_text(evaluate(*s.expr), meter));
+      write_value(evaluate(*s.expr));
       break;
     case StatementKind::condition:
       return run_condition(s);

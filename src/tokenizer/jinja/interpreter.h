@@ -24,6 +24,9 @@ class Interpreter : public Runtime {
   // Throws TemplateError. An object renders once.
   Rendered render(const Body& body, const std::vector<std::pair<std::string, Value>>& variables);
 
+  // Printing an undefined value is an error (Jinja's StrictUndefined) instead of nothing.
+  bool is_strict = false;
+
  private:
   // One level of variables: the template, a macro call, one pass of a loop.
   struct Scope : Object {
@@ -68,6 +71,7 @@ class Interpreter : public Runtime {
   Arguments evaluate_arguments(const CallArguments& given);
   Value apply_filters(const Expr& expr, const Value& innermost);
   void write(const std::string& text);
+  void write_value(const Value& value);
 
   std::string name_;
   int line_ = 1;   // of the node being evaluated

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMaxTemplateBytes = size_t{4} << 20;
 
-std::string normalize_newlines(std::string_view source) {
+std::string normalize_newlines(std::string_view source, bool keeps_last) {
   std::string out;
   out.reserve(source.size());
   for (size_t i = 0; i < source.size(); ++i) {
@@ -22,7 +22,7 @@ std::string normalize_newlines(std::string_view source) {
     out += '\n';
     if (i + 1 < source.size() && source[i + 1] == '\n') ++i;
   }
-  if (!out.empty() && out.back() == '\n') out.pop_back();
+  if (!keeps_last && !out.empty() && out.back() == '\n') out.pop_back();
   return out;
 }
 
@@ -50,7 +50,8 @@ bool is_name_char(char c) { return is_name_start(c) || is_digit(c); }
 
 class Lexer {
  public:
-  Lexer(std::string_view source, const std::string& name) : source_(normalize_newlines(source)), name_(name) {}
+  Lexer(std::string_view source, const std::string& name, const WhiteSpace& space)
+      : space_(space), source_(normalize_newlines(source, space.keep_trailing_newline)), name_(name) {}
 
   std::vector<Token> run() {
     while (at_ < source_.size()) lex_text();
@@ -96,7 +97,7 @@ class Lexer {
     std::string_view text = std::string_view(source_).substr(at_, tag - at_);
     if (sign == '-') {
       text = strip(text, nullptr, false, true);
-    } else if (sign != '+' && kind != '{') {
+    } else if (space_.lstrip_blocks && sign != '+' && kind != '{') {
       size_t line_start = text.rfind('\n') + 1;  // 0 when there is no newline
       if (line_start > 0 || is_line_start_) {
         if (strip(text.substr(line_start), nullptr, true, false).empty()) text = text.substr(0, line_start);
@@ -117,7 +118,7 @@ class Lexer {
     advance(after);
     if (strips_all) {
       skip_space();
-    } else if (trims_newline && peek() == '\n') {
+    } else if (space_.trim_blocks && trims_newline && peek() == '\n') {
       advance(at_ + 1);
     }
     is_line_start_ = at_ > 0 && source_[at_ - 1] == '\n';
@@ -151,7 +152,7 @@ class Lexer {
       std::string_view text = std::string_view(source_).substr(at_, open - at_);
       if (sign == '-') {
         text = strip(text, nullptr, false, true);
-      } else if (sign != '+') {
+      } else if (space_.lstrip_blocks && sign != '+') {
         size_t line_start = text.rfind('\n') + 1;
         if ((line_start > 0 || is_line_start_) && strip(text.substr(line_start), nullptr, true, false).empty()) {
           text = text.substr(0, line_start);
@@ -324,6 +325,7 @@ class Lexer {
     return byte >= 0x20 && byte < 0x7f ? std::string(1, c) : fmt::format("\\x{:02x}", byte);
   }
 
+  WhiteSpace space_;
   std::string source_;
   const std::string& name_;
   size_t at_ = 0;
@@ -334,10 +336,10 @@ class Lexer {
 
 }  // namespace
 
-std::vector<Token> tokenize(std::string_view source, const std::string& template_name) {
+std::vector<Token> tokenize(std::string_view source, const std::string& template_name, const WhiteSpace& space) {
   SINTER_CHECK(source.size() <= kMaxTemplateBytes, "chat template '{}' has {} bytes; at most {} are accepted",
                template_name, source.size(), kMaxTemplateBytes);
-  return Lexer(source, template_name).run();
+  return Lexer(source, template_name, space).run();
 }
 
 void fail_at(const std::string& template_name, int line, const std::string& message) {

@@ -1,5 +1,5 @@
-// Cuts a template into text, tags and the tokens inside tags, with Jinja's rules for white space: trim_blocks and
-// lstrip_blocks on, the signs '-' and '+' at tags, one newline at the template's end dropped.
+// Cuts a template into text, tags and the tokens inside tags, with Jinja's rules for white space: the options below, the
+// signs '-' and '+' at tags.
 #pragma once
 #include <string>
 #include <string_view>
@@ -35,8 +35,15 @@ struct Token {
   int line = 1;
 };
 
+// Jinja's own options for white space, as Hugging Face transformers sets them for chat templates.
+struct WhiteSpace {
+  bool trim_blocks = true;             // the newline behind a block is dropped
+  bool lstrip_blocks = true;           // blanks before a block on its line are dropped
+  bool keep_trailing_newline = false;  // else one newline at the template's end is dropped
+};
+
 // Throws TemplateError. The last token is always `end`.
-std::vector<Token> tokenize(std::string_view source, const std::string& template_name);
+std::vector<Token> tokenize(std::string_view source, const std::string& template_name, const WhiteSpace& space = {});
 
 // "chat template 'NAME', line N: message"
 [[noreturn]] void fail_at(const std::string& template_name, int line, const std::string& message);

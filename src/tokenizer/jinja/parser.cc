@@ -302,8 +302,8 @@ class TemplateParser : public ExpressionParser {
 
 }  // namespace
 
-Body parse_template(std::string_view source, const std::string& template_name) {
-  return TemplateParser(tokenize(source, template_name), template_name).run();
+Body parse_template(std::string_view source, const std::string& template_name, const WhiteSpace& space) {
+  return TemplateParser(tokenize(source, template_name, space), template_name).run();
 }
 
 }  // namespace sinter::tokenizer::jinja

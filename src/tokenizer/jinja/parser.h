@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "tokenizer/jinja/lexer.h"
 #include "tokenizer/jinja/value.h"
 
 namespace sinter::tokenizer::jinja {
@@ -101,6 +102,6 @@ struct Statement {
 };
 
 // Throws TemplateError naming the template, the line and what was found.
-Body parse_template(std::string_view source, const std::string& template_name);
+Body parse_template(std::string_view source, const std::string& template_name, const WhiteSpace& space = {});
 
 }  // namespace sinter::tokenizer::jinja

@@ -1,0 +1,217 @@
+#include "cli/eval_tasks.h"
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/command.h"
+#include "cli/generation_flags.h"
+#include "eval/model.h"
+#include "eval/results/journal.h"
+#include "eval/results/report.h"
+#include "eval/results/table.h"
+
+namespace sinter::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Flags {
+  std::string tasks, model, device = "cpu", precision = "fp32", tokenizer, data, output, system, chat_template;
+  int64_t num_few_shot = -1, max_tokens = 0, batch_tokens = 2048, bootstrap = 100000, seed = -1;
+  double limit = 0;
+  bool as_json = false, lists = false, allows_code = false, applies_chat = false, one_turn = false, is_html = false;
+};
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    if (end > begin) parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+void list_tasks(const eval::TaskSet& set, bool as_json) {
+  if (as_json) {
+    nlohmann::json j = nlohmann::json::array();
+    for (const auto& [name, task] : set.tasks) {
+      j.push_back({{"task", name}, {"group", task.group}, {"version", task.version}, {"data", task.data},
+                   {"obtain", task.obtain}});
+    }
+    std::printf("%s\n", j.dump(2).c_str());
+    return;
+  }
+  base::Table table({"task", "data", "from"});
+  for (const auto& [name, group] : set.groups) {
+    table.add_row({name, fmt::format("{} tasks", set.members_of(name).size()), ""});
+  }
+  for (const auto& [name, task] : set.tasks) {
+    if (!task.group.empty() && set.members_of(task.group).size() > 3) continue;  // told by its group
+    table.add_row({name, task.data.at(task.split), task.obtain});
+  }
+  std::printf("%s", table.to_string().c_str());
+}
+
+// Where data files lie: --data, the environment, else ./data/eval.
+std::string data_folder(const Flags& flags) {
+  if (!flags.data.empty()) return flags.data;
+  const char* named = std::getenv("SINTER_EVAL_DATA");
+  return named ? named : "data/eval";
+}
+
+eval::RunOptions make_options(const Flags& flags) {
+  eval::RunOptions options;
+  options.data_folder = data_folder(flags);
+  if (flags.num_few_shot >= 0) options.prompt.num_few_shot = flags.num_few_shot;
+  if (flags.seed >= 0) options.prompt.seed = static_cast<uint64_t>(flags.seed);
+  options.prompt.system = flags.system;
+  options.prompt.is_multiturn = !flags.one_turn;
+  options.limit = flags.limit;
+  options.max_tokens = flags.max_tokens;
+  options.bootstrap = flags.bootstrap;
+  options.allows_code = flags.allows_code;
+  if (flags.applies_chat || !flags.chat_template.empty()) {
+    auto chat = std::make_shared<tokenizer::ChatTemplate>(
+        flags.chat_template.empty()
+            ? tokenizer::ChatTemplate::load(flags.model)
+            : tokenizer::ChatTemplate(base::read_file(flags.chat_template), flags.chat_template));
+    options.prompt.chat = [chat](const std::vector<eval::ChatMessage>& messages, bool continues) {
+      return eval::render_chat(*chat, messages, continues);
+    };
+  }
+  return options;
+}
+
+// The shipped tasks and those of the files named; what was asked for, in order, each once.
+std::vector<std::string> choose_tasks(const Flags& flags, eval::TaskSet& set) {
+  std::vector<std::string> chosen;
+  for (const std::string& name : split(flags.tasks, ',')) {
+    std::vector<std::string> found;
+    if (name.ends_with(".toml")) {
+      eval::TaskSet own;
+      eval::read_task_file(base::read_file(name), name, own);
+      for (auto& [task_name, task] : own.tasks) {
+        // Files of a user's own task lie beside it.
+        for (auto& [unused, path] : task.data) {
+          const fs::path beside = fs::path(name).parent_path() / path;
+          if (fs::path(path).is_relative() && fs::exists(beside)) path = fs::absolute(beside).string();
+        }
+        set.tasks[task_name] = task;
+      }
+      for (auto& [group_name, group] : own.groups) set.groups[group_name] = group;
+      found = own.order;
+    } else {
+      found = set.members_of(name);
+    }
+    for (std::string& task : found) {
+      if (std::find(chosen.begin(), chosen.end(), task) == chosen.end()) chosen.push_back(std::move(task));
+    }
+  }
+  if (chosen.empty()) base::fail_usage("no task is named; `sinter eval --list` prints those there are");
+  return chosen;
+}
+
+void run_tasks(const Flags& flags) {
+  eval::TaskSet set = eval::shipped_tasks();
+  if (flags.lists) return list_tasks(set, flags.as_json);
+  if (flags.tasks.empty() || flags.model.empty()) {
+    base::fail_usage("expected TASK[,TASK...] MODEL, or one of the verbs perplexity, kl, compare (see --help)");
+  }
+  const std::vector<std::string> chosen = choose_tasks(flags, set);
+  const eval::RunOptions options = make_options(flags);
+  std::vector<eval::TaskRun> runs;
+  for (const std::string& name : chosen) {
+    const eval::Task& task = set.tasks.at(name);
+    if (task.runs_code()) eval::check_sandbox(task, flags.allows_code);  // before hours of generation
+    runs.push_back(eval::prepare_task(task, options));
+  }
+  check_model_folder(flags.model);
+  auto tokenizer = tokenizer::Tokenizer::load(flags.tokenizer.empty() ? flags.model : flags.tokenizer);
+  const auto start = std::chrono::steady_clock::now();
+  eval::OpenModel model =
+      eval::open_model(flags.model, {core::parse_device(flags.device), eval::parse_precision(flags.precision), false});
+  eval::ModelBackendOptions backend_options;
+  backend_options.scorer.batch_tokens = flags.batch_tokens;
+  std::unique_ptr<eval::Backend> backend = eval::make_model_backend(model, tokenizer, backend_options);
+  const std::string model_hash = eval::hash_model(flags.model);
+  if (!flags.output.empty()) {
+    backend = eval::make_journal(std::move(backend), flags.output, model_hash + flags.precision);
+  }
+  eval::EnergyMeter energy;
+  base::ProgressLine line;
+  const auto asked = std::chrono::steady_clock::now();
+  eval::answer_tasks(runs, *backend, options, [&](size_t done, size_t total) {
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();
+    if (done % 16 && done != total) return;
+    line.update(fmt::format("{}/{} requests, {:.1f}/s, ETA {}{}", done, total, double(done) / seconds,
+                            base::format_duration(seconds * double(total - done) / double(done)),
+                            flags.output.empty() ? "" : "; Ctrl-C keeps what is done"));
+  });
+  line.finish();
+  for (eval::TaskRun& run : runs) eval::score_task(run, options);
+  const eval::ResultTable table = eval::make_results(runs, set);
+  eval::RunInfo info;
+  info.model = flags.model;
+  info.model_hash = model_hash;
+  info.precision = flags.precision;
+  info.device = flags.device;
+  info.limit = flags.limit;
+  info.bootstrap = flags.bootstrap;
+  info.applies_chat = static_cast<bool>(options.prompt.chat);
+  info.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  info.stats = backend->stats();
+  info.joules = energy.joules();
+  const nlohmann::ordered_json report = eval::make_report(runs, table, set, info);
+  if (!flags.output.empty()) eval::save_report(flags.output, report, runs, table, flags.is_html);
+  if (flags.as_json) {
+    std::printf("%s\n", report.dump(2).c_str());
+    return;
+  }
+  std::printf("%s%s", table.to_string().c_str(), eval::footer(info).c_str());
+  if (!flags.output.empty()) std::printf("written to %s\n", flags.output.c_str());
+}
+
+}  // namespace
+
+void add_eval_tasks(Command verb) {
+  auto flags = std::make_shared<Flags>();
+  verb.option("TASK", &flags->tasks, "tasks or groups, comma between them, or task files (.toml)");
+  verb.option("MODEL", &flags->model, "model folder");
+  verb.option("--data", &flags->data, "folder of the data files (default: $SINTER_EVAL_DATA, else data/eval)");
+  verb.option("--limit", &flags->limit, "only so many documents of each task; below 1: that share of them").positive();
+  verb.option("--few-shot", &flags->num_few_shot, "examples before each question (default: the task's)").at_least(0);
+  verb.option("--seed", &flags->seed, "of the examples' draw (default: the task's, 1234)").at_least(0);
+  verb.flag("--chat", &flags->applies_chat, "ask through the model's chat template, examples as turns");
+  verb.option("--chat-template", &flags->chat_template, "a template file in place of the model's");
+  verb.flag("--one-turn", &flags->one_turn, "with a chat template: examples and question in one message");
+  verb.option("--system", &flags->system, "system instruction");
+  verb.option("--max-tokens", &flags->max_tokens, "longest generated answer (default: the task's)").at_least(1);
+  verb.option("--output", &flags->output, "folder for results, samples and what an interrupted run resumes from");
+  verb.flag("--html", &flags->is_html, "with --output: a page with the samples too");
+  verb.flag("--allow-code", &flags->allows_code, "run programs that the model writes, in a sandbox");
+  verb.option("--bootstrap", &flags->bootstrap, "rounds for standard errors of what is no mean").shows_default();
+  verb.option("--batch-tokens", &flags->batch_tokens, "tokens scored at once").shows_default().at_least(1);
+  verb.option("--tokenizer", &flags->tokenizer, "tokenizer file or folder (default: the model's)");
+  verb.option("--device", &flags->device, "cpu, cuda or cuda:N").shows_default();
+  verb.option("--precision", &flags->precision, "fp32, bf16 or fp16").shows_default();
+  verb.flag("--list", &flags->lists, "print the tasks there are");
+  verb.flag("--json", &flags->as_json, "print as JSON, in the layout of lm-evaluation-harness");
+  verb.footer(
+      "Examples:\n"
+      "  sinter eval hellaswag,arc_easy MODEL --data DIR --limit 1000\n"
+      "  sinter eval mmlu MODEL --few-shot 5 --output results\n"
+      "  sinter eval mine.toml MODEL          (docs/evaluation.md: a task of your own in ten lines)");
+  verb.on_run([flags, verb] {
+    if (!verb.was_verb_named()) run_tasks(*flags);
+  });
+}
+
+}  // namespace sinter::cli

@@ -1,0 +1,37 @@
+// Folders of golden answers by lm-evaluation-harness: its prompts, token counts, log-likelihoods, metrics, random draws
+// and verdicts, one JSON file per task.
+#pragma once
+#include <map>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "eval/verify.h"
+
+namespace sinter::eval {
+
+// Whether the folder has the form: JSON files with "task" and "runs", or fewshot_sampling.json.
+bool is_eval_golden(const std::string& folder);
+// Checks every case of the folder with our own task files, data readers and models. Throws base::Error when a file
+// cannot be read.
+std::vector<VerifyCheck> verify_eval_golden(const std::string& folder, const VerifyOptions& options);
+
+// Counts what differs, and keeps the first of it for the note.
+class CaseCounter {
+ public:
+  explicit CaseCounter(std::string name) : name_(std::move(name)) {}
+  void expect(bool holds, const std::string& what);
+  size_t num_cases() const { return count_; }
+  VerifyCheck check() const;
+
+ private:
+  std::string name_, first_;
+  size_t count_ = 0, num_wrong_ = 0;
+};
+
+// The cases that need no model: draws, filters, checkers. `file` is the parsed file, `name` its name without ".json".
+std::vector<VerifyCheck> verify_sampling(const nlohmann::ordered_json& file);
+std::vector<VerifyCheck> verify_answers(const std::string& name, const nlohmann::ordered_json& file);
+
+}  // namespace sinter::eval

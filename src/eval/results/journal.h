@@ -1,0 +1,15 @@
+// Answers on disk as they come: a run that was killed goes on where it ended, with the same numbers.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "eval/score/backend.h"
+
+namespace sinter::eval {
+
+// Wraps a backend: what FOLDER/answers.jsonl has for the same model and request is not asked again, the rest is added to
+// it. A last line that was cut off by a crash is dropped.
+std::unique_ptr<Backend> make_journal(std::unique_ptr<Backend> backend, const std::string& folder,
+                                      const std::string& model);
+
+}  // namespace sinter::eval

@@ -1,0 +1,49 @@
+// Texts to tokens as lm-evaluation-harness does it: context and continuation tokenized together, so that a token that
+// spans the border counts as it would in running text.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "spec/model_spec.h"
+#include "tokenizer/tokenizer.h"
+
+namespace sinter::eval {
+
+struct TokenPair {
+  std::vector<int32_t> context, continuation;
+};
+
+// One stretch of a long text: context tokens and those predicted behind them.
+using TokenWindow = TokenPair;
+
+// What a text follows: BOS, else EOS, of the tokenizer, else of the model; a GPT-2 folder that names none still has the
+// token transformers takes for both. -1: nothing.
+int32_t find_prefix_token(const tokenizer::Tokenizer& tokenizer, const spec::ModelSpec& spec);
+
+class PairEncoder {
+ public:
+  // The tokenizer must outlive it. `max_length` is the longest input of the model.
+  PairEncoder(const tokenizer::Tokenizer& tokenizer, int32_t prefix_token, int64_t max_length);
+
+  // With BOS where the tokenizer adds one and the text does not begin with it. Special tokens in the text are those
+  // tokens.
+  std::vector<int32_t> encode(std::string_view text) const;
+  // Throws base::Error where nothing of the continuation (or of the context) is left as tokens of its own.
+  TokenPair encode_pair(std::string_view context, std::string_view continuation) const;
+  // A whole text in windows: each token predicted once, with one token of context but for the last window, which is
+  // filled up from the left.
+  std::vector<TokenWindow> encode_rolling(std::string_view text) const;
+
+  int64_t max_length() const { return max_length_; }
+  int32_t prefix_token() const { return prefix_; }
+  const tokenizer::Tokenizer& tokenizer() const { return tokenizer_; }
+
+ private:
+  const tokenizer::Tokenizer& tokenizer_;
+  int32_t prefix_;
+  int64_t max_length_;
+  std::string bos_text_;
+};
+
+}  // namespace sinter::eval

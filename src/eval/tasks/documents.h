@@ -1,0 +1,25 @@
+// The documents of a task: JSON lines, a JSON array, CSV or TSV files (gzip-compressed or not), as values that templates
+// read.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "eval/tasks/template.h"
+
+namespace sinter::eval {
+
+struct DocumentSet {
+  std::string path;
+  std::vector<Document> documents;
+  std::vector<int64_t> lines;  // where each begins in the file, from 1
+
+  size_t size() const { return documents.size(); }
+  // "'FILE', line N"
+  std::string place(size_t index) const;
+};
+
+// By the name's ending: .jsonl, .json, .csv, .tsv, each with .gz behind it or not. `columns` names the fields of a CSV
+// file that has no header line. Every error names the file, the line and what was found there.
+DocumentSet read_documents(const std::string& path, const std::vector<std::string>& columns = {});
+
+}  // namespace sinter::eval
