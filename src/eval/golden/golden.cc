@@ -401,7 +401,7 @@ std::vector<VerifyCheck> GoldenFolder::run() {
       } else if (file.contains("raw")) {
         for (VerifyCheck& c : verify_sampling(file)) checks_.push_back(std::move(c));
       } else {
-        for (VerifyCheck& c : verify_answers(name, file)) checks_.push_back(std::move(c));
+        for (VerifyCheck& c : verify_answers(folder_, name, file)) checks_.push_back(std::move(c));
       }
     } catch (const nlohmann::json::exception& e) {
       base::fail("'{}/{}.json': {}", folder_, name, e.what());

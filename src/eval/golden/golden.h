@@ -31,7 +31,9 @@ class CaseCounter {
 };
 
 // The cases that need no model: draws, filters, checkers. `file` is the parsed file, `name` its name without ".json".
+// HumanEval's tests are read from the data set, in ../../data/eval/humaneval or $SINTER_EVAL_DATA/humaneval.
 std::vector<VerifyCheck> verify_sampling(const nlohmann::ordered_json& file);
-std::vector<VerifyCheck> verify_answers(const std::string& name, const nlohmann::ordered_json& file);
+std::vector<VerifyCheck> verify_answers(const std::string& folder, const std::string& name,
+                                        const nlohmann::ordered_json& file);
 
 }  // namespace sinter::eval

@@ -1,34 +1,40 @@
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/threads.h"
+#include "eval/checkers/bfcl.h"
+#include "eval/checkers/ifeval.h"
+#include "eval/checkers/math.h"
 #include "eval/golden/golden.h"
 #include "eval/metrics/filters.h"
 #include "eval/metrics/metrics.h"
+#include "eval/sandbox/sandbox.h"
 
 namespace sinter::eval {
 namespace {
 
 using Json = nlohmann::ordered_json;
+namespace jinja = tokenizer::jinja;
 
 // Hand-made answers through the filters of gsm8k and gsm8k_cot.
 std::vector<VerifyCheck> verify_gsm8k_answers(const Json& file) {
   CaseCounter filtered("gsm8k answers filtered"), verdicts("gsm8k answers verdicts");
   for (const Json& sample : file.at("samples")) {
-    const std::string target = sample.at("target");
+    auto document = jinja::make_dict();
+    document->set(Value("answer"), Value(sample.at("target").get<std::string>()));
     for (const Json& answer : sample.at("answers")) {
       for (const char* name : {"gsm8k", "gsm8k_cot"}) {
         const Task& task = shipped_tasks().tasks.at(name);
-        auto document = tokenizer::jinja::make_dict();
-        document->set(Value("answer"), Value(target));
         const std::string wanted = task.target.text(Value(document));
         const std::string text = cut_at_stops(answer.at("raw"), task.generation.until);
         for (const Filter& filter : task.filters) {
           const std::vector<std::string> got = apply_filter(filter, {text});
           const Json& golden = answer.at(name).at(filter.name);
           filtered.expect(got[0] == golden[0], fmt::format("{} {} of \"{}\": \"{}\"", name, filter.name, text, got[0]));
-          const SampleMetrics metrics = text_metrics(task, wanted, got);
-          verdicts.expect(metrics[0].value == golden[1].get<double>(),
+          verdicts.expect(text_metrics(task, wanted, got)[0].value == golden[1].get<double>(),
                           fmt::format("{} {} of \"{}\"", name, filter.name, text));
         }
       }
@@ -37,10 +43,190 @@ std::vector<VerifyCheck> verify_gsm8k_answers(const Json& file) {
   return {filtered.check(), verdicts.check()};
 }
 
+// Programs in the sandbox, many at once: each mostly waits for its interpreter.
+void run_programs(const std::vector<std::pair<std::string, double>>& programs, CaseCounter& counter) {
+  std::vector<char> passed(programs.size());
+  base::parallel_for(static_cast<int64_t>(programs.size()), 1, [&](int64_t from, int64_t to) {
+    for (int64_t i = from; i < to; ++i) {
+      passed[static_cast<size_t>(i)] = run_python(programs[static_cast<size_t>(i)].first).passed;
+    }
+  });
+  for (size_t i = 0; i < programs.size(); ++i) {
+    counter.expect(passed[i] == (programs[i].second == 1.0), programs[i].first.substr(0, 200));
+  }
+}
+
+VerifyCheck sandbox_missing(const std::string& name) {
+  return {name + " programs", "not run", 0, 0, "programs were not run: " + sandbox_problem()};
+}
+
+// The tests of HumanEval by task, where the data set lies beside the golden folder; else none.
+std::map<std::string, std::string> load_tests(const std::string& folder) {
+  std::map<std::string, std::string> tests;
+  const char* named = std::getenv("SINTER_EVAL_DATA");
+  for (const std::string& base : {folder + "/../../data/eval", std::string(named ? named : "")}) {
+    const std::string path = base + "/humaneval/HumanEval.jsonl.gz";
+    if (!tests.empty() || base.empty() || !std::filesystem::exists(path)) continue;
+    for (const Document& document : read_documents(path).documents) {
+      tests[value_text(*find_field(document, "task_id"))] = value_text(*find_field(document, "test"));
+    }
+  }
+  return tests;
+}
+
+std::vector<VerifyCheck> verify_humaneval(const std::string& folder, const Json& file) {
+  const std::map<std::string, std::string> tests = load_tests(folder);
+  CaseCounter cuts("humaneval cut at stops"), chances("pass@k"), programs("humaneval programs");
+  const auto until = file.at("settings").at("generation_kwargs").at("until").get<std::vector<std::string>>();
+  std::vector<std::pair<std::string, double>> runs;
+  for (const Json& sample : file.at("samples")) {
+    for (const Json& completion : sample.at("completions")) {
+      const std::string raw = completion.at("raw"), cut = cut_at_stops(raw, until);
+      cuts.expect(cut == (completion.at("cut").is_null() ? raw : completion["cut"].get<std::string>()), raw.substr(0, 80));
+      const auto test = tests.find(sample.at("task_id"));
+      if (test == tests.end()) continue;
+      runs.emplace_back(sample.at("prompt").get<std::string>() + cut + "\n" + test->second +
+                            sample.at("target_tail").get<std::string>(),
+                        completion.at("pass@1"));
+    }
+  }
+  for (const Json& row : file.at("arithmetic_n_c_k_value")) {
+    chances.expect(std::abs(pass_at_k(row[0], row[1], row[2]) - row[3].get<double>()) < 1e-12, row.dump());
+  }
+  for (const Json& row : file.at("pass_at_k")) {
+    for (const auto& [name, value] : row.at("metrics").items()) {
+      const int64_t k = std::stoll(name.substr(name.find('@') + 1));
+      chances.expect(std::abs(pass_at_k(row.at("n"), row.at("c"), k) - value.get<double>()) < 1e-12, row.dump());
+    }
+  }
+  std::vector<VerifyCheck> checks{cuts.check(), chances.check()};
+  if (runs.empty()) {
+    checks.push_back({"humaneval programs", "not run", 0, 0,
+                      "programs were not run: HumanEval.jsonl.gz, which has their tests, is not beside the folder"});
+    return checks;
+  }
+  if (!sandbox_problem().empty()) {
+    checks.push_back(sandbox_missing("humaneval"));
+    return checks;
+  }
+  run_programs(runs, programs);
+  checks.push_back(programs.check());
+  return checks;
+}
+
+std::vector<VerifyCheck> verify_mbpp(const Json& file) {
+  if (!sandbox_problem().empty()) return {sandbox_missing("mbpp")};
+  CaseCounter programs("mbpp programs");
+  const auto until = file.at("settings").at("generation_kwargs").at("until").get<std::vector<std::string>>();
+  std::vector<std::pair<std::string, double>> runs;
+  for (const Json& sample : file.at("samples")) {
+    for (const Json& completion : sample.at("completions")) {
+      runs.emplace_back(cut_at_stops(completion.at("raw"), until) + "\n" + sample.at("target").get<std::string>(),
+                        completion.at("pass_at_1"));
+    }
+  }
+  run_programs(runs, programs);
+  return {programs.check()};
+}
+
+std::vector<VerifyCheck> verify_math(const Json& file) {
+  CaseCounter stripped("math strip_string"), boxes("math boxed"), hendrycks("math hendrycks verdicts");
+  CaseCounter normal("math minerva normalize"), answers("math minerva answers"), minerva("math minerva verdicts");
+  for (const Json& c : file.at("strip_string")) {
+    const auto got = strip_answer(c.at("in"));
+    stripped.expect(got ? c.at("out") == *got : c.at("out").is_object(), c.dump() + (got ? " got " + *got : ""));
+  }
+  for (const Json& c : file.at("boxed")) {
+    const auto box = last_boxed(c.at("in"));
+    boxes.expect(box ? c.at("last_boxed") == *box : c.at("last_boxed").is_null(), c.dump());
+    const auto inner = box ? unbox(*box) : std::nullopt;
+    boxes.expect(inner ? c.at("unboxed") == *inner : c.at("unboxed").is_object(), c.dump());
+  }
+  for (const Json& c : file.at("minerva_normalize")) normal.expect(minerva_normalize(c.at("in")) == c.at("out"), c.dump());
+  for (const Json& c : file.at("minerva_final_answer")) answers.expect(minerva_answer(c.at("in")) == c.at("out"), c.dump());
+  for (const Json& c : file.at("equivalence")) {
+    hendrycks.expect(hendrycks_equal(c.at("a"), c.at("b")) == c.at("hendrycks").get<bool>(), c.dump());
+    minerva.expect(minerva_equal(minerva_normalize(c.at("a")), minerva_normalize(c.at("b"))) == c.at("minerva").get<bool>(),
+                   c.dump());
+  }
+  for (const Json& sample : file.at("samples")) {
+    const std::string wanted = unbox(last_boxed(sample.at("solution")).value_or("")).value_or("");
+    for (const Json& c : sample.at("candidates")) {
+      const std::string text = c.at("text");
+      hendrycks.expect(hendrycks_equal(hendrycks_answer(text), wanted) == (c.at("hendrycks") == 1), c.dump());
+      minerva.expect(minerva_equal(minerva_normalize(minerva_answer(text)), minerva_normalize(wanted)) ==
+                         (c.at("minerva") == 1),
+                     c.dump() + " for " + wanted);
+    }
+  }
+  return {stripped.check(), boxes.check(), hendrycks.check(), normal.check(), answers.check(), minerva.check()};
+}
+
+// Verdicts that need the answer's language are counted apart.
+std::vector<VerifyCheck> verify_ifeval(const Json& file) {
+  CaseCounter strict("ifeval strict"), loose("ifeval loose"), units("ifeval checkers"), counts("ifeval counted");
+  size_t num_unknown = 0;
+  auto compare = [&](CaseCounter& counter, std::optional<bool> verdict, bool wanted, const std::string& what) {
+    if (!verdict) {
+      ++num_unknown;
+    } else {
+      counter.expect(*verdict == wanted, what);
+    }
+  };
+  for (const Json& sample : file.at("samples")) {
+    for (const Json& response : sample.at("responses")) {
+      const std::string text = response.at("response");
+      for (size_t i = 0; i < sample.at("instruction_id_list").size(); ++i) {
+        const std::string id = sample["instruction_id_list"][i];
+        const Value arguments = jinja::from_json(sample.at("kwargs")[i]);
+        const std::string what = id + " " + sample["kwargs"][i].dump() + " \"" + text.substr(0, 100) + "\"";
+        compare(strict, follows_instruction(id, arguments, text), response.at("strict")[i], what);
+        compare(loose, follows_loosely(id, arguments, text), response.at("loose")[i], what);
+      }
+    }
+  }
+  for (const Json& unit : file.at("units")) {
+    compare(units, follows_instruction(unit.at("instruction"), jinja::from_json(unit.at("kwargs")), unit.at("response")),
+            unit.at("follows"), unit.dump());
+  }
+  for (const Json& c : file.at("counted")) {
+    const std::string text = c.at("text");
+    counts.expect(split_sentences(text).size() == c.at("sentences").get<size_t>(),
+                  fmt::format("{} sentences in {}", split_sentences(text).size(), c.dump()));
+    if (c.contains("word_tokenize")) {
+      counts.expect(tokenize_words(text) == c["word_tokenize"].get<std::vector<std::string>>(), c.dump());
+    }
+  }
+  VerifyCheck last = counts.check();
+  last.note += fmt::format("{}{} verdicts need the answer's language, which is not told here", last.note.empty() ? "" : "; ",
+                           num_unknown);
+  return {strict.check(), loose.check(), units.check(), last};
+}
+
+std::vector<VerifyCheck> verify_bfcl(const Json& file) {
+  CaseCounter verdicts("bfcl verdicts");
+  for (const Json& c : file.at("cases")) {
+    const Value functions = jinja::from_json(c.at("function")), truth = jinja::from_json(c.at("ground_truth"));
+    for (const Json& output : c.at("outputs")) {
+      const std::string text = output.at("text");
+      const bool got = calls_match(functions, decode_calls(text), c["ground_truth"].is_null() ? nullptr : &truth,
+                                   c.at("category"), output.value("underscore_names", false));
+      verdicts.expect(got == output.at("valid").get<bool>(),
+                      fmt::format("{} {}: {}", c.at("id").dump(), output.value("why", std::string()), text.substr(0, 120)));
+    }
+  }
+  return {verdicts.check()};
+}
+
 }  // namespace
 
-std::vector<VerifyCheck> verify_answers(const std::string& name, const Json& file) {
+std::vector<VerifyCheck> verify_answers(const std::string& folder, const std::string& name, const Json& file) {
   if (name == "gsm8k_answers") return verify_gsm8k_answers(file);
+  if (name == "humaneval") return verify_humaneval(folder, file);
+  if (name == "mbpp") return verify_mbpp(file);
+  if (name == "math") return verify_math(file);
+  if (name == "ifeval") return verify_ifeval(file);
+  if (name == "bfcl") return verify_bfcl(file);
   return {};
 }
 

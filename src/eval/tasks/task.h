@@ -62,6 +62,7 @@ struct Task {
   std::string split;                        // evaluated: "test" if there is one, else "validation"
   std::vector<std::pair<std::string, Template>> fields;  // computed fields, in order
   Template description, context, choices, target, contexts, continuation, labels, prefix, keep;
+  Template program;  // checker "code": what is run, with the variable `answer`
   std::string target_delimiter = " ", example_delimiter = "\n\n";
   FewShotSpec few_shot;
   GenerationSpec generation;

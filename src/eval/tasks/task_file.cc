@@ -282,6 +282,7 @@ Task read_task(Keys& keys, std::string_view source) {
   task.labels = read_template(keys, "labels");
   task.prefix = read_template(keys, "answer_prefix");
   task.keep = read_template(keys, "keep");
+  task.program = read_template(keys, "program");
   task.target_delimiter = keys.text("target_delimiter", " ");
   task.example_delimiter = keys.text("example_delimiter", "\n\n");
   task.checker = keys.text("checker");

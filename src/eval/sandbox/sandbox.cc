@@ -1,0 +1,174 @@
+#include "eval/sandbox/sandbox.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <algorithm>
+#include <vector>
+
+#include "base/error.h"
+#include "eval/sandbox/seccomp_filter.h"
+
+namespace sinter::eval {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+constexpr int kPassed = 77;  // exit status of a program that came to its end
+
+std::string find_program(const char* name) {
+  for (const char* folder : {"/usr/bin/", "/usr/local/bin/", "/bin/"}) {
+    if (const std::string path = std::string(folder) + name; ::access(path.c_str(), X_OK) == 0) return path;
+  }
+  return "";
+}
+
+// A file in memory, read from its beginning.
+int make_memory_file(const char* name, const void* data, size_t size) {
+  const int fd = ::memfd_create(name, 0);
+  SINTER_CHECK(fd >= 0, "a file in memory cannot be made for the sandbox: {}", std::strerror(errno));
+  for (size_t done = 0; done < size;) {
+    const ssize_t n = ::write(fd, static_cast<const char*>(data) + done, size - done);
+    if (n <= 0) {
+      ::close(fd);
+      base::fail("a program of {} bytes cannot be handed to the sandbox: {}", size, std::strerror(errno));
+    }
+    done += static_cast<size_t>(n);
+  }
+  ::lseek(fd, 0, SEEK_SET);
+  return fd;
+}
+
+std::vector<std::string> make_command(const std::string& bwrap, const std::string& python, const SandboxLimits& limits,
+                                      int program_fd, int filter_fd) {
+  std::vector<std::string> words{bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--clearenv",
+                                 "--cap-drop", "ALL", "--hostname", "sandbox"};
+  auto add = [&](std::initializer_list<std::string> more) { words.insert(words.end(), more); };
+  add({"--ro-bind", "/usr", "/usr"});
+  for (const char* name : {"lib", "lib64", "bin", "sbin"}) {
+    const fs::path path = fs::path("/") / name;
+    if (fs::is_symlink(path)) {
+      add({"--symlink", "usr/" + std::string(name), path.string()});
+    } else if (fs::is_directory(path)) {
+      add({"--ro-bind", path.string(), path.string()});
+    }
+  }
+  add({"--proc", "/proc", "--dev", "/dev", "--size", std::to_string(limits.file_bytes), "--tmpfs", "/tmp", "--chdir",
+       "/tmp", "--setenv", "PATH", "/usr/bin", "--setenv", "LANG", "C.UTF-8", "--setenv", "PYTHONHASHSEED", "0"});
+  if (filter_fd >= 0) add({"--seccomp", std::to_string(filter_fd)});
+  add({"--ro-bind-data", std::to_string(program_fd), "/tmp/program.py", "--remount-ro", "/dev", "--remount-ro", "/", python, "-I", "-B", "/tmp/program.py"});
+  return words;
+}
+
+void set_limit(int resource, int64_t value) {
+  const rlimit limit{static_cast<rlim_t>(value), static_cast<rlim_t>(value)};
+  ::setrlimit(static_cast<__rlimit_resource>(resource), &limit);
+}
+
+// In the child, between fork and exec: only calls that are safe there.
+[[noreturn]] void start(char* const* words, const SandboxLimits& limits, int output) {
+  ::setpgid(0, 0);
+  const int null = ::open("/dev/null", O_RDONLY);
+  ::dup2(null, 0);
+  ::dup2(output, 1);
+  ::dup2(output, 2);
+  set_limit(RLIMIT_AS, limits.memory_bytes);
+  set_limit(RLIMIT_CPU, static_cast<int64_t>(limits.seconds) + 2);
+  set_limit(RLIMIT_FSIZE, limits.file_bytes);
+  set_limit(RLIMIT_CORE, 0);
+  set_limit(RLIMIT_NOFILE, 64);
+  ::execv(words[0], words);
+  ::_exit(127);
+}
+
+// Output until the program closes it, the time is over or nothing more is wanted. True: in time.
+bool read_output(int fd, Clock::time_point deadline, int64_t most, std::string& output) {
+  char buffer[4096];
+  for (;;) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    if (left <= 0) return false;
+    pollfd waiting{fd, POLLIN, 0};
+    const int ready = ::poll(&waiting, 1, static_cast<int>(left));
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) return false;
+    const ssize_t n = ::read(fd, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return true;
+    const int64_t room = most - static_cast<int64_t>(output.size());
+    output.append(buffer, static_cast<size_t>(std::clamp<int64_t>(room, 0, n)));  // the rest is read and dropped
+  }
+}
+
+SandboxResult run_bwrap(const std::string& program, const SandboxLimits& limits) {
+  const std::string bwrap = find_program("bwrap"), python = find_program("python3");
+  const int program_fd = make_memory_file("program", program.data(), program.size());
+  const std::vector<unsigned char> filter = make_seccomp_filter();
+  const int filter_fd = filter.empty() ? -1 : make_memory_file("filter", filter.data(), filter.size());
+  std::vector<std::string> words = make_command(bwrap, python, limits, program_fd, filter_fd);
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  int ends[2];
+  SINTER_CHECK(::pipe2(ends, O_CLOEXEC) == 0, "a pipe to the sandbox cannot be made: {}", std::strerror(errno));
+  const pid_t child = ::fork();
+  SINTER_CHECK(child >= 0, "the sandbox cannot be started: {}", std::strerror(errno));
+  if (child == 0) start(pointers.data(), limits, ends[1]);
+  ::close(ends[1]);
+  ::close(program_fd);
+  if (filter_fd >= 0) ::close(filter_fd);
+  SandboxResult result;
+  const auto length = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limits.seconds));
+  result.timed_out = !read_output(ends[0], Clock::now() + length, limits.output_bytes, result.output);
+  // bwrap is the first process of its own process namespace's parent: when it dies everything inside dies with it.
+  if (result.timed_out) ::kill(-child, SIGKILL);
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  ::close(ends[0]);
+  result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  result.passed = !result.timed_out && result.status == 0;
+  return result;
+}
+
+std::string find_problem() {
+  if (find_program("bwrap").empty()) return "bubblewrap is not installed (Debian: apt install bubblewrap)";
+  if (find_program("python3").empty()) return "there is no python3 (Debian: apt install python3)";
+  SandboxLimits limits;
+  limits.seconds = 20;
+  const SandboxResult result = run_bwrap("print('ready')", limits);
+  if (result.passed && result.output == "ready\n") return "";
+  return "bubblewrap cannot make a sandbox here (" + result.output +
+         "): user namespaces have to be allowed (sysctl kernel.unprivileged_userns_clone=1)";
+}
+
+}  // namespace
+
+const std::string& sandbox_problem() {
+  static const std::string kProblem = find_problem();
+  return kProblem;
+}
+
+SandboxResult run_python(const std::string& program, const SandboxLimits& limits) {
+  SINTER_CHECK(sandbox_problem().empty(), "programs cannot be run safely: {}", sandbox_problem());
+  // Ending by itself is not enough: sys.exit(0) and os._exit(0) in the middle have run no test.
+  std::string quoted;
+  for (unsigned char c : program) quoted += fmt::format("\\x{:02x}", c);
+  SandboxResult result = run_bwrap(fmt::format("import os\nsource = b'{}'\ntry:\n    exec(source.decode(), {{}})\n"
+                                               "except BaseException as error:\n    print(repr(error), flush=True)\n"
+                                               "    os._exit(1)\nos._exit({})\n",
+                                               quoted, kPassed),
+                                   limits);
+  result.passed = !result.timed_out && result.status == kPassed;
+  return result;
+}
+
+}  // namespace sinter::eval
