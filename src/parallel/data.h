@@ -11,11 +11,10 @@ namespace sinter::parallel {
 
 // Watches a flat gradient buffer. During the last micro-batch of a step whoever finishes a stretch of it calls
 // mark_ready; a bucket whose every element is ready starts its sum at once. finish() starts what is left and waits.
-// Buckets start in the same order on all ranks because their backward passes are the same. Off the host a bucket is
-// staged through host memory.
+// Buckets start in the same order on all ranks because their backward passes are the same.
 class GradientReducer {
  public:
-  // gradients: (n) f32. Buckets are cut every bucket_bytes, counted from the end, where backward begins.
+  // gradients: (n), of a format that can be summed. Buckets are cut every bucket_bytes, counted from the end, where backward begins.
   GradientReducer(comm::Communicator& comm, core::Tensor gradients, size_t bucket_bytes);
 
   void begin_step();  // nothing is ready
@@ -29,8 +28,7 @@ class GradientReducer {
  private:
   struct Bucket {
     int64_t begin = 0, end = 0, missing = 0;
-    std::unique_ptr<comm::Request> request;
-    std::vector<float> staged;  // off the host only
+    comm::Handle work;
   };
   void start(Bucket& bucket);
 
