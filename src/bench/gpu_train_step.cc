@@ -243,7 +243,8 @@ TrainStepRate measure_train_step(const TrainStepCase& c, double seconds) {
   rate.planned_bytes = static_cast<size_t>(store.num_elements()) * element_bytes + optimizer.state_bytes() +
                        plan.arena_bytes() + plan.fp8_bytes;
   auto comm = comm::make_self();
-  train::StepRunner runner(transformer, shape, std::move(plan), *comm, size_t{4} << 20);
+  const parallel::Mesh mesh(*comm);
+  train::StepRunner runner(transformer, shape, std::move(plan), mesh);
   // Enough of them that none is learned by heart: data decide how much power products draw.
   constexpr int64_t kDistinctSteps = 12;
   std::vector<std::vector<data::MicroBatch>> batches(kDistinctSteps);

@@ -82,6 +82,8 @@ int run(int argc, char** argv) {
     line.run(argc, argv);
     check_output();
     return 0;
+  } catch (const QuietExit& e) {
+    return e.status;
   } catch (const base::UsageError& e) {
     std::fprintf(stderr, "sinter: %s\n", e.what());
     return 2;

@@ -13,6 +13,7 @@
 #include "cli/help.h"
 #include "cli/verbs.h"
 #include "comm/communicator.h"
+#include "comm/together.h"
 #include "engine/generator.h"
 #include "spec/recipe.h"
 #include "spec/recipe_keys.h"
@@ -61,7 +62,8 @@ void print_samples(const models::Transformer& transformer, const tokenizer::Toke
 }
 
 void train(const Flags& flags, comm::Communicator& comm) {
-  const spec::Recipe recipe = spec::load_recipe(flags.recipe, flags.overrides);
+  spec::Recipe recipe;
+  comm::together(comm, [&] { recipe = spec::load_recipe(flags.recipe, flags.overrides); });
   if (flags.prints_recipe) {
     if (comm.rank() == 0) std::printf("%s", spec::recipe_to_toml(recipe).c_str());
     return;
@@ -112,6 +114,10 @@ void run_train(const Flags& flags) {
   base::set_log_rank(comm.rank());
   try {
     train(flags, comm);
+  } catch (const comm::JointError& e) {
+    if (comm.rank() != 0) throw QuietExit{e.is_usage() ? 2 : 1};  // the first rank speaks for all
+    if (e.is_usage()) throw base::UsageError(e.what());
+    throw;
   } catch (const std::exception& e) {
     if (comm.size() == 1) throw;
     // The other ranks would wait for this one for ever.

@@ -5,6 +5,11 @@ namespace sinter::cli {
 
 class Command;
 
+// Ends the program with this status and no word: another rank speaks.
+struct QuietExit {
+  int status = 1;
+};
+
 // Parses the command line and runs the verb. Exit status: 0 ok, 1 failed, 2 bad usage.
 int run(int argc, char** argv);
 

@@ -184,6 +184,12 @@ void Communicator::broadcast(std::span<std::byte> bytes, int root) {
   if (!bytes.empty()) broadcast(view(bytes, core::DType::u8), root);
 }
 
+void Communicator::all_gather(std::span<const std::byte> input, std::span<std::byte> output) {
+  if (input.empty()) return;
+  auto* bytes = const_cast<std::byte*>(input.data());  // a tensor that is only read
+  all_gather(view(std::span(bytes, input.size()), core::DType::u8), view(output, core::DType::u8));
+}
+
 double Communicator::sum(double value) {
   all_reduce(std::span(&value, 1), ReduceOp::sum);
   return value;

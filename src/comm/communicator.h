@@ -122,6 +122,7 @@ class Communicator {
   void all_reduce(std::span<double> values, ReduceOp op);
   void all_reduce(std::span<int64_t> values, ReduceOp op);
   void broadcast(std::span<std::byte> bytes, int root);
+  void all_gather(std::span<const std::byte> input, std::span<std::byte> output);
   double sum(double value);
   int64_t sum(int64_t value);
   int64_t max(int64_t value);

@@ -11,6 +11,7 @@
 
 #include "base/cpu.h"
 #include "base/error.h"
+#include "base/system_memory.h"
 #include "base/text.h"
 #include "base/threads.h"
 
@@ -92,9 +93,7 @@ class CpuRuntime : public DeviceRuntime {
   std::shared_ptr<std::byte[]> allocate_staging(size_t bytes) override { return std::make_shared<std::byte[]>(bytes); }
   bool supports(base::DType) override { return true; }
   size_t total_memory_bytes() override {
-    struct sysinfo info {};
-    ::sysinfo(&info);
-    return info.totalram * info.mem_unit;
+    return base::usable_memory_bytes();
   }
   size_t free_memory_bytes() override {
     struct sysinfo info {};

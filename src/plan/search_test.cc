@@ -173,7 +173,7 @@ TEST(Search, TheRecipeOfADataParallelLayoutIsReadByTheTrainer) {
   p.moments = base::DType::bf16;
   const std::string text = training_recipe(request, resolve_model("gpt2"), p);
   spec::Recipe recipe = spec::parse_recipe(text, "emitted");
-  EXPECT_EQ(recipe.parallel.dp, 4);
+  EXPECT_EQ(recipe.parallel.dp(), 4);
   EXPECT_EQ(recipe.train.batch_tokens, 16 * 1024);
   EXPECT_EQ(recipe.train.device, "cuda");
   EXPECT_EQ(recipe.train.precision, base::DType::f8e4m3);
@@ -196,7 +196,7 @@ TEST(Search, WhatTheTrainerDoesNotDoStandsInCommentsOfTheRecipe) {
   p.sequence_parallel = p.offload.optimizer = true;
   p.global_batch = 64;
   const std::string text = training_recipe(request, resolve_model("llama-3.1-70b"), p);
-  EXPECT_EQ(spec::parse_recipe(text, "emitted").parallel.dp, 4);
+  EXPECT_EQ(spec::parse_recipe(text, "emitted").parallel.dp(), 4);
   for (const char* line : {"# zero = 1  ", "# tp = 4  ", "# pp = 4  ", "# interleave = 5  ",
                            "# schedule = ", "# sequence_parallel = true  ", "# offload_optimizer = true  "}) {
     EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;

@@ -24,7 +24,7 @@ struct OffloadSpec {
 
 struct ParallelSpec {
   // ranks = dp() * tp * pp * cp. Expert parallelism overlays data and context parallelism: ep divides dp() * cp * tp.
-  int64_t shard = 1;    // data-parallel ranks among which ZeRO divides state
+  int64_t shard = 1;    // data-parallel ranks among which ZeRO divides state; 0 in a recipe: what the launch leaves
   int64_t replica = 1;  // copies of that group; > 1 with shard > 1 is hybrid sharding
   int64_t tp = 1;
   bool sequence_parallel = false;  // norms, dropout and residual split along the sequence inside the tp group
@@ -34,6 +34,8 @@ struct ParallelSpec {
   int64_t cp = 1;
   int64_t ep = 1;
   int zero = 0;  // 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights are divided by `shard`
+  double bucket_mib = 4;  // gradients reduced together behind the backward pass
+  double timeout = 600;   // seconds a rank waits for the others in one call; 0 = for ever
 
   Recompute recompute = Recompute::none;
   OffloadSpec offload;

@@ -31,6 +31,8 @@ const Names<base::DType> kShortFormats{
     {"f32", base::DType::f32}, {"fp32", base::DType::f32}, {"bf16", base::DType::bf16}};
 const Names<Recompute> kRecomputes{
     {"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}};
+const Names<PipelineKind> kPipelines{
+    {"1f1b", PipelineKind::one_f_one_b}, {"gpipe", PipelineKind::gpipe}, {"interleaved", PipelineKind::interleaved}};
 const Names<CudaGraphs> kCudaGraphs{{"auto", CudaGraphs::automatic}, {"on", CudaGraphs::on}, {"off", CudaGraphs::off}};
 const Names<Packing> kPackings{{"documents", Packing::documents}, {"stream", Packing::stream}};
 const Names<OptimizerKind> kOptimizers{{"sgd", OptimizerKind::sgd},
@@ -53,6 +55,8 @@ struct Range {
 };
 constexpr Range kPositive{1, 1e15};
 constexpr Range kShare{0, 1};
+constexpr Range kRanks{0, 1 << 24};
+constexpr Range kWidth{1, 1 << 20};  // of an axis of ranks
 constexpr Range kKept{0, 0.999999};  // of a moving average: with 1 nothing new comes in, and corrections divide by 0
 
 // One function a section: its keys in order, the range of a number, the names of a choice.
@@ -183,10 +187,30 @@ void visit_log(Visitor& v, LogRecipe& log) {
 }
 
 template <class Visitor>
-void visit_parallel(Visitor& v, ParallelRecipe& parallel) {
+void visit_parallel(Visitor& v, ParallelSpec& parallel) {
   v.section("parallel");
-  v.value("dp", parallel.dp);
+  int64_t dp = parallel.dp();
+  v.value("dp", dp, kRanks);
+  v.value("replica", parallel.replica, Range{1, 1 << 20});
+  SINTER_CHECK(dp % parallel.replica == 0, "parallel.dp {} is not a multiple of parallel.replica {}", dp,
+               parallel.replica);
+  parallel.shard = dp / parallel.replica;
+  int64_t zero = parallel.zero;
+  v.value("zero", zero, Range{0, 3});
+  parallel.zero = static_cast<int>(zero);
+  v.value("tp", parallel.tp, kWidth);
+  v.value("sequence_parallel", parallel.sequence_parallel);
+  v.value("pp", parallel.pp, kWidth);
+  v.value("interleave", parallel.interleave, kWidth);
+  v.choice("schedule", parallel.schedule, kPipelines);
+  v.value("cp", parallel.cp, kWidth);
+  v.value("ep", parallel.ep, kWidth);
+  v.value("offload_optimizer", parallel.offload.optimizer);
+  v.value("offload_gradients", parallel.offload.gradients);
+  v.value("offload_parameters", parallel.offload.parameters);
+  v.value("offload_activations", parallel.offload.activations);
   v.value("bucket_mib", parallel.bucket_mib, Range{0.001, 1 << 20});
+  v.value("timeout", parallel.timeout, Range{0, 1e6});
 }
 
 // Walks every key of a recipe in order. The reader, the writer and the list of names are three visitors of this one

@@ -157,11 +157,6 @@ struct LogRecipe {
   int64_t eval_batches = 16;  // micro-batches of one validation, over all ranks
 };
 
-struct ParallelRecipe {
-  int64_t dp = 0;         // data-parallel ranks; 0 = all ranks of the launch
-  double bucket_mib = 4;  // gradients reduced together behind the backward pass
-};
-
 struct Recipe {
   ModelRecipe model;
   DataRecipe data;
@@ -171,7 +166,7 @@ struct Recipe {
   GuardRecipe guard;
   CheckpointRecipe checkpoint;
   LogRecipe log;
-  ParallelRecipe parallel;
+  ParallelSpec parallel{.shard = 0};  // its own keys only: make_layout() adds what other sections say
 };
 
 // Parses TOML text; `origin` (its path) stands in errors. `overrides` are "section.key=value" with value as in TOML
@@ -187,5 +182,10 @@ std::string recipe_to_toml(const Recipe& recipe);
 // The architecture a recipe asks for: config.json of model.path, or the inline keys. `tokenizer_vocab` fills an absent
 // vocab_size. Throws base::Error when neither gives a whole model.
 ModelSpec make_model_spec(const Recipe& recipe, int64_t tokenizer_vocab);
+
+
+// The whole layout of a run on this many ranks: [parallel] with its data-parallel ranks counted, and precision, batch and
+// recomputation from [train] and [data]. Throws base::Error when the axes do not fit the number of ranks.
+ParallelSpec make_layout(const Recipe& recipe, int64_t ranks);
 
 }  // namespace sinter::spec

@@ -43,7 +43,7 @@ TEST_F(ContinueTest, OtherBatchesReadOnWhereTheOldOnesEnded) {
   spec::Recipe by_tokens = recipe("run", {"train.batch_tokens=384"});
   by_tokens.train.steps = 0;
   by_tokens.train.tokens = 4 * 192 + 2 * 384;
-  RunPlan resumed = make_run_plan(by_tokens, *self_), fresh = make_run_plan(by_tokens, *self_);
+  RunPlan resumed = make_run_plan(by_tokens, mesh_), fresh = make_run_plan(by_tokens, mesh_);
   EXPECT_EQ(resumed.steps, 4);
   resumed.continue_after(4, 4 * 192);
   EXPECT_EQ(resumed.steps, 6) << "four small steps are done, two large ones are left";
@@ -74,7 +74,7 @@ TEST_F(ContinueTest, ARampAddedLaterIsPlannedToItsEnd) {
   EXPECT_GT(Trainer(ramp, *self_).run().steps, 8);
   EXPECT_GE(index("run")["tokens"], ramp.train.tokens);
   const std::string error = error_of([&] {
-    make_run_plan(recipe("x", {"train.ramp_from_tokens=1536", "train.ramp_steps=4"}), *self_);
+    make_run_plan(recipe("x", {"train.ramp_from_tokens=1536", "train.ramp_steps=4"}), mesh_);
   });
   EXPECT_NE(error.find("ramp_from_tokens"), std::string::npos) << error;
 }

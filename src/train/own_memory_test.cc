@@ -130,7 +130,8 @@ TEST(OwnMemory, AStepThatRunsReachesWhatTheFormulasSay) {
         store.initialize(1);
         models::Transformer transformer(model, store);
         Optimizer optimizer({}, store);
-        StepRunner runner(transformer, shape, plan_step(model, shape), *comm, 1 << 20);
+        const parallel::Mesh mesh(*comm);
+        StepRunner runner(transformer, shape, plan_step(model, shape), mesh);
         data::MicroBatch batch;
         for (int64_t s = 0; s < sequences; ++s)
           batch.add_sequence(std::vector<int32_t>(static_cast<size_t>(length), 7));

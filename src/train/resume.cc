@@ -14,21 +14,6 @@
 namespace sinter::train {
 namespace {
 
-// "section.key" and its value, line by line as recipe_to_toml writes them.
-std::map<std::string, std::string> keys_of(const std::string& toml) {
-  std::map<std::string, std::string> keys;
-  std::istringstream lines(toml);
-  std::string line, section;
-  while (std::getline(lines, line)) {
-    if (line.starts_with('[')) {
-      section = line.substr(1, line.find(']') - 1);
-    } else if (const size_t equals = line.find(" = "); equals != std::string::npos) {
-      keys[section + "." + line.substr(0, equals)] = line.substr(equals + 3);
-    }
-  }
-  return keys;
-}
-
 void check_model(const std::string& from, const spec::ModelSpec& before, const spec::ModelSpec& now) {
   // Of these a model with the same tensors may have others: they act in training only, or follow from the data.
   static const std::set<std::string> kFree{"attention_dropout",
@@ -78,8 +63,22 @@ void check_optimizer(const std::string& from, const std::map<std::string, std::s
 
 }  // namespace
 
+std::map<std::string, std::string> recipe_keys(const std::string& toml) {
+  std::map<std::string, std::string> keys;
+  std::istringstream lines(toml);
+  std::string line, section;
+  while (std::getline(lines, line)) {
+    if (line.starts_with('[')) {
+      section = line.substr(1, line.find(']') - 1) + ".";
+    } else if (const size_t equals = line.find(" = "); equals != std::string::npos) {
+      keys[section + line.substr(0, equals)] = line.substr(equals + 3);
+    }
+  }
+  return keys;
+}
+
 bool was_in_f16(const std::string& recipe_before) {
-  const std::map<std::string, std::string> keys = keys_of(recipe_before);
+  const std::map<std::string, std::string> keys = recipe_keys(recipe_before);
   const auto precision = keys.find("train.precision");
   return precision != keys.end() && (precision->second == "\"f16\"" || precision->second == "\"fp16\"");
 }
@@ -92,10 +91,10 @@ std::string check_resume(const std::string& from, const std::string& recipe_befo
   } catch (const base::Error&) {  // of another version, or its model.path is gone: the tensors' shapes must do
   }
   if (before) check_model(from, *before, model);
-  const std::map<std::string, std::string> old_keys = keys_of(recipe_before);
-  check_optimizer(from, old_keys, keys_of(spec::recipe_to_toml(recipe)));
+  const std::map<std::string, std::string> old_keys = recipe_keys(recipe_before);
+  check_optimizer(from, old_keys, recipe_keys(spec::recipe_to_toml(recipe)));
   std::string changes;
-  for (const auto& [key, value] : keys_of(spec::recipe_to_toml(recipe))) {
+  for (const auto& [key, value] : recipe_keys(spec::recipe_to_toml(recipe))) {
     const auto old = old_keys.find(key);
     if (old == old_keys.end() || old->second == value || key.starts_with("checkpoint.") || key.starts_with("log."))
       continue;

@@ -9,9 +9,12 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "comm/launch.h"
+#include "comm/together.h"
 #include "data/tokenize.h"
 #include "plan/flops.h"
 #include "spec/parameters.h"
+#include "train/agreement.h"
 #include "train/checkpoint_writer.h"
 #include "train/optimizer.h"
 
@@ -32,7 +35,7 @@ bool has_tokenizer(const std::string& folder) {
 
 // Shards for all sources. Only one rank writes the cache.
 data::LoaderOptions prepare_data(const spec::Recipe& recipe, const tokenizer::Tokenizer* tokenizer,
-                                 comm::Communicator& comm) {
+                                 const parallel::Mesh& mesh) {
   const std::string cache = recipe.data.cache.empty() ? recipe.checkpoint.dir + "/tokens" : recipe.data.cache;
   data::TokenizeOptions options;
   options.separator = recipe.data.separator;
@@ -42,17 +45,23 @@ data::LoaderOptions prepare_data(const spec::Recipe& recipe, const tokenizer::To
     loader.sources = data::prepare_sources(recipe.data.sources, cache, tokenizer, options);
     loader.validation = data::prepare_sources(recipe.data.validation, cache, tokenizer, options);
   };
-  if (comm.rank() == 0) prepare();
-  comm.barrier();
-  if (comm.rank() != 0) prepare();
+  const double deadline = mesh.all().deadline();
+  mesh.all().set_deadline(0);  // the others wait as long as it takes
+  comm::together(mesh.all(), [&] {
+    if (mesh.is_first()) prepare();
+  });
+  mesh.all().set_deadline(deadline);
+  comm::together(mesh.all(), [&] {
+    if (!mesh.is_first()) prepare();
+  });
   loader.validation_micro_batches = recipe.log.eval_batches;
   loader.window = recipe.data.sequence_length;
   loader.micro_batch = recipe.train.micro_batch;
   loader.packing = recipe.data.packing;
   loader.shuffle = recipe.data.shuffle;
   loader.seed = static_cast<uint64_t>(recipe.train.seed);
-  loader.rank = comm.rank();
-  loader.ranks = comm.size();
+  loader.rank = mesh.data().rank();
+  loader.ranks = mesh.data().size();
   return loader;
 }
 
@@ -153,11 +162,13 @@ std::string suggest_less_memory(const RunPlan& plan) {
   return text;
 }
 
-void check_memory(const RunPlan& plan) {
+// The ranks of one machine share its memory; those of one GPU are not counted apart.
+void check_memory(const RunPlan& plan, const parallel::Mesh& mesh) {
   core::DeviceRuntime& runtime = core::runtime(plan.device);
   const bool is_cpu = plan.device.kind == core::DeviceKind::cpu;
-  const size_t there = is_cpu ? runtime.total_memory_bytes() : runtime.free_memory_bytes();
-  const size_t host = core::runtime({core::DeviceKind::cpu, 0}).total_memory_bytes();
+  const auto neighbours = static_cast<size_t>(mesh.all().size() == 1 ? 1 : comm::launch().local_ranks);
+  const size_t host = core::runtime({core::DeviceKind::cpu, 0}).total_memory_bytes() / neighbours;
+  const size_t there = is_cpu ? host : runtime.free_memory_bytes();
   SINTER_CHECK(
       is_cpu || plan.checkpoint_copy_bytes <= host,
       "the copy of a checkpoint that is written in the background needs {} of the host's memory, which has {}; "
@@ -169,7 +180,10 @@ void check_memory(const RunPlan& plan) {
     parts += fmt::format("\n  {}: {}", row.what, format_bytes(double(row.bytes)));
   base::fail("this run needs {} on {}, which has {} {}:{}\nwhat it would need with one change:{}",
              format_bytes(double(plan.memory_bytes())), plan.device.to_string(), format_bytes(double(there)),
-             is_cpu ? "in all" : "free", parts, suggest_less_memory(plan));
+             !is_cpu          ? "free"
+             : neighbours > 1 ? fmt::format("for each of the machine's {} ranks", neighbours)
+                              : std::string("in all"),
+             parts, suggest_less_memory(plan));
 }
 
 // While attention gathers the gradient of the queries it has it in f32, in our own kernel for Hopper with two numbers
@@ -223,7 +237,7 @@ bool saves_in_background(const RunPlan& plan) {
   return recipe.background && (recipe.initial || (recipe.every > 0 && recipe.every < plan.steps));
 }
 
-void plan_memory_rows(RunPlan& plan, comm::Communicator& comm) {
+void plan_memory_rows(RunPlan& plan, const parallel::Mesh& mesh) {
   models::ParameterStore store(plan.model, plan.store_options({core::DeviceKind::shapes, 0}));
   const auto n = static_cast<size_t>(store.num_elements());
   plan.memory = plan_step(plan.model, plan.shape);
@@ -247,7 +261,8 @@ void plan_memory_rows(RunPlan& plan, comm::Communicator& comm) {
   plan.memory_rows.push_back({"batch and losses", 4 * (T * 5 + 2 * S + 1 + A * T * (1 + heads) + 2 * heads * T)});
   if (saves_in_background(plan)) {
     plan.checkpoint_copy_bytes =
-        StateCopy::bytes(state_tensors(store, optimizer), comm.rank(), comm.size(), plan.copies_masters(comm.size()));
+        StateCopy::bytes(state_tensors(store, optimizer), mesh.all().rank(), mesh.all().size(),
+                         plan.copies_masters(mesh.all().size()));
   }
   if (plan.device.kind == core::DeviceKind::cpu && plan.checkpoint_copy_bytes > 0)
     plan.memory_rows.push_back({kCopyRow, plan.checkpoint_copy_bytes});
@@ -292,32 +307,55 @@ void RunPlan::continue_after(int64_t done, int64_t tokens_seen) {
                  steps == before ? "" : fmt::format(", {} steps in all instead of {}", steps, before));
 }
 
-RunPlan make_run_plan(const spec::Recipe& recipe, comm::Communicator& comm) {
-  RunPlan plan;
-  plan.recipe = recipe;
-  plan.device = core::parse_device(recipe.train.device);
-  const bool is_fp8 = base::is_fp8(recipe.train.precision);
-  if (is_fp8) check_fp8(plan.device);
-  SINTER_CHECK(recipe.parallel.dp == 0 || recipe.parallel.dp == comm.size(),
-               "parallel.dp is {} but the launch has {} ranks", recipe.parallel.dp, comm.size());
+namespace {
+
+// Axes of [parallel] that the trainer does not run yet are refused by name.
+void check_axes(const spec::ParallelSpec& p) {
+  auto check = [](const char* key, bool is_there) {
+    SINTER_CHECK(is_there, "parallel.{} is not trained yet: leave it out (see docs/training.md, [parallel])", key);
+  };
+  check("tp", p.tp == 1);
+  check("pp", p.pp == 1);
+  check("cp", p.cp == 1);
+  check("ep", p.ep == 1);
+  check("zero", p.zero == 0);
+  check("offload_optimizer", !p.offload.optimizer);
+  check("offload_gradients", !p.offload.gradients);
+  check("offload_parameters", !p.offload.parameters);
+  check("offload_activations", !p.offload.activations);
+}
+
+void load_tokenizer(RunPlan& plan, const parallel::Mesh& mesh) {
+  const spec::Recipe& recipe = plan.recipe;
   plan.tokenizer_path = recipe.data.tokenizer;
   if (plan.tokenizer_path.empty() && !recipe.model.path.empty() && has_tokenizer(recipe.model.path)) {
     plan.tokenizer_path = recipe.model.path;
   }
-  if (!plan.tokenizer_path.empty()) {
-    SINTER_CHECK(fs::exists(plan.tokenizer_path), "data.tokenizer '{}' does not exist; expected a folder or a file",
-                 plan.tokenizer_path);
-    plan.tokenizer = std::make_unique<tokenizer::Tokenizer>(tokenizer::Tokenizer::load(plan.tokenizer_path));
-    if (comm.rank() == 0) plan.tokenizer_files = read_tokenizer_files(plan.tokenizer_path);
-  }
-  // What can be refused without the data is refused before time is spent on tokenizing it.
+  if (plan.tokenizer_path.empty()) return;
+  SINTER_CHECK(fs::exists(plan.tokenizer_path), "data.tokenizer '{}' does not exist; expected a folder or a file",
+               plan.tokenizer_path);
+  plan.tokenizer = std::make_unique<tokenizer::Tokenizer>(tokenizer::Tokenizer::load(plan.tokenizer_path));
+  if (mesh.is_first()) plan.tokenizer_files = read_tokenizer_files(plan.tokenizer_path);
+}
+
+// What can be refused without the data is refused before time is spent on tokenizing it.
+void plan_without_data(RunPlan& plan, const parallel::Mesh& mesh) {
+  const spec::Recipe& recipe = plan.recipe;
+  plan.device = comm::local_device(recipe.train.device, comm::launch());
+  if (base::is_fp8(recipe.train.precision)) check_fp8(plan.device);
+  check_axes(mesh.layout());
+  load_tokenizer(plan, mesh);
   const std::string& dir = recipe.checkpoint.dir;
   SINTER_CHECK(!std::filesystem::exists(dir) || std::filesystem::is_directory(dir),
                "checkpoint.dir '{}' is a file; expected a folder, or a name for a new one", dir);
   core::runtime(plan.device);
-  plan.batches = std::make_unique<data::BatchSchedule>(make_batches(recipe, comm.size()));
+  plan.batches = std::make_unique<data::BatchSchedule>(make_batches(recipe, mesh.data().size()));
   if (plan.tokenizer) spec::make_model_spec(recipe, plan.tokenizer->vocab_size());
-  const data::LoaderOptions options = prepare_data(recipe, plan.tokenizer.get(), comm);
+}
+
+void plan_with_data(RunPlan& plan, const data::LoaderOptions& options, const parallel::Mesh& mesh) {
+  const spec::Recipe& recipe = plan.recipe;
+  const bool is_fp8 = base::is_fp8(recipe.train.precision);
   plan.loader = std::make_unique<data::Loader>(options, *plan.batches);
   const int64_t vocab = plan.tokenizer ? plan.tokenizer->vocab_size() : plan.loader->sources().front()->vocab_size();
   plan.model = spec::make_model_spec(recipe, vocab);
@@ -326,7 +364,7 @@ RunPlan make_run_plan(const spec::Recipe& recipe, comm::Communicator& comm) {
 
   const int64_t T = recipe.data.sequence_length;
   plan.steps = recipe.train.steps ? recipe.train.steps : plan.batches->steps_for(divide_up(recipe.train.tokens, T));
-  if (comm.rank() == 0) warn_of_oddities(plan);
+  if (mesh.is_first()) warn_of_oddities(plan);
   // Of the ramp's end, though the run may end before: resumed with more tokens it would get there.
   const int64_t most = std::max<int64_t>(1, plan.loader->micro_batches_at(recipe.train.ramp_steps));
   plan.shape = {.num_tokens = plan.loader->max_tokens(),
@@ -339,17 +377,28 @@ RunPlan make_run_plan(const spec::Recipe& recipe, comm::Communicator& comm) {
                 .gradients = recipe.train.gradients,
                 .mtp_weight = recipe.model.mtp_weight,
                 .seed = static_cast<uint64_t>(recipe.train.seed),
-                .graphs = wants_graphs(plan, comm.size())};
+                .graphs = wants_graphs(plan, mesh.all().size())};
   plan.flops_per_token = plan::train_flops_per_token(plan::make_flop_basis(plan.model), static_cast<double>(T),
                                                      plan::flop_convention("palm-causal"))
                              .total();
-  check_precision(plan, comm.size());
-  plan_memory_rows(plan, comm);
-  check_memory(plan);
+  check_precision(plan, mesh.all().size());
+  plan_memory_rows(plan, mesh);
+  check_memory(plan, mesh);
+}
+
+}  // namespace
+
+RunPlan make_run_plan(const spec::Recipe& recipe, const parallel::Mesh& mesh) {
+  RunPlan plan;
+  plan.recipe = recipe;
+  comm::together(mesh.all(), [&] { plan_without_data(plan, mesh); });
+  const data::LoaderOptions options = prepare_data(recipe, plan.tokenizer.get(), mesh);
+  comm::together(mesh.all(), [&] { plan_with_data(plan, options, mesh); });
+  check_same_data(mesh.all(), *plan.loader);
   return plan;
 }
 
-std::string describe(const RunPlan& plan, comm::Communicator& comm) {
+std::string describe(const RunPlan& plan, const parallel::Mesh& mesh) {
   const spec::ParameterCounts counts = spec::count_parameters(plan.model);
   const int64_t T = plan.shape.window;
   std::string text =
@@ -358,11 +407,11 @@ std::string describe(const RunPlan& plan, comm::Communicator& comm) {
                   counts.active == counts.total ? "" : fmt::format(" ({} active)", format_count(double(counts.active))),
                   plan.model.num_layers, plan.model.hidden, format_grouped(plan.model.vocab_size));
   const int64_t first = plan.batches->sequences_at(0), last = plan.batches->sequences_at(plan.steps);
-  const int64_t accumulated = last / (plan.recipe.train.micro_batch * comm.size());
+  const int64_t accumulated = last / (plan.recipe.train.micro_batch * mesh.data().size());
   text += fmt::format("steps      {} of {}{} tokens = {} micro-batch{} of {} x {} on {} rank{}\n",
                       format_grouped(plan.steps), first == last ? "" : format_grouped(first * T) + " growing to ",
                       format_grouped(last * T), accumulated, accumulated == 1 ? "" : "es",
-                      plan.recipe.train.micro_batch, T, comm.size(), comm.size() == 1 ? "" : "s");
+                      plan.recipe.train.micro_batch, T, mesh.all().size(), mesh.all().size() == 1 ? "" : "s");
   text += fmt::format("tokens     {} in all, {} FLOPs ({} a token: 6 N + 6 L T D)\n", format_grouped(plan.tokens()),
                       format_count(plan.flops_per_token * static_cast<double>(plan.tokens())),
                       format_count(plan.flops_per_token));
@@ -388,7 +437,7 @@ std::string describe(const RunPlan& plan, comm::Communicator& comm) {
   return text;
 }
 
-std::string describe_json(const RunPlan& plan, comm::Communicator& comm) {
+std::string describe_json(const RunPlan& plan, const parallel::Mesh& mesh) {
   nlohmann::json memory = nlohmann::json::object(), sources = nlohmann::json::array();
   for (const MemoryRow& row : plan.memory_rows) memory[row.what] = row.bytes;
   memory["all"] = plan.memory_bytes();
@@ -404,7 +453,7 @@ std::string describe_json(const RunPlan& plan, comm::Communicator& comm) {
                            {"tokens", plan.tokens()},
                            {"batch_tokens", plan.batches->sequences_at(plan.steps) * plan.shape.window},
                            {"micro_batches", plan.shape.max_micro_batches},
-                           {"ranks", comm.size()},
+                           {"ranks", mesh.all().size()},
                            {"flops_per_token", plan.flops_per_token},
                            {"sources", sources},
                            {"memory_bytes", memory},

@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "comm/communicator.h"
 #include "data/loader.h"
+#include "parallel/mesh.h"
 #include "spec/recipe.h"
 #include "tokenizer/tokenizer.h"
 #include "train/export.h"
@@ -51,10 +51,10 @@ struct RunPlan {
   void continue_after(int64_t done, int64_t tokens_seen);
 };
 
-// Text sources are tokenized by rank 0 while the others wait.
-RunPlan make_run_plan(const spec::Recipe& recipe, comm::Communicator& comm);
+// Text sources are tokenized by rank 0 while the others wait. An error on any rank is thrown on all (comm::JointError).
+RunPlan make_run_plan(const spec::Recipe& recipe, const parallel::Mesh& mesh);
 // The plan for people, and as a JSON object.
-std::string describe(const RunPlan& plan, comm::Communicator& comm);
-std::string describe_json(const RunPlan& plan, comm::Communicator& comm);
+std::string describe(const RunPlan& plan, const parallel::Mesh& mesh);
+std::string describe_json(const RunPlan& plan, const parallel::Mesh& mesh);
 
 }  // namespace sinter::train

@@ -102,10 +102,10 @@ class StepRunner::BorrowedBlock : public core::Allocator {
 };
 
 StepRunner::StepRunner(models::Transformer& transformer, const StepShape& shape, StepPlan plan,
-                       comm::Communicator& comm, size_t bucket_bytes)
+                       const parallel::Mesh& mesh)
     : transformer_(transformer),
       shape_(shape),
-      comm_(comm),
+      mesh_(mesh),
       device_(core::runtime(transformer.store().options().device)),
       kernels_(kernels::kernels_for(transformer.store().options().device)),
       arena_(device_.allocator(),
@@ -121,9 +121,11 @@ StepRunner::StepRunner(models::Transformer& transformer, const StepShape& shape,
       losses_(device_.allocator(), {shape.max_micro_batches, shape.num_tokens}, DType::f32),
       record_(device_.allocator(), {kernels::kRecordSize}, DType::f32),
       one_(device_.allocator(), {1}, DType::f32),
-      reducer_(comm, transformer.store().grad(), bucket_bytes),
+      reducer_(mesh.gradient(), transformer.store().grad(),
+               static_cast<size_t>(mesh.layout().bucket_mib * 1048576)),
       fp8_(make_fp8(shape, transformer.store())),
-      uses_graphs_(shape.graphs && graph_obstacle(transformer.spec(), device_.stream().device, comm.size()).empty()) {
+      uses_graphs_(shape.graphs &&
+                   graph_obstacle(transformer.spec(), device_.stream().device, mesh.all().size()).empty()) {
   kernels_.fill(device_.stream(), {record_, 0.0f});
   kernels_.fill(device_.stream(), {one_, 1.0f});
   const int64_t heads = transformer.spec().mtp_heads;
@@ -137,7 +139,7 @@ StepRunner::StepRunner(models::Transformer& transformer, const StepShape& shape,
     ranges[i].end = i + 1 < ranges.size() ? ranges[i + 1].begin : transformer.store().num_elements();
   }
   layer_ranges_ = std::move(ranges);
-  if (comm.size() > 1) transformer.hooks.after_backward = [this](int64_t layer) { mark_layer(layer); };
+  if (mesh.gradient().size() > 1) transformer.hooks.after_backward = [this](int64_t layer) { mark_layer(layer); };
 }
 
 StepRunner::~StepRunner() { transformer_.hooks.after_backward = nullptr; }
@@ -167,8 +169,8 @@ void StepRunner::run_micro_batch(const data::MicroBatch& host, size_t index, int
   const auto i = static_cast<int64_t>(index);
   is_last_ = i + 1 == micro_batches;
   if (!replay_pass({i == 0, batch_.get().equal_lengths, batch_.get().filled_sequences})) {
-    // Numbered over all ranks and micro-batches, so that neither the ranks nor the accumulation change what is dropped.
-    const uint64_t place = static_cast<uint64_t>(i * comm_.size() + comm_.rank());
+    // Numbered over all data-parallel ranks and micro-batches, so that neither they nor the accumulation change what is dropped.
+    const uint64_t place = static_cast<uint64_t>(i * mesh_.data().size() + mesh_.data().rank());
     run_pass({has_dropout(transformer_.spec()), shape_.seed, static_cast<uint64_t>(step),
               place * static_cast<uint64_t>(shape_.num_tokens)});
   }
@@ -226,8 +228,8 @@ StepCounts StepRunner::start(const std::vector<data::MicroBatch>& micro_batches,
   core::Stream& stream = device_.stream();
   StepCounts counts;
   for (const auto& b : micro_batches) counts.num_supervised += b.num_supervised;
-  counts.num_supervised = std::max<int64_t>(comm_.sum(counts.num_supervised), 1);
-  counts.micro_batches = static_cast<double>(count * comm_.size());
+  counts.num_supervised = std::max<int64_t>(mesh_.data().sum(counts.num_supervised), 1);
+  counts.micro_batches = static_cast<double>(count * mesh_.data().size());
   counts.small_tokens = static_cast<double>(micro_batches[0].num_supervised);
   counts.has_small = count > 1 && NoiseScale::is_measured(step);
   const auto supervised = static_cast<double>(counts.num_supervised);
@@ -248,21 +250,21 @@ StepCounts StepRunner::start(const std::vector<data::MicroBatch>& micro_batches,
     transformer_.store().sum_gradient_squares(kernels_, stream, record_.slice(kSumSmallSquares, 1));
   }
   reducer_.finish();
-  if (comm_.size() > 1) transformer_.store().forget_squares();
+  if (mesh_.gradient().size() > 1) transformer_.store().forget_squares();
   kernels_.sum(stream, {.x = losses_.slice(0, count), .total = record_.slice(kSumLoss, 1)});
   if (mtp_losses_) kernels_.sum(stream, {.x = mtp_losses_, .total = record_.slice(kSumMtp, 1)});
   if (places_.balance.loss) kernels_.sum(stream, {.x = places_.balance.loss, .total = record_.slice(kSumBalance, 1)});
-  if (comm_.size() > 1) sum_over_ranks(counts);
+  if (mesh_.gradient().size() > 1) sum_over_ranks(counts);
   return counts;
 }
 
 // The gradients of several ranks meet on the host, so their sums may too.
 void StepRunner::sum_over_ranks(StepCounts& counts) {
   std::vector<float> record = core::to_host<float>(record_);
-  const double rescale = counts.small_factor * counts.small_factor, ranks = comm_.size();
+  const double rescale = counts.small_factor * counts.small_factor, ranks = mesh_.gradient().size();
   std::vector<double> sums{record[kSumLoss], record[kSumMtp], record[kSumBalance], record[kSumSmallSquares] * rescale,
                            counts.small_tokens};
-  comm_.all_reduce(sums, comm::ReduceOp::sum);
+  mesh_.gradient().all_reduce(std::span<double>(sums), comm::ReduceOp::sum);
   record[kSumLoss] = static_cast<float>(sums[0]);
   record[kSumMtp] = static_cast<float>(sums[1]);
   record[kSumBalance] = static_cast<float>(sums[2]);
@@ -304,8 +306,8 @@ std::optional<double> StepRunner::evaluate(const std::vector<data::MicroBatch>& 
     sum += sum_of(places.losses);
     supervised += host.num_supervised;
   }
-  sum = comm_.sum(sum);
-  supervised = comm_.sum(supervised);
+  sum = mesh_.data().sum(sum);
+  supervised = mesh_.data().sum(supervised);
   if (supervised == 0) return std::nullopt;
   return sum / static_cast<double>(supervised);
 }

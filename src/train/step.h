@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "comm/communicator.h"
 #include "core/arena.h"
 #include "core/graph.h"
 #include "data/batch.h"
@@ -16,6 +15,7 @@
 #include "models/transformer.h"
 #include "ops/fp8.h"
 #include "parallel/data.h"
+#include "parallel/mesh.h"
 #include "spec/recipe.h"
 
 namespace sinter::train {
@@ -80,8 +80,8 @@ enum StepSums : int64_t {
 class StepRunner {
  public:
   // Keeps references to all but the plan. The transformer's store must train.
-  StepRunner(models::Transformer& transformer, const StepShape& shape, StepPlan plan, comm::Communicator& comm,
-             size_t bucket_bytes);
+  StepRunner(models::Transformer& transformer, const StepShape& shape, StepPlan plan,
+             const parallel::Mesh& mesh);
   ~StepRunner();
 
   // Enqueues the passes of a step. They leave in the store the gradient of loss_scale (1) times the mean loss over the
@@ -118,7 +118,7 @@ class StepRunner {
 
   models::Transformer& transformer_;
   const StepShape shape_;
-  comm::Communicator& comm_;
+  const parallel::Mesh& mesh_;
   core::DeviceRuntime& device_;
   const kernels::KernelTable& kernels_;
   core::PlannedArena arena_;

@@ -110,7 +110,8 @@ Trained train(const Case& c, core::Device where, bool graphs, bool is_ragged) {
   models::Transformer transformer(c.model, store);
   Optimizer optimizer({}, store);
   auto comm = comm::make_self();
-  StepRunner runner(transformer, shape, plan_step(c.model, shape), *comm, size_t{4} << 20);
+  const parallel::Mesh mesh(*comm);
+  StepRunner runner(transformer, shape, plan_step(c.model, shape), mesh);
   const core::Tensor control = core::make_tensor<float>(device.allocator(), {2}, {1.0f, 1.0f});
   Trained out;
   for (uint64_t step = 0; step < 7; ++step) {

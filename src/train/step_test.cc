@@ -69,7 +69,8 @@ struct Fixture {
   models::ParameterStore store{model, {.trains = true}};
   models::Transformer transformer{model, store};
   std::unique_ptr<comm::Communicator> comm = comm::make_self();
-  StepRunner runner{transformer, shape, plan_step(model, shape), *comm, size_t{4} << 20};
+  parallel::Mesh mesh{*comm};
+  StepRunner runner{transformer, shape, plan_step(model, shape), mesh};
 };
 
 TEST(Step, GradientsAreThoseOfAllLossesTogether) {

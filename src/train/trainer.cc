@@ -16,10 +16,13 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/threads.h"
+#include "comm/launch.h"
+#include "comm/together.h"
 #include "core/host_copy.h"
 #include "io/tensor_folder.h"
 #include "kernels/choices.h"
 #include "models/weights.h"
+#include "train/agreement.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_writer.h"
 #include "train/export.h"
@@ -47,8 +50,8 @@ double now_seconds() {
 void set_threads(int64_t wanted) {
   if (wanted > 0) {
     base::set_num_threads(static_cast<int>(wanted));
-  } else if (!std::getenv("SINTER_THREADS") && comm::launched_local_ranks() > 1) {
-    base::set_num_threads(std::max(1, base::num_threads() / comm::launched_local_ranks()));
+  } else if (!std::getenv("SINTER_THREADS") && comm::launch().local_ranks > 1) {
+    base::set_num_threads(std::max(1, base::num_threads() / comm::launch().local_ranks));
   }
 }
 
@@ -56,29 +59,29 @@ void set_threads(int64_t wanted) {
 class Run {
  public:
   // began: when the program began to work on this run, for its time limit (stop_request.h).
-  Run(RunPlan& plan, comm::Communicator& comm, const TrainHooks& hooks, double began)
+  Run(RunPlan& plan, const parallel::Mesh& mesh, const TrainHooks& hooks, double began)
       : plan_(plan),
         recipe_(plan.recipe),
-        comm_(comm),
+        mesh_(mesh),
+        comm_(mesh.all()),
         hooks_(hooks),
         began_(began),
         device_(core::runtime(plan.device)),
         kernels_(kernels::kernels_for(plan.device)),
-        folder_(recipe_.checkpoint.dir, recipe_.checkpoint.keep, comm),
-        lock_(comm.rank() == 0 ? std::make_unique<RunLock>(folder_.dir()) : nullptr),
+        folder_(recipe_.checkpoint.dir, recipe_.checkpoint.keep, mesh.all()),
+        lock_(mesh.is_first() ? std::make_unique<RunLock>(folder_.dir()) : nullptr),
         bytes_before_(device_.allocator().stats().current_bytes),
         store_(plan.model, plan.store_options(plan.device)),
         transformer_(plan.model, store_),
         optimizer_(recipe_.optimizer, store_, static_cast<uint64_t>(recipe_.train.seed)),
-        runner_(transformer_, plan.shape, plan.memory, comm,
-                static_cast<size_t>(recipe_.parallel.bucket_mib * 1048576)),
+        runner_(transformer_, plan.shape, plan.memory, mesh),
         guard_(recipe_, plan.device),
         squares_(device_.allocator(), {1}, core::DType::f32),
-        checkpoints_(folder_, comm) {
+        checkpoints_(folder_, mesh.all()) {
     if (is_first_rank()) folder_.remove_leftovers();
     for (int64_t i = 0; i <= steps_ahead(); ++i) records_.emplace_back(plan.device, kernels::kRecordSize);
     if (plan.checkpoint_copy_bytes > 0)
-      checkpoints_.reserve(all_state(), plan.device, plan.copies_masters(comm.size()));
+      checkpoints_.reserve(all_state(), plan.device, plan.copies_masters(mesh.all().size()));
   }
 
   TrainResult run() {
@@ -108,7 +111,7 @@ class Run {
   }
 
  private:
-  bool is_first_rank() const { return comm_.rank() == 0; }
+  bool is_first_rank() const { return mesh_.is_first(); }
   // Steps that may be enqueued while the record of the one before is still on its way.
   int64_t steps_ahead() const { return plan_.device.kind == core::DeviceKind::cpu ? 0 : 1; }
 
@@ -439,7 +442,8 @@ class Run {
  private:
   RunPlan& plan_;
   const spec::Recipe& recipe_;
-  comm::Communicator& comm_;
+  const parallel::Mesh& mesh_;
+  comm::Communicator& comm_;  // all ranks of the run
   const TrainHooks& hooks_;
   const double began_;
   core::DeviceRuntime& device_;
@@ -476,21 +480,26 @@ class Run {
 }  // namespace
 
 Trainer::Trainer(const spec::Recipe& recipe, comm::Communicator& comm)
-    : comm_(comm), began_(StopRequest::clock_seconds()) {
+    : began_(StopRequest::clock_seconds()) {
   set_threads(recipe.train.threads);
-  plan_ = std::make_unique<RunPlan>(make_run_plan(recipe, comm));
+  check_same_recipe(comm, recipe);
+  spec::ParallelSpec layout;
+  comm::together(comm, [&] { layout = spec::make_layout(recipe, comm.size()); });
+  comm.set_deadline(layout.timeout);
+  mesh_ = std::make_unique<parallel::Mesh>(comm, layout);
+  plan_ = std::make_unique<RunPlan>(make_run_plan(recipe, *mesh_));
   if (recipe.train.deterministic) kernels::set_deterministic(plan_->device);
 }
 
 Trainer::~Trainer() = default;
 
-std::string Trainer::plan_text() const { return describe(*plan_, comm_); }
-std::string Trainer::plan_json() const { return describe_json(*plan_, comm_); }
+std::string Trainer::plan_text() const { return describe(*plan_, *mesh_); }
+std::string Trainer::plan_json() const { return describe_json(*plan_, *mesh_); }
 
 TrainResult Trainer::run(const TrainHooks& hooks) {
-  Run run(*plan_, comm_, hooks, began_);
+  Run run(*plan_, *mesh_, hooks, began_);
   TrainResult result = run.run();
-  if (comm_.rank() == 0) result.losses = run.metrics()->losses();
+  if (mesh_->is_first()) result.losses = run.metrics()->losses();
   return result;
 }
 

@@ -9,6 +9,7 @@
 
 #include "comm/communicator.h"
 #include "models/transformer.h"
+#include "parallel/mesh.h"
 #include "spec/recipe.h"
 #include "tokenizer/tokenizer.h"
 
@@ -46,7 +47,7 @@ class Trainer {
   TrainResult run(const TrainHooks& hooks = {});
 
  private:
-  comm::Communicator& comm_;
+  std::unique_ptr<parallel::Mesh> mesh_;
   const double began_;  // by StopRequest's clock
   std::unique_ptr<RunPlan> plan_;
 };

@@ -35,6 +35,7 @@ class TrainerTest : public ::testing::Test {
 
   std::string dir_;
   std::unique_ptr<comm::Communicator> self_ = comm::make_self();
+  parallel::Mesh mesh_{*self_};
 };
 
 }  // namespace sinter::train

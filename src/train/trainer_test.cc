@@ -124,9 +124,9 @@ TEST_F(TrainerTest, RecomputeModesAgreeInBf16) {
 }
 
 TEST_F(TrainerTest, CudaGraphsAreRefusedWithoutAGpuOnlyWhenAskedFor) {
-  EXPECT_FALSE(make_run_plan(recipe("auto", {"train.cuda_graphs=auto"}), *self_).shape.graphs);
+  EXPECT_FALSE(make_run_plan(recipe("auto", {"train.cuda_graphs=auto"}), mesh_).shape.graphs);
   try {
-    make_run_plan(recipe("on", {"train.cuda_graphs=on"}), *self_);
+    make_run_plan(recipe("on", {"train.cuda_graphs=on"}), mesh_);
     FAIL() << "not refused";
   } catch (const base::Error& e) {
     EXPECT_NE(std::string(e.what()).find("train.device is 'cpu'"), std::string::npos) << e.what();
@@ -161,11 +161,11 @@ TEST_F(TrainerTest, AccumulationOfEightEqualsOneBatch) {
 TEST_F(TrainerTest, FirstGradientsAgreeBetweenAccumulations) {
   std::vector<std::vector<float>> gradients;
   for (const char* micro_batch : {"8", "1"}) {
-    RunPlan plan = make_run_plan(recipe("g", {std::string("train.micro_batch=") + micro_batch}), *self_);
+    RunPlan plan = make_run_plan(recipe("g", {std::string("train.micro_batch=") + micro_batch}), mesh_);
     models::ParameterStore store(plan.model, {.trains = true});
     models::Transformer transformer(plan.model, store);
     store.initialize(1);
-    StepRunner runner(transformer, plan.shape, plan.memory, *self_, 4096);
+    StepRunner runner(transformer, plan.shape, plan.memory, mesh_);
     runner.run(plan.loader->step(0), 0);
     gradients.push_back(core::to_host<float>(store.grad()));
   }
@@ -182,7 +182,7 @@ TEST_F(TrainerTest, ThePlanNamesTheMemoryTheRunThenHolds) {
   for (const char* mode : {"none", "selective", "full"}) {
     const std::string every = mode == std::string("selective") ? "0" : "2";  // with a copy for checkpoints and without
     const RunPlan plan =
-        make_run_plan(recipe("m", {std::string("train.recompute=") + mode, "checkpoint.every=" + every}), *self_);
+        make_run_plan(recipe("m", {std::string("train.recompute=") + mode, "checkpoint.every=" + every}), mesh_);
     EXPECT_EQ(plan.checkpoint_copy_bytes > 0, every == "2");
     core::DeviceRuntime& device = core::runtime({});
     const size_t before = device.allocator().stats().current_bytes;
@@ -190,7 +190,7 @@ TEST_F(TrainerTest, ThePlanNamesTheMemoryTheRunThenHolds) {
     models::ParameterStore store(plan.model, {.trains = true});
     models::Transformer transformer(plan.model, store);
     Optimizer optimizer(plan.recipe.optimizer, store);
-    StepRunner runner(transformer, plan.shape, plan.memory, *self_, 4096);
+    StepRunner runner(transformer, plan.shape, plan.memory, mesh_);
     const CheckpointFolder folder(dir_ + "/m", 2, *self_);
     CheckpointWriter writer(folder, *self_);
     if (plan.checkpoint_copy_bytes > 0) writer.reserve(state_tensors(store, optimizer), plan.device, true);
@@ -260,8 +260,8 @@ TEST_F(TrainerTest, TheFirstWeightsAreKeptWhenAskedFor) {
 }
 
 TEST_F(TrainerTest, ShortOptimizerStatesHalveTheirMemoryAndStayClose) {
-  const RunPlan full = make_run_plan(recipe("p"), *self_),
-                half = make_run_plan(recipe("p", {"optimizer.states=bf16"}), *self_);
+  const RunPlan full = make_run_plan(recipe("p"), mesh_),
+                half = make_run_plan(recipe("p", {"optimizer.states=bf16"}), mesh_);
   auto optimizer_bytes = [](const RunPlan& plan) {
     for (const MemoryRow& row : plan.memory_rows) {
       if (row.what.starts_with("optimizer")) return row.bytes;

@@ -66,11 +66,12 @@ class DistTrain : public ::testing::Test {
 };
 
 std::vector<float> first_gradient(const spec::Recipe& recipe, comm::Communicator& comm) {
-  train::RunPlan plan = train::make_run_plan(recipe, comm);
+  const parallel::Mesh mesh(comm, spec::make_layout(recipe, comm.size()));
+  train::RunPlan plan = train::make_run_plan(recipe, mesh);
   models::ParameterStore store(plan.model, {.trains = true});
   models::Transformer transformer(plan.model, store);
   store.initialize(1);
-  train::StepRunner runner(transformer, plan.shape, plan.memory, comm, 8192);
+  train::StepRunner runner(transformer, plan.shape, plan.memory, mesh);
   runner.run(plan.loader->step(0), 0);
   if (comm.size() > 1) {
     EXPECT_GT(runner.reducer().num_overlapped(), runner.reducer().num_buckets() / 2);
