@@ -3,7 +3,7 @@ BUILD ?= build
 JOBS  ?= $(shell nproc)
 CTEST  = ctest --output-on-failure -j$(JOBS)
 
-.PHONY: all help setup quickstart test test-slow test-data asan tsan cuda bench format lint clean
+.PHONY: all help setup quickstart test test-slow test-data asan tsan cuda bench format lint install uninstall clean
 all: $(BUILD)/build.ninja  ## build/sinter for the CPU (what plain `make` does)
 	@ninja -C $(BUILD) -j$(JOBS) sinter
 
@@ -60,6 +60,24 @@ lint:  ## clang-tidy over src (minutes; what it checks is in .clang-tidy)
 	@cmake -S . -B build-lint -G Ninja -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON > /dev/null
 	@grep -o '"file": "[^"]*/src/[^"]*\.cc"' build-lint/compile_commands.json | cut -d'"' -f4 | sort -u \
 	  | xargs -P$(JOBS) -n8 clang-tidy -p build-lint --quiet
+
+PREFIX ?= /usr/local
+share = $(DESTDIR)$(PREFIX)/share
+install: all  ## into PREFIX (default /usr/local): program, man page, completions, recipes, docs
+	@install -Dm755 $(BUILD)/sinter $(DESTDIR)$(PREFIX)/bin/sinter
+	@mkdir -p $(share)/man/man1 $(share)/bash-completion/completions $(share)/fish/vendor_completions.d \
+	  $(share)/zsh/site-functions $(share)/sinter $(share)/doc/sinter
+	@$(BUILD)/sinter man > $(share)/man/man1/sinter.1
+	@$(BUILD)/sinter completion bash > $(share)/bash-completion/completions/sinter
+	@$(BUILD)/sinter completion fish > $(share)/fish/vendor_completions.d/sinter.fish
+	@$(BUILD)/sinter completion zsh > $(share)/zsh/site-functions/_sinter
+	@cp -r recipes $(wildcard tasks) $(share)/sinter/
+	@cp README.md LICENSE docs/*.md $(share)/doc/sinter/
+	@echo "installed in $(DESTDIR)$(PREFIX)"
+
+uninstall:  ## removes what `make install` put into PREFIX
+	@rm -rf $(DESTDIR)$(PREFIX)/bin/sinter $(share)/man/man1/sinter.1 $(share)/bash-completion/completions/sinter \
+	  $(share)/fish/vendor_completions.d/sinter.fish $(share)/zsh/site-functions/_sinter $(share)/sinter $(share)/doc/sinter
 
 clean:  ## removes every build folder
 	@rm -rf build build-asan build-tsan build-debug build-bench build-cuda build-lint

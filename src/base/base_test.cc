@@ -159,6 +159,17 @@ TEST(Log, LevelsAreNamedInLowerCaseAndNothingElseIs) {
   EXPECT_FALSE(log_level_named(""));
 }
 
+TEST(File, WhatPeopleEditIsNotReplacedUnlessForced) {
+  const std::string path = ::testing::TempDir() + "sinter_new/folder/recipe.toml";
+  std::filesystem::remove_all(::testing::TempDir() + "sinter_new");
+  write_new_file(path, "a", false);
+  write_new_file(path, "a", false);
+  EXPECT_THROW(write_new_file(path, "b", false), Error);
+  EXPECT_EQ(read_file(path), "a");
+  write_new_file(path, "b", true);
+  EXPECT_EQ(read_file(path), "b");
+}
+
 TEST(File, PipesAndDevicesInTheShapeOfAFileAreRefusedAtOnce) {
   const std::string pipe = ::testing::TempDir() + "sinter_pipe";
   ::unlink(pipe.c_str());

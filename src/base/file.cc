@@ -75,6 +75,15 @@ void write_file_atomic(const std::string& path, std::string_view content) {
   file.commit();
 }
 
+void write_new_file(const std::string& path, std::string_view content, bool force) {
+  const bool is_there = !force && std::filesystem::is_regular_file(path);
+  SINTER_CHECK(!is_there || read_file(path) == content,
+               "'{}' is there already and holds something else; name another file, or say --force to replace it", path);
+  const std::string folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty()) create_folders(folder);
+  write_file_atomic(path, content);
+}
+
 MappedFile::MappedFile(const std::string& path) : path_(path) {
   struct stat info {};
   Descriptor file = open_for_reading(path, info);

@@ -13,6 +13,9 @@ std::string read_file(const std::string& path);
 // After a crash at any moment the old or the new content is there whole (base/atomic_file.h).
 void write_file_atomic(const std::string& path, std::string_view content);
 
+// Writes unless a file of another content is there: then throws Error, unless `force`. For files that people edit.
+void write_new_file(const std::string& path, std::string_view content, bool force);
+
 // The folder and those above it, where they are not there yet.
 void create_folders(const std::string& folder);
 

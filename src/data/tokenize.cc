@@ -201,6 +201,8 @@ void check_is_text(std::string_view content, const std::string& path) {
   }
   SINTER_CHECK(!content.starts_with(kShardMagic), "'{}' is a token shard; expected the text it was made of", path);
   constexpr size_t kLookedAt = 64 << 10;
+  const bool is_utf16 = content.starts_with("\xff\xfe") || content.starts_with("\xfe\xff");
+  SINTER_CHECK(!is_utf16, "'{}' is UTF-16; expected UTF-8: iconv -f UTF-16 -t UTF-8 '{}' > utf8.txt", path, path);
   const size_t zero = content.substr(0, kLookedAt).find('\0');
   SINTER_CHECK(zero == std::string_view::npos, "'{}' has a byte of zero at {}, which no text has; expected text", path,
                zero);
@@ -218,6 +220,7 @@ bool is_text_path(const std::string& path) {
 
 TokenizeResult tokenize_files(const std::vector<std::string>& inputs, const std::string& output,
                               const tokenizer::Tokenizer& tokenizer, const TokenizeOptions& options) {
+  if (const std::string folder = fs::path(output).parent_path(); !folder.empty()) base::create_folders(folder);
   check_output(output);
   int64_t bytes = 0, done = 0;
   for (const std::string& input : inputs) {

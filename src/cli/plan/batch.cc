@@ -1,4 +1,6 @@
 // `sinter plan batch`: critical batch size and batch schedules.
+#include "plan/batch.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +12,6 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/plan/plan.h"
-#include "plan/batch.h"
 #include "plan/models.h"
 #include "spec/parameters.h"
 

@@ -1,11 +1,12 @@
 // `sinter plan check FILE...`: published measurements against what the planner predicts for them.
+#include "plan/check/check.h"
+
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
 #include "cli/plan/verbs.h"
-#include "plan/check/check.h"
 
 namespace sinter::cli {
 

@@ -1,4 +1,6 @@
 // `sinter plan cost`: device hours, days, money, staff, energy and carbon of a training run.
+#include "plan/cost.h"
+
 #include <fmt/format.h>
 
 #include <cmath>
@@ -10,7 +12,6 @@
 #include "cli/command.h"
 #include "cli/plan/plan.h"
 #include "plan/batch.h"
-#include "plan/cost.h"
 #include "plan/flops.h"
 #include "plan/models.h"
 #include "spec/parameters.h"

@@ -6,13 +6,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/chart.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/plan/plan.h"
 #include "plan/batch.h"
-#include "base/chart.h"
 #include "plan/scaling/sweep_fit.h"
 
 namespace sinter::cli {

@@ -1,12 +1,13 @@
 // The page of charts that `sinter plan MODEL --html FILE` writes.
+#include "base/html.h"
+
 #include <fmt/format.h>
 
 #include <cmath>
 
-#include "base/html.h"
+#include "base/chart.h"
 #include "base/text.h"
 #include "cli/plan/report.h"
-#include "base/chart.h"
 #include "plan/simulate.h"
 
 namespace sinter::cli {

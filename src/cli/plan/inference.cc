@@ -1,4 +1,6 @@
 // `sinter plan inference`: what serving a model on a device can reach, and what it costs.
+#include "plan/inference.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,7 +13,6 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/plan/plan.h"
-#include "plan/inference.h"
 #include "plan/models.h"
 #include "spec/parameters.h"
 

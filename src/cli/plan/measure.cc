@@ -59,6 +59,7 @@ void add_measure_options(Command plan, MeasureOptions& o) {
   plan.option("--seconds", &o.seconds, "with --measure: seconds spent on each training step; the best run counts")
       .shows_default()
       .in_range(0.1, 600.0);
+  plan.flag("--force", &o.force, "with --measure: save the device even when the machine was not quiet");
   plan.flag("--check-only", &o.check_only, "with --measure: fit nothing, hold the saved device against measured steps");
 }
 
@@ -78,18 +79,24 @@ void run_measure(const MeasureOptions& o, const std::string& hardware, bool as_j
       std::fflush(stdout);
     }
     measured = bench::measure_device(o.name, device, options, report);
-    save_device(measured, path);
   }
   bench::check_measured_device(measured, device, options, report);
   const double drift = o.check_only ? 0 : bench::measure_drift(device, options, report);
+  constexpr double kMostDrift = 0.07;
+  const bool is_quiet = std::abs(drift) <= kMostDrift, saves = !o.check_only && (is_quiet || o.force);
+  if (saves) save_device(measured, path);
   if (as_json)
-    return print_json(
-        {{"file", path}, {"device", plan::device_toml(measured)}, {"steps", report.to_json()}, {"drift", drift}});
+    return print_json({{"file", path},
+                       {"saved", saves},
+                       {"device", plan::device_toml(measured)},
+                       {"steps", report.to_json()},
+                       {"drift", drift}});
   fmt::print("\n{}\n", report.to_text());
-  if (std::abs(drift) > 0.07)
-    fmt::print("The machine ran {:.0f} % {} at the end than at the beginning: it is not quiet, measure again.\n\n",
-               100 * std::abs(drift), drift > 0 ? "slower" : "faster");
-  if (!o.check_only)
+  if (!is_quiet)
+    fmt::print("The machine ran {:.0f} % {} at the end than at the beginning: it is not quiet{}.\n\n",
+               100 * std::abs(drift), drift > 0 ? "slower" : "faster",
+               saves ? "" : ", so nothing was saved; measure again, or say --force");
+  if (saves)
     fmt::print("{}\nSaved in {}. Use it: sinter plan gpt2 --gpus {}\n", plan::device_toml(measured), path, o.name);
 }
 

@@ -1,4 +1,6 @@
 // `sinter plan scaling`: the best model and tokens for a budget, over-training for inference, fits of a user's sweep.
+#include "plan/scaling/scaling.h"
+
 #include <fmt/format.h>
 
 #include <cmath>
@@ -11,7 +13,6 @@
 #include "cli/plan/plan.h"
 #include "plan/batch.h"
 #include "plan/models.h"
-#include "plan/scaling/scaling.h"
 #include "spec/parameters.h"
 
 namespace sinter::cli {

@@ -1,4 +1,6 @@
 // `sinter plan search MODEL --gpus ...`: the best layouts, why the others lose, a recipe and a job script.
+#include "plan/search.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +16,6 @@
 #include "cli/plan/plan.h"
 #include "cli/plan/verbs.h"
 #include "plan/models.h"
-#include "plan/search.h"
 
 namespace sinter::cli {
 namespace {
@@ -27,7 +28,7 @@ struct SearchOptions {
                                 job = "sinter";
   plan::SearchRequest request;
   double hours = 24;
-  bool json = false, offload_optimizer = false;
+  bool json = false, offload_optimizer = false, force = false;
 };
 
 json candidate_json(const plan::Candidate& c) {
@@ -136,10 +137,11 @@ void run_search(SearchOptions& o) {
   if (result.best.empty()) fail_with_smallest(o, result);
   const spec::ParallelSpec& best = result.best[0].parallel;
   const std::string recipe = plan::training_recipe(r, model, best);
-  if (!o.recipe_out.empty()) base::write_file_atomic(o.recipe_out, recipe);
+  if (!o.recipe_out.empty()) base::write_new_file(o.recipe_out, recipe, o.force);
   if (!o.slurm_out.empty()) {
     std::string path = o.recipe_out.empty() ? "recipe.toml" : o.recipe_out;
-    base::write_file_atomic(o.slurm_out, plan::slurm_script(best, r.cluster, path, o.job, o.hours));
+    base::write_new_file(o.slurm_out, plan::slurm_script(best, r.cluster, path, o.job, o.hours), o.force);
+    if (o.recipe_out.empty()) base::write_new_file(path, recipe, o.force);
   }
   if (!o.json) return print_table(o, result, recipe);
   json out{{"considered", result.considered},
@@ -190,6 +192,7 @@ void add_plan_search(Command plan) {
   search.option("--slurm", &o->slurm_out, "write a batch script for the best layout to this file");
   search.option("--hours", &o->hours, "time the batch script asks for").shows_default().positive();
   search.option("--job", &o->job, "name of the job").shows_default();
+  search.flag("--force", &o->force, "replace files of --recipe and --slurm that are there already");
   search.flag("--json", &o->json, "print JSON");
   search.on_run([o] { run_search(*o); });
 }

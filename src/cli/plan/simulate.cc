@@ -1,4 +1,6 @@
 // `sinter plan simulate MODEL --gpus ...`: runs the pipeline's action lists through the discrete-event simulator.
+#include "plan/simulate.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +18,6 @@
 #include "cli/plan/plan.h"
 #include "cli/plan/verbs.h"
 #include "plan/models.h"
-#include "plan/simulate.h"
 
 namespace sinter::cli {
 namespace {

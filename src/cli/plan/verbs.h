@@ -12,7 +12,7 @@ class Command;
 struct MeasureOptions {
   std::string name{plan::kMeasuredName}, device = "cpu";
   double seconds = 2;
-  bool check_only = false;
+  bool check_only = false, force = false;
 };
 void add_measure_options(Command plan, MeasureOptions& options);
 void run_measure(const MeasureOptions& options, const std::string& hardware, bool as_json);
