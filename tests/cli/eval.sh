@@ -33,12 +33,13 @@ kind = "multiple_choice"
 context = "{{question}}"
 choices = "{{options}}"
 target = "right"
-metrics = ["acc"]
+metrics = ["acc", "acc_norm"]
 [data]
 test = "mine.jsonl"
 T
 echo '{"question": "The sky is", "options": ["blue", "loud"], "right": 0}' > mine.jsonl
 "$sinter" eval mine.toml "$model" | grep -q '^mine' || fail "a task of one's own did not run"
+"$sinter" eval mine.toml "$model" --json | grep -q 'acc_norm_stderr,none' || fail "the report has not both metrics"
 
 # Comparing, and bad input.
 "$sinter" eval compare whole cut | grep -q '+0.0000' || fail "equal runs differ"
