@@ -113,6 +113,7 @@ void run_perplexity(const Flags& flags) {
 void add_eval(Command app) {
   const Command verb = app.add_verb("eval", "measure a model on tasks, or how well it predicts a text");
   add_eval_tasks(verb);
+  add_eval_comparisons(verb);
   auto flags = std::make_shared<Flags>();
   const Command perplexity = verb.add_verb("perplexity", "how well a model predicts a text file");
   perplexity.option("MODEL", &flags->model, "model folder").required();

@@ -12,10 +12,12 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/generation_flags.h"
+#include "comm/communicator.h"
 #include "eval/model.h"
 #include "eval/results/journal.h"
 #include "eval/results/report.h"
 #include "eval/results/table.h"
+#include "eval/score/ranked.h"
 
 namespace sinter::cli {
 namespace {
@@ -119,7 +121,7 @@ std::vector<std::string> choose_tasks(const Flags& flags, eval::TaskSet& set) {
   return chosen;
 }
 
-void run_tasks(const Flags& flags) {
+void run_tasks(const Flags& flags, comm::Communicator& comm) {
   eval::TaskSet set = eval::shipped_tasks();
   if (flags.lists) return list_tasks(set, flags.as_json);
   if (flags.tasks.empty() || flags.model.empty()) {
@@ -143,19 +145,23 @@ void run_tasks(const Flags& flags) {
   std::unique_ptr<eval::Backend> backend = eval::make_model_backend(model, tokenizer, backend_options);
   const std::string model_hash = eval::hash_model(flags.model);
   if (!flags.output.empty()) {
-    backend = eval::make_journal(std::move(backend), flags.output, model_hash + flags.precision);
+    const std::string file = comm.size() > 1 ? fmt::format("answers.{}.jsonl", comm.rank()) : "answers.jsonl";
+    backend = eval::make_journal(std::move(backend), flags.output, model_hash + flags.precision, file);
   }
+  if (comm.size() > 1) backend = eval::make_ranked_backend(std::move(backend), comm);
   eval::EnergyMeter energy;
   base::ProgressLine line;
   const auto asked = std::chrono::steady_clock::now();
   eval::answer_tasks(runs, *backend, options, [&](size_t done, size_t total) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();
-    if (done % 16 && done != total) return;
+    if (comm.rank() != 0 || (done % 16 && done != total)) return;
     line.update(fmt::format("{}/{} requests, {:.1f}/s, ETA {}{}", done, total, double(done) / seconds,
                             base::format_duration(seconds * double(total - done) / double(done)),
                             flags.output.empty() ? "" : "; Ctrl-C keeps what is done"));
   });
   line.finish();
+  const eval::ScorerStats stats = backend->stats();  // summed over the ranks
+  if (comm.rank() != 0) return;
   for (eval::TaskRun& run : runs) eval::score_task(run, options);
   const eval::ResultTable table = eval::make_results(runs, set);
   eval::RunInfo info;
@@ -167,7 +173,7 @@ void run_tasks(const Flags& flags) {
   info.bootstrap = flags.bootstrap;
   info.applies_chat = static_cast<bool>(options.prompt.chat);
   info.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  info.stats = backend->stats();
+  info.stats = stats;
   info.joules = energy.joules();
   const nlohmann::ordered_json report = eval::make_report(runs, table, set, info);
   if (!flags.output.empty()) eval::save_report(flags.output, report, runs, table, flags.is_html);
@@ -210,7 +216,16 @@ void add_eval_tasks(Command verb) {
       "  sinter eval mmlu MODEL --few-shot 5 --output results\n"
       "  sinter eval mine.toml MODEL          (docs/evaluation.md: a task of your own in ten lines)");
   verb.on_run([flags, verb] {
-    if (!verb.was_verb_named()) run_tasks(*flags);
+    if (verb.was_verb_named()) return;
+    comm::Communicator& comm = comm::world();
+    try {
+      run_tasks(*flags, comm);
+    } catch (const std::exception& e) {
+      if (comm.size() == 1) throw;
+      base::log_error("{}", e.what());  // the other ranks would wait for this one for ever
+      comm::abort_all(dynamic_cast<const base::UsageError*>(&e) ? 2 : 1);
+      throw;
+    }
   });
 }
 

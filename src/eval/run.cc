@@ -131,7 +131,8 @@ void score_sample(const TaskRun& run, Sample& sample) {
   sample.filtered.assign(task.filters.size(), {});
   switch (task.kind) {
     case TaskKind::multiple_choice:
-      sample.filtered[0].metrics = choice_metrics(task, document, sample.question, sample.scores, sample.unconditional);
+      sample.filtered[0].metrics = choice_metrics(task, document, sample.question, sample.scores, sample.unconditional,
+                                                  sample.num_tokens);
       return;
     case TaskKind::log_likelihood:
       sample.filtered[0].metrics = log_likelihood_metrics(task, sample.scores[0]);

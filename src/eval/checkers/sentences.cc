@@ -29,16 +29,24 @@ std::vector<std::string> split_blanks(const std::string& text) {
 // Words after which a period ends no sentence.
 bool is_abbreviation(const std::string& word) {
   static const std::set<std::string> kKnown{
-      "mr",  "mrs",  "ms",   "dr",   "prof", "st",  "jr",  "sr",  "inc", "ltd", "co",  "corp", "vs",  "e.g", "i.e",
+      "mr",  "mrs",  "ms",   "dr",   "prof", "st",  "jr",  "sr",  "inc", "ltd", "co",  "corp", "vs",  "i.e",
       "etc", "u.s",  "u.k",  "p.m",  "a.m",  "gen", "sen", "rep", "gov", "rev", "hon", "no",   "vol", "fig", "jan",
       "feb", "mar",  "apr",  "aug",  "sept", "sep", "oct", "nov", "dec", "mt",  "ave", "blvd", "dept", "est", "cf"};
-  return kKnown.contains(word);
+  static const PythonRegex kLetters(R"(([a-z]\.){2,}[a-z]\Z)");  // U.S.A.
+  return kKnown.contains(word) || kLetters.search(word, nullptr, true);
 }
 
 bool is_lower(const std::string& text) {
   const std::string first = text.substr(0, jinja::code_point_bytes(text));
   return tokenizer::lowercase_unicode(first) == first && first[0] != '"' && first[0] != '\'' &&
          std::isalpha(static_cast<unsigned char>(first[0]));
+}
+
+// Words that usually begin a sentence: before them even an abbreviation's period ends one.
+bool is_starter(const std::string& word) {
+  static const std::set<std::string> kKnown{"The",  "He",   "She",  "It",   "They", "We",   "You",  "This", "That", "These",
+                                            "Those", "In",  "But",  "And",  "However", "If", "When", "There", "Then", "At"};
+  return kKnown.contains(word);
 }
 
 // Whether a piece ends a sentence before the next one.
@@ -49,24 +57,32 @@ bool ends_sentence(const std::string& piece, const std::string& next) {
   if (piece[match.begin] != '.') return true;
   std::string word = tokenizer::lowercase_unicode(piece.substr(0, match.begin));
   word.erase(0, std::min(word.find_first_not_of("(\"'["), word.size()));
-  if (word.ends_with("..") || word.ends_with(".")) return !is_lower(next) && word.find_first_not_of('.') != std::string::npos
-                                                              ? !is_lower(next)
-                                                              : false;
-  if (is_abbreviation(word)) return false;
+  if (word.ends_with(".")) return !is_lower(next);  // an ellipsis
+  if (is_abbreviation(word)) return is_starter(next);
   const bool is_initial = word.size() == 1 && std::isalpha(static_cast<unsigned char>(word[0]));
-  if (is_initial) return false;
+  if (is_initial) return word == "a" || word == "i";  // those are words as well
   return true;
 }
 
 }  // namespace
 
 std::vector<std::string> split_sentences(const std::string& text) {
-  const std::vector<std::string> pieces = split_blanks(text);
+  std::vector<std::pair<size_t, size_t>> pieces;  // bytes of what stands between white space
+  bool in_word = false;
+  size_t at = 0;
+  jinja::each_code_point(text, [&](std::string_view point) {
+    const bool is_blank = jinja::is_space(point);
+    if (!is_blank && !in_word) pieces.emplace_back(at, at);
+    in_word = !is_blank;
+    at += point.size();
+    if (in_word) pieces.back().second = at;
+  });
+  auto piece = [&](size_t i) { return text.substr(pieces[i].first, pieces[i].second - pieces[i].first); };
   std::vector<std::string> sentences;
-  std::string current;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    current += (current.empty() ? "" : " ") + pieces[i];
-    if (i + 1 == pieces.size() || ends_sentence(pieces[i], pieces[i + 1])) sentences.push_back(std::move(current)), current = "";
+  for (size_t i = 0, first = 0; i < pieces.size(); ++i) {
+    if (i + 1 < pieces.size() && !ends_sentence(piece(i), piece(i + 1))) continue;
+    sentences.push_back(text.substr(pieces[first].first, pieces[i].second - pieces[first].first));
+    first = i + 1;
   }
   return sentences;
 }

@@ -415,7 +415,7 @@ std::vector<VerifyCheck> GoldenFolder::run() {
 void CaseCounter::expect(bool holds, const std::string& what) {
   ++count_;
   if (holds) return;
-  if (num_wrong_++ == 0) first_ = what;
+  if (num_wrong_++ < 3) first_ += (first_.empty() ? "" : "; ") + what;
 }
 
 VerifyCheck CaseCounter::check() const {

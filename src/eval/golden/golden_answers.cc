@@ -11,6 +11,7 @@
 #include "eval/golden/golden.h"
 #include "eval/metrics/filters.h"
 #include "eval/metrics/metrics.h"
+#include "eval/tasks/prompt.h"
 #include "eval/sandbox/sandbox.h"
 
 namespace sinter::eval {
@@ -218,12 +219,50 @@ std::vector<VerifyCheck> verify_bfcl(const Json& file) {
   return {verdicts.check()};
 }
 
+// Prompts of MGSM over documents that the file holds.
+std::vector<VerifyCheck> verify_mgsm(const Json& file) {
+  CaseCounter prompts("mgsm prompts"), settings("mgsm settings");
+  std::map<std::pair<std::string, int64_t>, std::unique_ptr<PromptBuilder>> builders;
+  std::map<std::string, std::pair<DocumentSet, DocumentSet>> documents;  // train, test
+  for (const auto& [language, splits] : file.at("documents").items()) {
+    auto& [train, test] = documents[language];
+    for (auto* part : {&train, &test}) {
+      for (const Json& row : splits.at(part == &train ? "train" : "test")) {
+        part->documents.push_back(jinja::from_json(row));
+        part->lines.push_back(static_cast<int64_t>(part->size()));
+      }
+    }
+  }
+  for (const Json& sample : file.at("samples")) {
+    const std::string name = sample.at("task");
+    const Task& task = shipped_tasks().tasks.at(name);
+    const int64_t shots = sample.at("num_fewshot");
+    auto& builder = builders[{name, shots}];
+    const auto& [train, test] = documents.at(name.substr(name.rfind('_') + 1));
+    PromptOptions options;
+    options.num_few_shot = shots;
+    options.seed = sample.at("seed").get<uint64_t>();
+    if (!builder) builder = std::make_unique<PromptBuilder>(task, test, train, options);
+    const Question question = builder->next();
+    prompts.expect(question.contexts[0] == sample.at("context"), name + ": " + question.contexts[0].substr(0, 200));
+    prompts.expect(question.target == sample.at("target"), name + ": target " + question.target);
+    if (!sample.contains("until")) continue;
+    settings.expect(task.generation.until == sample["until"].get<std::vector<std::string>>(), name + ": until");
+    settings.expect(task.target_delimiter == sample.at("target_delimiter"), name + ": delimiter");
+    for (size_t f = 0; f < sample.at("filters").size(); ++f) {
+      settings.expect(f < task.filters.size() && task.filters[f].name == sample["filters"][f].at("name"), name + ": filters");
+    }
+  }
+  return {prompts.check(), settings.check()};
+}
+
 }  // namespace
 
 std::vector<VerifyCheck> verify_answers(const std::string& folder, const std::string& name, const Json& file) {
   if (name == "gsm8k_answers") return verify_gsm8k_answers(file);
   if (name == "humaneval") return verify_humaneval(folder, file);
   if (name == "mbpp") return verify_mbpp(file);
+  if (name == "mgsm") return verify_mgsm(file);
   if (name == "math") return verify_math(file);
   if (name == "ifeval") return verify_ifeval(file);
   if (name == "bfcl") return verify_bfcl(file);

@@ -55,16 +55,19 @@ std::string normalized(std::string text, const MetricSpec& metric) {
 }  // namespace
 
 SampleMetrics choice_metrics(const Task& task, const Document& document, const Question& question,
-                             std::span<const Score> scores, std::span<const Score> unconditional) {
-  static const std::vector<std::string> kKnown{"acc", "acc_norm", "acc_bytes", "acc_mutual_info", "mc2", "exact_match",
+                             std::span<const Score> scores, std::span<const Score> unconditional,
+                             std::span<const std::pair<size_t, size_t>> num_tokens) {
+  static const std::vector<std::string> kKnown{"acc", "acc_norm",    "acc_bytes", "acc_mutual_info", "acc_tokens",
+                                               "mc2", "exact_match",
                                                "brier_score"};
-  std::vector<double> plain, norm, bytes, mutual;
+  std::vector<double> plain, norm, bytes, mutual, tokens;
   for (size_t i = 0; i < scores.size(); ++i) {
     const double ll = scores[i].log_likelihood;
     plain.push_back(ll);
     const std::string& choice = question.choices[i];
     norm.push_back(ll / static_cast<double>(std::max<size_t>(jinja::num_code_points(choice), 1)));
     bytes.push_back(ll / static_cast<double>(std::max<size_t>(choice.size(), 1)));
+    if (i < num_tokens.size()) tokens.push_back(ll / static_cast<double>(num_tokens[i].second));
     if (!unconditional.empty()) mutual.push_back(ll - unconditional[i].log_likelihood);
   }
   auto is_gold = [&](const std::vector<double>& values) {
@@ -81,6 +84,8 @@ SampleMetrics choice_metrics(const Task& task, const Document& document, const Q
       value = is_gold(bytes);
     } else if (spec.name == "acc_mutual_info") {
       value = is_gold(mutual);
+    } else if (spec.name == "acc_tokens") {
+      value = is_gold(tokens);
     } else if (spec.name == "exact_match") {
       value = question.gold >= 0 && scores[static_cast<size_t>(question.gold)].is_greedy ? 1.0 : 0.0;
     } else if (spec.name == "brier_score") {

@@ -18,9 +18,11 @@ struct SampleMetric {
 };
 using SampleMetrics = std::vector<SampleMetric>;
 
-// Scores of the choices; `unconditional` are those of the same continuations without context (mutual information).
+// Scores of the choices; `unconditional` are those of the same continuations without context (mutual information),
+// `num_tokens` the tokens of context and continuation (acc_tokens).
 SampleMetrics choice_metrics(const Task& task, const Document& document, const Question& question,
-                             std::span<const Score> scores, std::span<const Score> unconditional = {});
+                             std::span<const Score> scores, std::span<const Score> unconditional = {},
+                             std::span<const std::pair<size_t, size_t>> num_tokens = {});
 SampleMetrics log_likelihood_metrics(const Task& task, const Score& score);
 // `text` is the document's text as it stood, whose words and bytes are counted.
 SampleMetrics rolling_metrics(const Task& task, double log_likelihood, const std::string& text);

@@ -20,8 +20,9 @@ uint64_t hash_tokens(const std::vector<int32_t>& tokens, uint64_t seed) {
 
 class Journal : public Backend {
  public:
-  Journal(std::unique_ptr<Backend> backend, const std::string& folder, const std::string& model)
-      : backend_(std::move(backend)), seed_(base::hash_text(model)), path_(folder + "/answers.jsonl") {
+  Journal(std::unique_ptr<Backend> backend, const std::string& folder, const std::string& model,
+          const std::string& name)
+      : backend_(std::move(backend)), seed_(base::hash_text(model)), path_(folder + "/" + name) {
     base::create_folders(folder);
     read();
     file_ = std::fopen(path_.c_str(), "ab");
@@ -120,8 +121,8 @@ class Journal : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> make_journal(std::unique_ptr<Backend> backend, const std::string& folder,
-                                      const std::string& model) {
-  return std::make_unique<Journal>(std::move(backend), folder, model);
+                                      const std::string& model, const std::string& name) {
+  return std::make_unique<Journal>(std::move(backend), folder, model, name);
 }
 
 }  // namespace sinter::eval

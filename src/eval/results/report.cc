@@ -141,14 +141,16 @@ std::string hash_model(const std::string& folder) {
 Json make_report(const std::vector<TaskRun>& runs, const ResultTable& table, const TaskSet& set, const RunInfo& info) {
   Json report;
   for (const ResultRow& row : table.rows) {
-    Json& own = report["results"][row.name];
+    Json own, better;  // ordered_json keeps its keys in a vector: a reference into it would not survive the next key
     own["alias"] = (row.depth > 0 ? std::string(static_cast<size_t>(row.depth), ' ') + "- " : "") + row.alias;
     own["sample_len"] = row.num_samples;
     for (const Aggregate& a : row.aggregates) {
       own[a.metric + "," + a.filter] = a.value;
       own[a.metric + "_stderr," + a.filter] = a.error ? Json(*a.error) : Json("N/A");
-      report["higher_is_better"][row.name][a.metric] = a.higher_is_better;
+      better[a.metric] = a.higher_is_better;
     }
+    report["results"][row.name] = own;
+    report["higher_is_better"][row.name] = better;
     if (row.is_group) {
       report["groups"][row.name] = own;
       report["group_subtasks"][row.name] = set.groups.at(row.name).members;

@@ -31,18 +31,14 @@ Aggregate pool(const std::vector<std::pair<const Aggregate*, size_t>>& parts) {
   return result;
 }
 
-// The mean of (score - guessing) / (1 - guessing).
-Aggregate center(const Aggregate& first, const std::vector<const TaskRun*>& tasks,
-                 const std::vector<std::pair<const Aggregate*, size_t>>& parts) {
-  Aggregate result = first;
-  double sum = 0;
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    const double base = tasks[i]->task->baseline;
-    sum += (parts[i].first->value - base) / (1 - base);
+// The mean over tasks of (first metric - guessing) / (1 - guessing).
+Aggregate center(const std::vector<const TaskRun*>& tasks) {
+  Aggregate result;
+  result.metric = "centered";
+  for (const TaskRun* run : tasks) {
+    const double base = run->task->baseline;
+    result.value += (run->aggregates[0].value - base) / (1 - base) / static_cast<double>(tasks.size());
   }
-  result.metric += "_centered";
-  result.value = sum / static_cast<double>(tasks.size());
-  result.error.reset();
   return result;
 }
 
@@ -78,7 +74,9 @@ struct Builder {
     for (const std::string& member : group.members) has_groups = has_groups || set.groups.contains(member);
     if (!has_groups) row.num_few_shot = tasks[0]->num_few_shot;
     for (const TaskRun* task : tasks) row.num_samples += task->samples.size();
+    if (group.is_centered) row.aggregates.push_back(center(tasks));
     for (const Aggregate& first : tasks[0]->aggregates) {
+      if (group.is_centered) break;
       std::vector<std::pair<const Aggregate*, size_t>> parts;
       for (const TaskRun* task : tasks) {
         for (const Aggregate& a : task->aggregates) {
@@ -86,7 +84,7 @@ struct Builder {
         }
       }
       if (parts.size() != tasks.size()) continue;  // not every member has it
-      row.aggregates.push_back(group.is_centered ? center(first, tasks, parts) : pool(parts));
+      row.aggregates.push_back(pool(parts));
     }
     table.rows.push_back(std::move(row));
     std::vector<std::string> members = group.members;
