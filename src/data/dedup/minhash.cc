@@ -31,8 +31,14 @@ std::vector<uint64_t> draw(std::mt19937& generator, int64_t count, uint64_t low)
 
 constexpr size_t kBlock = 16;  // hash functions at once: their minima stay in registers
 
+#if defined(__x86_64__)
+#define SINTER_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define SINTER_CLONES
+#endif
+
 // The minima of a block of hash functions over all shingles. Values are below 2^61, so signed comparisons do.
-__attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"))) void minimum_block(
+SINTER_CLONES void minimum_block(
     const uint64_t* shingles, size_t count, const uint64_t* a, const uint64_t* b, int64_t* out) {
   int64_t least[kBlock];
   for (size_t j = 0; j < kBlock; ++j) least[j] = static_cast<int64_t>(kPrime);

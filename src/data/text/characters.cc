@@ -35,7 +35,7 @@ bool is_han(uint32_t c) {
 }
 
 uint32_t category_flags(uint32_t code) {
-  const uint32_t word = is_han(code) ? 0 : kWordChar;
+  const uint32_t word = is_han(code) ? 0u : uint32_t{kWordChar};
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
     case UTF8PROC_CATEGORY_LU:
       return word | kLetterChar | kUpperLetter | kCased;
