@@ -100,18 +100,26 @@ constexpr size_t kLongestLocalPart = 4096;
 
 }  // namespace
 
-bool is_public_ipv4(std::string_view address) {
+// Four numbers below 256 without leading zeros, or nothing.
+std::optional<uint32_t> parse_ipv4(std::string_view address) {
   uint32_t value = 0;
   size_t pos = 0;
   for (int part = 0; part < 4; ++part) {
     uint32_t octet = 0;
     const size_t begin = pos;
     while (pos < address.size() && is_digit(address[pos])) octet = octet * 10 + static_cast<uint32_t>(address[pos++] - '0');
-    if (pos == begin || pos - begin > 3 || octet > 255 || (pos - begin > 1 && address[begin] == '0')) return false;
+    if (pos == begin || pos - begin > 3 || octet > 255 || (pos - begin > 1 && address[begin] == '0')) return std::nullopt;
     value = value << 8 | octet;
-    if (part < 3 && (pos >= address.size() || address[pos++] != '.')) return false;
+    if (part < 3 && (pos >= address.size() || address[pos++] != '.')) return std::nullopt;
   }
-  if (pos != address.size()) return false;
+  if (pos != address.size()) return std::nullopt;
+  return value;
+}
+
+bool is_public_ipv4(std::string_view address) {
+  const std::optional<uint32_t> parsed = parse_ipv4(address);
+  if (!parsed) return false;
+  const uint32_t value = *parsed;
   if (value == 0xc0000009 || value == 0xc000000a) return true;  // 192.0.0.9, 192.0.0.10
   struct Net {
     uint32_t base;
@@ -255,7 +263,7 @@ std::string Scrubber::scrub(std::string_view text) {
   if (options_.ips && !options_.ip_replacements.empty()) {
     const auto& with = options_.ip_replacements;
     replace(find_ips(out), [&](std::string_view ip) -> Text {
-      if (options_.only_public_ips && !is_public_ipv4(ip)) return std::nullopt;
+      if (!(options_.only_public_ips ? is_public_ipv4(ip) : parse_ipv4(ip).has_value())) return std::nullopt;
       return with[next_ip_++ % with.size()];
     });
   }
