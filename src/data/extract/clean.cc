@@ -120,6 +120,19 @@ bool is_share(const DomNode& node) {
   return false;
 }
 
+// A block that says no more than that an advertisement stands there, or a picture's caption.
+bool is_notice(const DomNode& node) {
+  static constexpr std::string_view kCaptions[] = {"caption", "photo-credit", "image-credit"};
+  static constexpr std::string_view kBoxes[] = {"div", "p", "span", "figure", "section"};
+  if (!is_one_of(node, kBoxes)) return false;
+  const TextCounts counts = count_text(node);
+  if (has_any(node.names, kCaptions) && counts.chars < 400) return true;
+  if (counts.chars == 0 || counts.chars > 40) return false;
+  const std::string text = lower(inner_text(node));
+  return text == "advertisement" || text == "ad" || text == "advertising" || text == "sponsored" || text == "read more" ||
+         text.starts_with("continue reading the main story");
+}
+
 class TextWriter {
  public:
   void write(const DomNode& node, bool is_preformatted) {
@@ -227,10 +240,15 @@ void clean_article(DomNode* article, const CleanRules& rules) {
   mark_data_tables(article);
   clean_conditionally(article, "form", rules);
   clean_conditionally(article, "fieldset", rules);
-  static constexpr std::string_view kGone[] = {"footer", "link", "aside", "nav", "input", "textarea", "select", "button", "dialog"};
+  static constexpr std::string_view kGone[] = {"footer", "link", "aside", "nav", "input", "textarea", "select", "button", "dialog", "figcaption"};
   remove_all(article, kGone);
   each_element(article, [](DomNode* node) {
     if (!is_share(*node) || count_text(*node).chars >= 500) return true;
+    remove_node(node);
+    return false;
+  });
+  each_element(article, [](DomNode* node) {
+    if (!is_notice(*node)) return true;
     remove_node(node);
     return false;
   });

@@ -199,7 +199,7 @@ void add_counts(const DomNode& node, bool is_link, bool& was_space, TextCounts& 
     }
     return;
   }
-  const bool is_inside = is_link || (node.is("a") && !node.href.starts_with('#'));
+  const bool is_inside = is_link || (node.is("a") && !node.href.starts_with('#') && !node.href.starts_with("javascript:"));
   for (const DomNode* child : node.children) add_counts(*child, is_inside, was_space, counts);
 }
 

@@ -81,10 +81,10 @@ class Reader {
 
  private:
   bool is_unwanted(DomNode* node) {
-    if (!is_visible(*node)) return true;
+    if (!is_visible(*node) || is_page_frame(*node)) return true;
     if (node->is("h1") || node->is("h2")) {
-      // The title once more.
-      if (!has_seen_title_ && title_similarity(dom_.title, inner_text(*node)) > .75) {
+      // The title once more, where it does not stand right above its text.
+      if (!has_seen_title_ && !is_above_text(*node) && title_similarity(dom_.title, inner_text(*node)) > .75) {
         has_seen_title_ = true;
         title_heading_ = inner_text(*node);
         return true;
@@ -100,6 +100,25 @@ class Reader {
     }
     static constexpr std::string_view kBoxes[] = {"div", "section", "header", "h1", "h2", "h3", "h4", "h5", "h6"};
     return is_one_of(*node, kBoxes) && is_without_content(*node);
+  }
+
+  // Head, foot and margin of the whole page, whatever the names.
+  static bool is_page_frame(const DomNode& node) {
+    static constexpr std::string_view kFrames[] = {"header", "footer", "nav", "aside"};
+    if (!is_one_of(node, kFrames)) return false;
+    return !has_ancestor(&node, "article") && !has_ancestor(&node, "main") && !has_ancestor(&node, "section");
+  }
+
+  // A heading whose next sibling is a paragraph.
+  static bool is_above_text(const DomNode& node) {
+    if (!node.parent) return false;
+    const std::vector<DomNode*>& siblings = node.parent->children;
+    for (auto at = std::find(siblings.begin(), siblings.end(), &node); at != siblings.end(); ++at) {
+      if (*at == &node) continue;
+      if ((*at)->is_text() && strip((*at)->text).empty()) continue;
+      return (*at)->is("p") && count_text(**at).chars >= 25;
+    }
+    return false;
   }
 
   static bool is_without_content(const DomNode& node) {

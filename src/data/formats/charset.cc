@@ -120,7 +120,7 @@ double plausibility(std::string_view text, std::string_view charset) {
         if (s == 8) score += .2;
         if (s == 9 && charset != "gb18030" && charset != "big5") score -= .1;
       } else if (c == 0x2019 || c == 0x2018 || c == 0x201c || c == 0x201d || c == 0xab || c == 0xbb || c == 0x2013 ||
-                 c == 0x2014 || c == 0x2026 || (c >= 0x3000 && c < 0x3040) || (c >= 0xff00 && c < 0xff5f) || c == 0xa0) {
+                 c == 0x2014 || c == 0x2026 || c == 0xbf || c == 0xa1 || (c >= 0x3000 && c < 0x3040) || (c >= 0xff00 && c < 0xff5f) || c == 0xa0) {
         score += .6;
       } else {
         score -= .7;
@@ -232,6 +232,7 @@ std::string detect_charset(std::string_view bytes) {
     Decoded decoded;
     if (!decode_as(sample, candidate, decoded)) continue;
     double score = plausibility(decoded.text, candidate) + common_letters(decoded.text, candidate);
+    if (candidate == "windows-1252") score += .05;  // the most frequent by far
     if (candidate == "gb18030" || candidate == "big5") score += 2 * common_han(decoded.text);
     if (score > best_score + 1e-9) {
       best_score = score;

@@ -54,8 +54,10 @@ size_t find_record(std::string_view text, size_t pos) {
   return std::string_view::npos;
 }
 
-// After a block: two line breaks, fewer, or more, and then a record or the end.
+// After a block: two line breaks; or fewer, and then a record or the end.
 bool is_followed_by_record(std::string_view text, size_t pos) {
+  const std::string_view rest = text.substr(pos);
+  if (rest.starts_with("\r\n\r\n") || rest.starts_with("\n\n")) return true;
   pos = text.find_first_not_of("\r\n", pos);
   return pos == std::string_view::npos || text.substr(pos).starts_with("WARC/");
 }

@@ -46,6 +46,9 @@ std::string card(const char* name, const std::string& value) { return fmt::forma
 }  // namespace
 
 void merge_statistics(Json& report, const Json& part, int64_t samples) {
+  for (const char* key : {"dropped", "languages", "lengths", "sources", "samples"}) {
+    if (!report[key].is_object()) report[key] = Json::object();
+  }
   for (const char* key : {"documents", "bytes", "bad"}) report[key] = report.value(key, int64_t{0}) + part[key].get<int64_t>();
   for (const char* key : {"dropped", "languages", "lengths"}) {
     if (!part[key].is_object()) continue;
@@ -53,6 +56,7 @@ void merge_statistics(Json& report, const Json& part, int64_t samples) {
   }
   const std::string source = part["source"];
   Json& of_source = report["sources"][source];
+  if (!of_source.is_object()) of_source = Json::object();
   of_source["documents"] = of_source.value("documents", int64_t{0}) + part["documents"].get<int64_t>();
   of_source["kept_by_rules"] = of_source.value("kept_by_rules", int64_t{0}) + part["kept"].get<int64_t>();
   if (!part["samples"].is_object()) return;
