@@ -17,13 +17,13 @@ struct LineReader::State {
   base::MappedFile file;
   CompressionKind kind = CompressionKind::none;
   uint64_t max_line = 0, offset = 0, next_offset = 0;
-  std::string problem;
+  std::string problem, damage;  // of the last bad line; of the compressed data
   // Plain files.
   size_t pos = 0, end = 0;
   // Compressed files: unpacked bytes that were not handed out yet.
   std::string buffer;
   size_t taken = 0, consumed = 0;
-  bool has_ended = false, is_skipping = false;
+  bool has_ended = false;
   z_stream gzip{};
   bool is_gzip_open = false;
   std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> zstd{nullptr, ::ZSTD_freeDCtx};
@@ -77,7 +77,7 @@ struct LineReader::State {
     }
     buffer.resize(old + made);
     if (!is_sound || (consumed >= file.text().size() && made == 0)) {
-      if (!is_sound) problem = "compressed data that is damaged or cut off";
+      if (!is_sound) damage = "compressed data that is damaged or cut off";
       has_ended = true;
     }
     return is_sound;
@@ -127,9 +127,8 @@ LineReader::Status LineReader::next(std::string_view& line) {
       const size_t end = is_last ? s.buffer.size() : at;
       if (is_last && end == 0 && !is_giant) {
         line = "";
-        if (s.problem.empty()) return Status::end;
-        const bool was_told = std::exchange(s.is_skipping, true);
-        if (was_told) return Status::end;
+        if (s.damage.empty()) return Status::end;
+        s.problem = std::exchange(s.damage, "");
         s.offset = s.next_offset;
         return Status::bad;
       }
@@ -137,9 +136,8 @@ LineReader::Status LineReader::next(std::string_view& line) {
       s.next_offset += end + 1;
       line = std::string_view(s.buffer).substr(0, end);
       s.taken = std::min(end + 1, s.buffer.size());
-      if (!is_giant && line.size() <= s.max_line && !(is_last && !s.problem.empty())) return Status::line;
-      if (is_giant || line.size() > s.max_line) s.problem = "a line longer than " + std::to_string(s.max_line) + " bytes";
-      if (is_last) s.is_skipping = true;
+      if (!is_giant && line.size() <= s.max_line && (!is_last || s.damage.empty())) return Status::line;
+      s.problem = is_last && !s.damage.empty() ? std::exchange(s.damage, "") : "a line longer than " + std::to_string(s.max_line) + " bytes";
       return Status::bad;
     }
     looked = s.buffer.size();

@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 #include <set>
+#include <nlohmann/json.hpp>
 
 #include "base/file.h"
 #include "data/dedup/decontaminate.h"

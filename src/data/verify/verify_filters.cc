@@ -1,4 +1,5 @@
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "data/filter/text_rules.h"
 #include "data/text/characters.h"

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "data/rank/fasttext.h"
 #include "data/rank/ngram_model.h"

@@ -1,3 +1,5 @@
+#include <nlohmann/json.hpp>
+
 #include "data/verify/checks.h"
 
 namespace sinter::data {

@@ -1,4 +1,5 @@
 #include <set>
+#include <nlohmann/json.hpp>
 
 #include "data/filter/url.h"
 #include "data/formats/compression.h"
