@@ -85,7 +85,8 @@ struct BatchFlags {
 // What the trainer would read, for other programs: comparisons of two trainers need the same batches.
 void run_batches(const BatchFlags& flags) {
   const std::unique_ptr<comm::Communicator> self = comm::make_self();
-  const train::RunPlan plan = train::make_run_plan(spec::load_recipe(flags.recipe, flags.overrides), parallel::Mesh(*self));
+  const train::RunPlan plan =
+      train::make_run_plan(spec::load_recipe(flags.recipe, flags.overrides), parallel::Mesh(*self));
   const int64_t last = flags.steps > 0 ? std::min(flags.first + flags.steps, plan.steps) : plan.steps;
   SINTER_CHECK(flags.is_validation || flags.first < last, "the recipe has {}; nothing from step {} on",
                counted(plan.steps, "step"), flags.first);

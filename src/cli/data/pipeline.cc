@@ -1,5 +1,3 @@
-#include "data/pipeline/run.h"
-
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -13,27 +11,35 @@
 #include "cli/command.h"
 #include "cli/data/verbs.h"
 #include "data/pipeline/report.h"
+#include "data/pipeline/run.h"
 
 namespace sinter::cli {
 namespace {
 
 void print_summary(const data::RunSummary& s, const std::string& output, bool as_json) {
   if (as_json) {
-    const nlohmann::json out{{"documents", s.documents}, {"bytes", s.bytes}, {"kept", s.kept}, {"kept_bytes", s.kept_bytes}, {"tokens", s.tokens}, {"bad_records", s.bad_records},
-                             {"dropped", s.dropped}, {"parts", s.parts}, {"parts_done_before", s.parts_done_before}, {"seconds", s.seconds}};
+    const nlohmann::json out{
+        {"documents", s.documents},   {"bytes", s.bytes},   {"kept", s.kept},
+        {"kept_bytes", s.kept_bytes}, {"tokens", s.tokens}, {"bad_records", s.bad_records},
+        {"dropped", s.dropped},       {"parts", s.parts},   {"parts_done_before", s.parts_done_before},
+        {"seconds", s.seconds}};
     std::printf("%s\n", out.dump(2).c_str());
     return;
   }
   base::Table table({"", "documents", "share"});
   auto row = [&](const std::string& name, int64_t count) {
-    table.add_row({name, base::format_grouped(count), fmt::format("{:.1f} %", s.documents > 0 ? 100.0 * double(count) / double(s.documents) : 0)});
+    table.add_row({name, base::format_grouped(count),
+                   fmt::format("{:.1f} %", s.documents > 0 ? 100.0 * double(count) / double(s.documents) : 0)});
   };
   row("read", s.documents);
   for (const auto& [reason, count] : s.dropped) row(reason, count);
   row("kept", s.kept);
   std::printf("%s\n", table.to_string(2).c_str());
-  std::printf("%s of text kept, %s tokens, %s bad records (%s/aside)\n", base::format_bytes(double(s.kept_bytes)).c_str(), base::format_grouped(s.tokens).c_str(), base::format_grouped(s.bad_records).c_str(), output.c_str());
-  std::printf("%ld parts, %ld of them done before, %s, %s of text a second; report: %s/report.json\n", long(s.parts), long(s.parts_done_before), base::format_duration(s.seconds).c_str(),
+  std::printf("%s of text kept, %s tokens, %s bad records (%s/aside)\n",
+              base::format_bytes(double(s.kept_bytes)).c_str(), base::format_grouped(s.tokens).c_str(),
+              base::format_grouped(s.bad_records).c_str(), output.c_str());
+  std::printf("%ld parts, %ld of them done before, %s, %s of text a second; report: %s/report.json\n", long(s.parts),
+              long(s.parts_done_before), base::format_duration(s.seconds).c_str(),
               base::format_bytes(double(s.bytes) / std::max(s.seconds, 1e-9)).c_str(), output.c_str());
 }
 
@@ -55,7 +61,8 @@ void run_report(const std::string& folder, const std::string& html, bool as_json
   const std::string path = std::filesystem::is_directory(folder) ? folder + "/report.json" : folder;
   const nlohmann::json report = base::load_json(path);
   if (!html.empty()) {
-    base::write_file_atomic(html, data::report_html(report, "Data report: " + std::filesystem::path(folder).filename().string()));
+    base::write_file_atomic(
+        html, data::report_html(report, "Data report: " + std::filesystem::path(folder).filename().string()));
     std::printf("%s\n", html.c_str());
     return;
   }
@@ -68,7 +75,8 @@ void run_report(const std::string& folder, const std::string& html, bool as_json
   s.kept = report.value("kept", int64_t{0});
   base::Table table({"", "documents", "share"});
   auto row = [&](const std::string& name, int64_t count) {
-    table.add_row({name, base::format_grouped(count), fmt::format("{:.1f} %", s.documents > 0 ? 100.0 * double(count) / double(s.documents) : 0)});
+    table.add_row({name, base::format_grouped(count),
+                   fmt::format("{:.1f} %", s.documents > 0 ? 100.0 * double(count) / double(s.documents) : 0)});
   };
   row("read", s.documents);
   if (report.contains("dropped") && report["dropped"].is_object()) {
@@ -87,7 +95,8 @@ void add_data_pipeline(Command data) {
     bool as_json = false;
   };
   auto flags = std::make_shared<Flags>();
-  const Command run = data.add_verb("run", "a whole pipeline: raw files to filtered, deduplicated documents and token shards");
+  const Command run =
+      data.add_verb("run", "a whole pipeline: raw files to filtered, deduplicated documents and token shards");
   run.option("pipeline", &flags->path, "PIPELINE.toml").required().existing_file();
   run.option("overrides", &flags->overrides, "section.key=value, wins over the file");
   run.flag("--json", &flags->as_json, "print the result as JSON");

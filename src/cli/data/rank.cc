@@ -37,8 +37,11 @@ void run_train(const TrainFlags& flags) {
     const auto best = model.predict(line, 1);
     right += !best.empty() && line.find(best[0].label) != std::string::npos;
   }
-  std::printf("%s: %s labels, %s words, %.1f %% of %s training lines right\n", flags.output.c_str(), base::format_grouped(int64_t(model.labels().size())).c_str(),
-              base::format_grouped(model.num_words()).c_str(), 100.0 * double(right) / double(std::max<size_t>(lines.size(), 1)), base::format_grouped(int64_t(lines.size())).c_str());
+  std::printf("%s: %s labels, %s words, %.1f %% of %s training lines right\n", flags.output.c_str(),
+              base::format_grouped(int64_t(model.labels().size())).c_str(),
+              base::format_grouped(model.num_words()).c_str(),
+              100.0 * double(right) / double(std::max<size_t>(lines.size(), 1)),
+              base::format_grouped(int64_t(lines.size())).c_str());
 }
 
 struct ApplyFlags {
@@ -51,14 +54,16 @@ struct ApplyFlags {
 
 void run_apply(const ApplyFlags& flags) {
   if (flags.model.empty() == flags.arpa.empty()) base::fail_usage("rank apply needs --model or --arpa, one of them");
-  if (!flags.model.empty() && flags.label.empty()) base::fail_usage("rank apply --model needs --label: the label whose probability ranks");
+  if (!flags.model.empty() && flags.label.empty())
+    base::fail_usage("rank apply --model needs --label: the label whose probability ranks");
   std::optional<data::FastText> classifier;
   std::optional<data::NgramModel> ngrams;
   if (!flags.model.empty()) classifier = data::FastText::load(flags.model);
   if (!flags.arpa.empty()) ngrams = data::NgramModel::load(flags.arpa);
   if (classifier) {
     const std::vector<std::string> labels = classifier->labels();
-    SINTER_CHECK(std::find(labels.begin(), labels.end(), flags.label) != labels.end(), "'{}' has no label '{}'{}", flags.model, flags.label, base::did_you_mean(flags.label, labels));
+    SINTER_CHECK(std::find(labels.begin(), labels.end(), flags.label) != labels.end(), "'{}' has no label '{}'{}",
+                 flags.model, flags.label, base::did_you_mean(flags.label, labels));
   }
   data::MapResult result;
   std::vector<data::Document> documents = data::load_documents(flags.inputs, flags.read, result);
@@ -81,21 +86,29 @@ void run_apply(const ApplyFlags& flags) {
     if (scores[i] < least) continue;
     std::string line = data::document_line(documents[i]);
     line.pop_back();
-    lines.push_back(line + fmt::format(",\"{}\":{}}}", classifier ? "rank_score" : "perplexity", classifier ? scores[i] : -scores[i]));
+    lines.push_back(line + fmt::format(",\"{}\":{}}}", classifier ? "rank_score" : "perplexity",
+                                       classifier ? scores[i] : -scores[i]));
   }
   data::write_lines(lines, flags.output);
   if (flags.output == "-") return;
   if (flags.as_json) {
-    std::printf("%s\n", nlohmann::json{{"documents", documents.size()}, {"written", lines.size()}, {"threshold", least}, {"bad", result.bad}}.dump().c_str());
+    std::printf(
+        "%s\n",
+        nlohmann::json{
+            {"documents", documents.size()}, {"written", lines.size()}, {"threshold", least}, {"bad", result.bad}}
+            .dump()
+            .c_str());
   } else {
-    std::printf("%zu of %zu documents in %s (score %.6g and better)\n", lines.size(), documents.size(), flags.output.c_str(), classifier ? least : -least);
+    std::printf("%zu of %zu documents in %s (score %.6g and better)\n", lines.size(), documents.size(),
+                flags.output.c_str(), classifier ? least : -least);
   }
 }
 
 }  // namespace
 
 void add_data_rank(Command data) {
-  const Command rank = data.add_verb("rank", "train a quality classifier; keep the best share of documents by a model's score");
+  const Command rank =
+      data.add_verb("rank", "train a quality classifier; keep the best share of documents by a model's score");
   rank.requires_verb();
   auto train_flags = std::make_shared<TrainFlags>();
   const Command train = rank.add_verb("train", "a fastText classifier from labelled lines, written as fastText's .bin");
@@ -112,7 +125,8 @@ void add_data_rank(Command data) {
   train.on_run([train_flags] { run_train(*train_flags); });
 
   auto flags = std::make_shared<ApplyFlags>();
-  const Command apply = rank.add_verb("apply", "score documents by a classifier or an n-gram model and keep the best share");
+  const Command apply =
+      rank.add_verb("apply", "score documents by a classifier or an n-gram model and keep the best share");
   apply.option("inputs", &flags->inputs, "files or folders of documents").required();
   apply.option("-o,--output", &flags->output, ".jsonl to write (.gz, .zst), - for standard output").required();
   apply.option("--model", &flags->model, "fastText classifier, .bin or .ftz");
@@ -120,7 +134,9 @@ void add_data_rank(Command data) {
   apply.option("--arpa", &flags->arpa, "n-gram model in ARPA format; the score is the perplexity, lower is better");
   apply.option("--keep", &flags->keep, "share of the documents to keep").shows_default().in_range(0.0, 1.0);
   apply.flag("--json", &flags->as_json, "print the result as JSON");
-  apply.footer("Example:\n  sinter data rank apply docs.jsonl --model quality.bin --label __label__good --keep .1 -o best.jsonl.zst");
+  apply.footer(
+      "Example:\n  sinter data rank apply docs.jsonl --model quality.bin --label __label__good --keep .1 -o "
+      "best.jsonl.zst");
   apply.on_run([flags] { run_apply(*flags); });
 }
 

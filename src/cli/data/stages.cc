@@ -1,3 +1,5 @@
+#include "data/pipeline/stages.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -15,7 +17,6 @@
 #include "data/dedup/minhash.h"
 #include "data/extract/extract.h"
 #include "data/pipeline/map.h"
-#include "data/pipeline/stages.h"
 #include "data/text/characters.h"
 
 namespace sinter::cli {
@@ -28,22 +29,33 @@ struct Flags {
   data::PipelineRecipe recipe;
   double threshold = .65, ngram_threshold = .8;
   int64_t span = 3, least = 200, ngram = 12;
-  bool as_json = false, no_repetition = false, no_quality = false, no_c4 = false, no_fineweb = false, phones = false, keys = false;
+  bool as_json = false, no_repetition = false, no_quality = false, no_c4 = false, no_fineweb = false, phones = false,
+       keys = false;
 };
 
 void add_common(const Command& verb, Flags& flags, bool needs_output) {
-  verb.option("inputs", &flags.inputs, "files or folders: .jsonl, .txt, .md, .html, .csv, .warc, .parquet; .gz and .zst too").required();
+  verb.option("inputs", &flags.inputs,
+              "files or folders: .jsonl, .txt, .md, .html, .csv, .warc, .parquet; .gz and .zst too")
+      .required();
   const Option output = verb.option("-o,--output", &flags.output, ".jsonl to write (.gz, .zst), - for standard output");
   if (needs_output) output.required();
   verb.option("--text-key", &flags.read.text_key, "field that holds the text").shows_default();
   verb.flag("--json", &flags.as_json, "print the result as JSON");
 }
 
-void print_result(const Flags& flags, const data::MapResult& result, const std::map<std::string, int64_t>& counts = {}) {
-  for (const data::BadRecord& bad : result.first_bad) std::fprintf(stderr, "bad record: %s at %lu: %s\n", bad.file.c_str(), static_cast<unsigned long>(bad.offset), bad.what.c_str());
+void print_result(const Flags& flags, const data::MapResult& result,
+                  const std::map<std::string, int64_t>& counts = {}) {
+  for (const data::BadRecord& bad : result.first_bad)
+    std::fprintf(stderr, "bad record: %s at %lu: %s\n", bad.file.c_str(), static_cast<unsigned long>(bad.offset),
+                 bad.what.c_str());
   if (flags.output == "-") return;
   if (flags.as_json) {
-    std::printf("%s\n", nlohmann::json{{"documents", result.documents}, {"written", result.written}, {"bad", result.bad}, {"counts", counts}}.dump(2).c_str());
+    std::printf(
+        "%s\n",
+        nlohmann::json{
+            {"documents", result.documents}, {"written", result.written}, {"bad", result.bad}, {"counts", counts}}
+            .dump(2)
+            .c_str());
     return;
   }
   if (!counts.empty()) {
@@ -51,22 +63,23 @@ void print_result(const Flags& flags, const data::MapResult& result, const std::
     for (const auto& [name, count] : counts) table.add_row({name, base::format_grouped(count)});
     std::printf("%s", table.to_string(2).c_str());
   }
-  std::printf("%s documents, %s written, %s bad records\n", base::format_grouped(result.documents).c_str(), base::format_grouped(result.written).c_str(), base::format_grouped(result.bad).c_str());
+  std::printf("%s documents, %s written, %s bad records\n", base::format_grouped(result.documents).c_str(),
+              base::format_grouped(result.written).c_str(), base::format_grouped(result.bad).c_str());
 }
 
 void run_extract(const Flags& flags) {
   print_result(flags, data::map_documents(flags.inputs, flags.output, flags.read, [] {
-    return [](data::Document& d) -> std::string {
-      if (d.is_html) {
-        data::ExtractedPage page = data::extract_page(d.text);
-        d.text = std::move(page.text);
-        d.title = std::move(page.title);
-        if (d.date.empty()) d.date = std::move(page.date);
-        if (d.language.empty()) d.language = std::move(page.language);
-      }
-      return data::document_line(d);
-    };
-  }));
+                 return [](data::Document& d) -> std::string {
+                   if (d.is_html) {
+                     data::ExtractedPage page = data::extract_page(d.text);
+                     d.text = std::move(page.text);
+                     d.title = std::move(page.title);
+                     if (d.date.empty()) d.date = std::move(page.date);
+                     if (d.language.empty()) d.language = std::move(page.language);
+                   }
+                   return data::document_line(d);
+                 };
+               }));
 }
 
 void run_language(const Flags& flags) {
@@ -77,7 +90,9 @@ void run_language(const Flags& flags) {
     return [&](data::Document& d) -> std::string {
       const auto best = model.predict(d.text, 1);
       d.language = best.empty() ? "" : best[0].label.substr(best[0].label.rfind('_') + 1);
-      const bool is_kept = flags.keep.empty() || (std::find(flags.keep.begin(), flags.keep.end(), d.language) != flags.keep.end() && best[0].probability > flags.threshold);
+      const bool is_kept =
+          flags.keep.empty() || (std::find(flags.keep.begin(), flags.keep.end(), d.language) != flags.keep.end() &&
+                                 best[0].probability > flags.threshold);
       const std::lock_guard lock(mutex);
       ++counts[d.language];
       return is_kept ? data::document_line(d) : "";
@@ -113,11 +128,11 @@ void run_scrub(const Flags& flags) {
   options.phones = flags.phones;
   options.keys = flags.keys;
   print_result(flags, data::map_documents(flags.inputs, flags.output, flags.read, [&] {
-    return [&](data::Document& d) -> std::string {
-      d.text = data::Scrubber(options).scrub(d.text);
-      return data::document_line(d);
-    };
-  }));
+                 return [&](data::Document& d) -> std::string {
+                   d.text = data::Scrubber(options).scrub(d.text);
+                   return data::document_line(d);
+                 };
+               }));
 }
 
 // Texts of documents after deduplication; nothing for those that go.
@@ -131,7 +146,8 @@ void dedup_documents(const Flags& flags, std::vector<data::Document>& documents,
     const auto n = static_cast<size_t>(flags.recipe.minhash.num_hashes());
     std::vector<uint64_t> signatures(documents.size() * n);
     std::vector<bool> has_signature;
-    for (size_t i = 0; i < documents.size(); ++i) has_signature.push_back(hasher.sign(documents[i].text, {signatures.data() + i * n, n}));
+    for (size_t i = 0; i < documents.size(); ++i)
+      has_signature.push_back(hasher.sign(documents[i].text, {signatures.data() + i * n, n}));
     keep = data::find_near_duplicates(flags.recipe.minhash, signatures, has_signature);
     keep.flip();
   } else if (flags.method == "lines" || flags.method == "sentences") {
@@ -143,7 +159,8 @@ void dedup_documents(const Flags& flags, std::vector<data::Document>& documents,
     }
   } else if (flags.method == "ngrams") {
     data::NgramDedup dedup(13);
-    for (size_t i = 0; i < documents.size(); ++i) keep[i] = !(dedup.add(documents[i].text).share() > flags.ngram_threshold);
+    for (size_t i = 0; i < documents.size(); ++i)
+      keep[i] = !(dedup.add(documents[i].text).share() > flags.ngram_threshold);
   } else {
     std::vector<std::string_view> texts;
     for (const data::Document& d : documents) texts.push_back(d.text);
@@ -199,10 +216,12 @@ void run_mix(const Flags& flags) {
   data::MapResult result;
   for (const std::string& word : flags.inputs) {
     const size_t equals = word.rfind('=');
-    if (equals == std::string::npos) base::fail_usage("'{}' is no source; expected FILE=EPOCHS, as wiki.jsonl=2.5", word);
+    if (equals == std::string::npos)
+      base::fail_usage("'{}' is no source; expected FILE=EPOCHS, as wiki.jsonl=2.5", word);
     char* end = nullptr;
     const double epochs = std::strtod(word.c_str() + equals + 1, &end);
-    if (*end != 0 || !(epochs >= 0) || epochs > 1000) base::fail_usage("'{}': epochs are '{}'; expected a number from 0 to 1000", word, word.substr(equals + 1));
+    if (*end != 0 || !(epochs >= 0) || epochs > 1000)
+      base::fail_usage("'{}': epochs are '{}'; expected a number from 0 to 1000", word, word.substr(equals + 1));
     for (const data::Document& d : data::load_documents({word.substr(0, equals)}, flags.read, result)) {
       const std::string line = data::document_line(d);
       const double draw = double(data::hash_text64(line) >> 11) * 0x1p-53;
@@ -212,7 +231,8 @@ void run_mix(const Flags& flags) {
   }
   // An order that depends on the content only, copies apart.
   std::vector<std::pair<uint64_t, size_t>> order;
-  for (size_t i = 0; i < lines.size(); ++i) order.emplace_back(data::hash_text64(fmt::format("{}:{}", i, lines[i].substr(0, 64))), i);
+  for (size_t i = 0; i < lines.size(); ++i)
+    order.emplace_back(data::hash_text64(fmt::format("{}:{}", i, lines[i].substr(0, 64))), i);
   std::sort(order.begin(), order.end());
   std::vector<std::string> shuffled;
   for (const auto& [hash, i] : order) shuffled.push_back(lines[i]);
@@ -252,15 +272,22 @@ void run_stats(const Flags& flags) {
   for (const std::string& name : names) {
     const Column& c = columns[name];
     const double mean = c.count > 0 ? c.sum / double(c.count) : 0;
-    report[name] = {{"documents", c.count}, {"mean", mean}, {"least", c.count > 0 ? c.least : 0}, {"most", c.count > 0 ? c.most : 0}};
-    table.add_row({name, base::format_grouped(c.count), fmt::format("{:.4g}", mean), fmt::format("{:.4g}", c.least), fmt::format("{:.4g}", c.most)});
+    report[name] = {{"documents", c.count},
+                    {"mean", mean},
+                    {"least", c.count > 0 ? c.least : 0},
+                    {"most", c.count > 0 ? c.most : 0}};
+    table.add_row({name, base::format_grouped(c.count), fmt::format("{:.4g}", mean), fmt::format("{:.4g}", c.least),
+                   fmt::format("{:.4g}", c.most)});
   }
   std::printf("%s\n", flags.as_json ? report.dump(2).c_str() : table.to_string().c_str());
-  if (!flags.as_json) std::printf("%s documents, %s of text, %s bad records\n", base::format_grouped(result.documents).c_str(), base::format_bytes(double(result.bytes)).c_str(), base::format_grouped(result.bad).c_str());
+  if (!flags.as_json)
+    std::printf("%s documents, %s of text, %s bad records\n", base::format_grouped(result.documents).c_str(),
+                base::format_bytes(double(result.bytes)).c_str(), base::format_grouped(result.bad).c_str());
 }
 
 template <class Run>
-std::shared_ptr<Flags> add_stage(Command data, const char* name, const char* help, const char* examples, bool needs_output, Run run, Command* made) {
+std::shared_ptr<Flags> add_stage(Command data, const char* name, const char* help, const char* examples,
+                                 bool needs_output, Run run, Command* made) {
   auto flags = std::make_shared<Flags>();
   const Command verb = data.add_verb(name, help);
   add_common(verb, *flags, needs_output);
@@ -274,31 +301,52 @@ std::shared_ptr<Flags> add_stage(Command data, const char* name, const char* hel
 
 void add_data_stages(Command data) {
   Command verb = data;
-  add_stage(data, "extract", "the main text of web pages (.html, .warc) as documents", "  sinter data extract CC-MAIN.warc.gz -o pages.jsonl.zst\n  sinter data extract page.html -o -", true, run_extract, &verb);
-  auto flags = add_stage(data, "language", "the language of documents by a fastText model; keep some of them", "  sinter data language docs.jsonl --model lid.176.ftz --keep en -o english.jsonl.zst\n  sinter data language docs.jsonl --model lid.176.ftz", false, run_language, &verb);
+  add_stage(data, "extract", "the main text of web pages (.html, .warc) as documents",
+            "  sinter data extract CC-MAIN.warc.gz -o pages.jsonl.zst\n  sinter data extract page.html -o -", true,
+            run_extract, &verb);
+  auto flags = add_stage(data, "language", "the language of documents by a fastText model; keep some of them",
+                         "  sinter data language docs.jsonl --model lid.176.ftz --keep en -o english.jsonl.zst\n  "
+                         "sinter data language docs.jsonl --model lid.176.ftz",
+                         false, run_language, &verb);
   verb.option("--model", &flags->model, "lid.176.bin, lid.176.ftz or another classifier").required();
   verb.option("--keep", &flags->keep, "languages to keep, as en,fr; all when it is not given").delimiter(',');
-  verb.option("--threshold", &flags->threshold, "least probability of a language that is kept").shows_default().in_range(0.0, 1.0);
-  flags = add_stage(data, "filter", "the rules of Gopher, C4 and FineWeb in one pass; counts by rule", "  sinter data filter docs.jsonl.gz -o kept.jsonl.zst\n  sinter data filter docs.jsonl --no-c4", false, run_filter, &verb);
+  verb.option("--threshold", &flags->threshold, "least probability of a language that is kept")
+      .shows_default()
+      .in_range(0.0, 1.0);
+  flags = add_stage(data, "filter", "the rules of Gopher, C4 and FineWeb in one pass; counts by rule",
+                    "  sinter data filter docs.jsonl.gz -o kept.jsonl.zst\n  sinter data filter docs.jsonl --no-c4",
+                    false, run_filter, &verb);
   verb.flag("--no-gopher-repetition", &flags->no_repetition, "leave Gopher's repetition rules out");
   verb.flag("--no-gopher-quality", &flags->no_quality, "leave Gopher's quality rules out");
   verb.flag("--no-c4", &flags->no_c4, "leave C4's lines and rules out");
   verb.flag("--no-fineweb", &flags->no_fineweb, "leave FineWeb's rules out");
   verb.flag("--c4-terminal", &flags->recipe.c4_terminal, "lines must end a sentence, as in C4 itself");
-  flags = add_stage(data, "scrub", "replace e-mail addresses and public IP addresses", "  sinter data scrub docs.jsonl --phones --keys -o clean.jsonl", true, run_scrub, &verb);
+  flags = add_stage(data, "scrub", "replace e-mail addresses and public IP addresses",
+                    "  sinter data scrub docs.jsonl --phones --keys -o clean.jsonl", true, run_scrub, &verb);
   verb.flag("--phones", &flags->phones, "telephone numbers too");
   verb.flag("--keys", &flags->keys, "access keys too");
-  flags = add_stage(data, "dedup", "remove duplicates: whole documents, near ones, lines, sentences, substrings", "  sinter data dedup docs.jsonl -o unique.jsonl\n  sinter data dedup docs.jsonl --method substrings --least 200 -o unique.jsonl", true, run_dedup, &verb);
-  verb.option("--method", &flags->method, "minhash, exact, lines, sentences, ngrams or substrings").shows_default().one_of({"minhash", "exact", "lines", "sentences", "ngrams", "substrings"});
+  flags = add_stage(data, "dedup", "remove duplicates: whole documents, near ones, lines, sentences, substrings",
+                    "  sinter data dedup docs.jsonl -o unique.jsonl\n  sinter data dedup docs.jsonl --method "
+                    "substrings --least 200 -o unique.jsonl",
+                    true, run_dedup, &verb);
+  verb.option("--method", &flags->method, "minhash, exact, lines, sentences, ngrams or substrings")
+      .shows_default()
+      .one_of({"minhash", "exact", "lines", "sentences", "ngrams", "substrings"});
   verb.option("--bands", &flags->recipe.minhash.bands, "minhash: bands").shows_default().at_least(1);
   verb.option("--rows", &flags->recipe.minhash.rows, "minhash: hashes of a band").shows_default().at_least(1);
   verb.option("--span", &flags->span, "lines, sentences: how many in a row are compared").shows_default().at_least(1);
   verb.option("--least", &flags->least, "substrings: least bytes").shows_default().at_least(8);
-  flags = add_stage(data, "decontaminate", "remove documents that share word n-grams with evaluation items", "  sinter data decontaminate docs.jsonl --items gsm8k.jsonl -o clean.jsonl", true, run_decontaminate, &verb);
-  verb.option("--items", &flags->items, ".jsonl with query (question, context) and label (answer, continuation)").required().delimiter(',');
+  flags = add_stage(data, "decontaminate", "remove documents that share word n-grams with evaluation items",
+                    "  sinter data decontaminate docs.jsonl --items gsm8k.jsonl -o clean.jsonl", true,
+                    run_decontaminate, &verb);
+  verb.option("--items", &flags->items, ".jsonl with query (question, context) and label (answer, continuation)")
+      .required()
+      .delimiter(',');
   verb.option("--ngram", &flags->ngram, "words of an n-gram").shows_default().at_least(1);
-  add_stage(data, "mix", "documents of several files, each so often, in an order by content", "  sinter data mix web.jsonl=1 wiki.jsonl=2.5 code.jsonl=.3 -o mixed.jsonl.zst", true, run_mix, &verb);
-  add_stage(data, "stats", "every rule's column over documents: mean, least, most", "  sinter data stats docs.jsonl.gz", false, run_stats, &verb);
+  add_stage(data, "mix", "documents of several files, each so often, in an order by content",
+            "  sinter data mix web.jsonl=1 wiki.jsonl=2.5 code.jsonl=.3 -o mixed.jsonl.zst", true, run_mix, &verb);
+  add_stage(data, "stats", "every rule's column over documents: mean, least, most", "  sinter data stats docs.jsonl.gz",
+            false, run_stats, &verb);
 }
 
 }  // namespace sinter::cli

@@ -38,8 +38,8 @@ constexpr size_t kBlock = 16;  // hash functions at once: their minima stay in r
 #endif
 
 // The minima of a block of hash functions over all shingles. Values are below 2^61, so signed comparisons do.
-SINTER_CLONES void minimum_block(
-    const uint64_t* shingles, size_t count, const uint64_t* a, const uint64_t* b, int64_t* out) {
+SINTER_CLONES void minimum_block(const uint64_t* shingles, size_t count, const uint64_t* a, const uint64_t* b,
+                                 int64_t* out) {
   int64_t least[kBlock];
   for (size_t j = 0; j < kBlock; ++j) least[j] = static_cast<int64_t>(kPrime);
   for (size_t i = 0; i < count; ++i) {
@@ -76,8 +76,8 @@ bool MinHasher::sign(std::string_view text, std::span<uint64_t> out) {
   shingles_.clear();
   const auto n = static_cast<size_t>(options_.ngram);
   if (words.size() < n) return false;
-  // Words of a simplified text stand behind single spaces, or behind nothing (a symbol beside a letter): where the bytes
-  // between are not the joined form, the n-gram is put together.
+  // Words of a simplified text stand behind single spaces, or behind nothing (a symbol beside a letter): where the
+  // bytes between are not the joined form, the n-gram is put together.
   std::string joined;
   for (size_t i = 0; i + n <= words.size(); ++i) {
     std::string_view gram(simple.data() + words[i].begin, words[i + n - 1].end - words[i].begin);
@@ -134,7 +134,8 @@ std::vector<bool> find_near_duplicates(const MinHashOptions& options, std::span<
       return c != 0 ? c < 0 : x < y;
     });
     for (size_t i = 1; i < order.size(); ++i) {
-      if (std::memcmp(row(order[i - 1]), row(order[i]), rows * sizeof(uint64_t)) == 0) sets.join(order[i - 1], order[i]);
+      if (std::memcmp(row(order[i - 1]), row(order[i]), rows * sizeof(uint64_t)) == 0)
+        sets.join(order[i - 1], order[i]);
     }
   }
   std::vector<bool> is_duplicate(count);

@@ -53,6 +53,7 @@ class DisjointSets {
 // Whether each document is a duplicate of one before it: documents that share a band are joined, and all but the first
 // of a cluster go. `signatures` holds num_hashes values for every document with has_signature.
 std::vector<bool> find_near_duplicates(const MinHashOptions& options, std::span<const uint64_t> signatures,
-                                       const std::vector<bool>& has_signature, std::vector<uint32_t>* cluster = nullptr);
+                                       const std::vector<bool>& has_signature,
+                                       std::vector<uint32_t>* cluster = nullptr);
 
 }  // namespace sinter::data

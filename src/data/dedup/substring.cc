@@ -128,8 +128,8 @@ std::vector<std::vector<Span>> find_repeated_substrings(const std::vector<std::s
   SINTER_CHECK(least >= 8, "repeated substrings of {} bytes; expected at least 8", least);
   size_t total = 0;
   for (std::string_view text : texts) total += text.size() + 1;
-  SINTER_CHECK(total < (size_t{1} << 31) - 16, "{} bytes of text for one suffix array; at most 2 GiB: use smaller shards",
-               total);
+  SINTER_CHECK(total < (size_t{1} << 31) - 16,
+               "{} bytes of text for one suffix array; at most 2 GiB: use smaller shards", total);
   // Bytes as 1..256 and 0 between the texts, which equals nothing.
   std::vector<int32_t> s;
   s.reserve(total);

@@ -73,7 +73,8 @@ Contents look_into(DomNode* node) {
     static constexpr std::string_view kHeadings[] = {"h1", "h2", "h3", "h4", "h5", "h6"};
     if (is_one_of(*e, kHeadings)) c.heading_chars += count_text(*e).chars;
     if (e->is("ul") || e->is("ol")) c.list_chars += count_text(*e).chars;
-    static constexpr std::string_view kTextish[] = {"span", "li", "td", "blockquote", "dl", "div", "img", "ol", "p", "pre", "table", "ul"};
+    static constexpr std::string_view kTextish[] = {"span", "li", "td", "blockquote", "dl",    "div",
+                                                    "img",  "ol", "p",  "pre",        "table", "ul"};
     if (is_one_of(*e, kTextish)) c.textish_chars += count_text(*e).chars;
     return true;
   });
@@ -94,7 +95,8 @@ bool is_to_go(DomNode* node, const CleanRules& rules) {
   bool goes = !is_in_figure && c.images > 1 && c.paragraphs / c.images < .5;
   goes |= !is_list && c.items > c.paragraphs;
   goes |= c.inputs > std::floor(c.paragraphs / 3);
-  goes |= !is_list && !is_in_figure && heading_density < .9 && counts.chars < 25 && (c.images == 0 || c.images > 2) && density > 0;
+  goes |= !is_list && !is_in_figure && heading_density < .9 && counts.chars < 25 && (c.images == 0 || c.images > 2) &&
+          density > 0;
   goes |= !is_list && weight < 25 && density > .2;
   goes |= weight >= 25 && density > .5;
   goes |= c.images == 0 && c.textish_chars == 0;
@@ -115,7 +117,8 @@ bool is_share(const DomNode& node) {
     const char before = node.names[at - 1];
     const size_t end = at + (node.names.substr(at).starts_with("sharedaddy") ? 10 : 5);
     const char after = node.names[end];
-    if (!std::isalnum(static_cast<unsigned char>(before)) && !std::isalnum(static_cast<unsigned char>(after))) return true;
+    if (!std::isalnum(static_cast<unsigned char>(before)) && !std::isalnum(static_cast<unsigned char>(after)))
+      return true;
   }
   return false;
 }
@@ -129,8 +132,8 @@ bool is_notice(const DomNode& node) {
   if (has_any(node.names, kCaptions) && counts.chars < 400) return true;
   if (counts.chars == 0 || counts.chars > 40) return false;
   const std::string text = lower(inner_text(node));
-  return text == "advertisement" || text == "ad" || text == "advertising" || text == "sponsored" || text == "read more" ||
-         text.starts_with("continue reading the main story");
+  return text == "advertisement" || text == "ad" || text == "advertising" || text == "sponsored" ||
+         text == "read more" || text.starts_with("continue reading the main story");
 }
 
 class TextWriter {
@@ -144,9 +147,10 @@ class TextWriter {
       break_line();
       return;
     }
-    const bool is_line = is_block(node) || node.is("li") || node.is("tr") || node.is("h1") || node.is("h2") || node.is("h3") ||
-                         node.is("h4") || node.is("h5") || node.is("h6") || node.is("section") || node.is("article") ||
-                         node.is("dt") || node.is("dd") || node.is("figcaption") || node.is("figure") || node.is("main");
+    const bool is_line = is_block(node) || node.is("li") || node.is("tr") || node.is("h1") || node.is("h2") ||
+                         node.is("h3") || node.is("h4") || node.is("h5") || node.is("h6") || node.is("section") ||
+                         node.is("article") || node.is("dt") || node.is("dd") || node.is("figcaption") ||
+                         node.is("figure") || node.is("main");
     if (is_line) break_line();
     for (const DomNode* child : node.children) write(*child, is_preformatted || node.is("pre"));
     if (node.is("td") || node.is("th")) put("\t", true);
@@ -195,10 +199,10 @@ bool is_block(const DomNode& node) {
 
 bool is_phrasing(const DomNode& node) {
   if (node.is_text()) return true;
-  static constexpr std::string_view kPhrasing[] = {"abbr", "audio", "b",    "bdo",  "br",   "button", "cite",  "code", "data", "datalist",
-                                                   "dfn",  "em",    "i",    "img",  "input", "kbd",   "label", "mark", "math", "meter",
-                                                   "output", "progress", "q", "ruby", "samp", "select", "small", "span", "strong", "sub",
-                                                   "sup",  "textarea", "time", "var", "wbr"};
+  static constexpr std::string_view kPhrasing[] = {
+      "abbr", "audio",  "b",     "bdo",  "br",     "button", "cite", "code",     "data",   "datalist", "dfn", "em",
+      "i",    "img",    "input", "kbd",  "label",  "mark",   "math", "meter",    "output", "progress", "q",   "ruby",
+      "samp", "select", "small", "span", "strong", "sub",    "sup",  "textarea", "time",   "var",      "wbr"};
   if (is_one_of(node, kPhrasing)) return true;
   return (node.is("a") || node.is("del") || node.is("ins")) &&
          std::all_of(node.children.begin(), node.children.end(), [](const DomNode* c) { return is_phrasing(*c); });
@@ -219,15 +223,17 @@ bool is_ancestor(const DomNode* ancestor, const DomNode* node) {
 }
 
 size_t num_elements(const DomNode& node) {
-  return static_cast<size_t>(std::count_if(node.children.begin(), node.children.end(), [](const DomNode* c) { return !c->is_text(); }));
+  return static_cast<size_t>(
+      std::count_if(node.children.begin(), node.children.end(), [](const DomNode* c) { return !c->is_text(); }));
 }
 
 double class_weight(const DomNode& node) {
-  static constexpr std::string_view kGood[] = {"article", "body", "content", "entry", "hentry", "h-entry", "main", "page",
-                                               "pagination", "post", "text", "blog", "story"};
-  static constexpr std::string_view kBad[] = {"-ad-",   "hidden",  " hid ",    "banner", "combx", "comment", "com-",  "contact", "footer",
-                                              "gdpr",   "masthead", "media",   "meta",   "outbrain", "promo", "related", "scroll", "share",
-                                              "shoutbox", "sidebar", "skyscraper", "sponsor", "shopping", "tags", "widget"};
+  static constexpr std::string_view kGood[] = {"article", "body",       "content", "entry", "hentry", "h-entry", "main",
+                                               "page",    "pagination", "post",    "text",  "blog",   "story"};
+  static constexpr std::string_view kBad[] = {
+      "-ad-",     "hidden",   " hid ",      "banner",  "combx",    "comment", "com-",    "contact", "footer",
+      "gdpr",     "masthead", "media",      "meta",    "outbrain", "promo",   "related", "scroll",  "share",
+      "shoutbox", "sidebar",  "skyscraper", "sponsor", "shopping", "tags",    "widget"};
   double weight = 0;
   const size_t middle = node.names.find(' ', 1);
   (void)middle;
@@ -240,7 +246,8 @@ void clean_article(DomNode* article, const CleanRules& rules) {
   mark_data_tables(article);
   clean_conditionally(article, "form", rules);
   clean_conditionally(article, "fieldset", rules);
-  static constexpr std::string_view kGone[] = {"footer", "link", "aside", "nav", "input", "textarea", "select", "button", "dialog", "figcaption"};
+  static constexpr std::string_view kGone[] = {"footer",   "link",   "aside",  "nav",    "input",
+                                               "textarea", "select", "button", "dialog", "figcaption"};
   remove_all(article, kGone);
   each_element(article, [](DomNode* node) {
     if (!is_share(*node) || count_text(*node).chars >= 500) return true;

@@ -27,7 +27,8 @@ bool is_ancestor(const DomNode* ancestor, const DomNode* node);
 size_t num_elements(const DomNode& node);
 
 inline bool has_any(std::string_view text, std::span<const std::string_view> parts) {
-  return std::any_of(parts.begin(), parts.end(), [&](std::string_view p) { return text.find(p) != std::string_view::npos; });
+  return std::any_of(parts.begin(), parts.end(),
+                     [&](std::string_view p) { return text.find(p) != std::string_view::npos; });
 }
 inline bool is_one_of(const DomNode& node, std::span<const std::string_view> tags) {
   return std::find(tags.begin(), tags.end(), node.tag) != tags.end();

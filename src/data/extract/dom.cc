@@ -50,9 +50,10 @@ std::string lower_ascii(std::string_view text) {
 
 // Elements that close themselves or are closed by their like do not nest.
 bool is_nesting(std::string_view name) {
-  static constexpr std::string_view kFlat[] = {"p",    "li",   "td",    "th",   "tr",   "dd",     "dt",   "option", "br",
-                                               "img",  "hr",   "meta",  "link", "input", "source", "area", "base",   "col",
-                                               "wbr",  "path", "track", "param", "embed", "use",   "rect", "circle", "g"};
+  static constexpr std::string_view kFlat[] = {"p",      "li",    "td",   "th",   "tr",     "dd",   "dt",
+                                               "option", "br",    "img",  "hr",   "meta",   "link", "input",
+                                               "source", "area",  "base", "col",  "wbr",    "path", "track",
+                                               "param",  "embed", "use",  "rect", "circle", "g"};
   return std::find(std::begin(kFlat), std::end(kFlat), name) == std::end(kFlat);
 }
 
@@ -101,8 +102,9 @@ void fill_attributes(const GumboElement& element, DomNode& node) {
   node.style = lower_ascii(attribute(element, "style"));
   node.rel = lower_ascii(attribute(element, "rel"));
   node.itemprop = lower_ascii(attribute(element, "itemprop"));
-  node.is_hidden = gumbo_get_attribute(&element.attributes, "hidden") != nullptr ||
-                   (attribute(element, "aria-hidden") == "true" && node.names.find("fallback-image") == std::string::npos);
+  node.is_hidden =
+      gumbo_get_attribute(&element.attributes, "hidden") != nullptr ||
+      (attribute(element, "aria-hidden") == "true" && node.names.find("fallback-image") == std::string::npos);
 }
 
 class TreeBuilder {
@@ -151,7 +153,8 @@ class TreeBuilder {
       if (text->type == GUMBO_NODE_TEXT) dom_.title = std::string(strip(text->v.text.text));
     }
     if (element.tag == GUMBO_TAG_META && dom_.date.empty()) {
-      const std::string property = lower_ascii(attribute(element, "property")) + lower_ascii(attribute(element, "name"));
+      const std::string property =
+          lower_ascii(attribute(element, "property")) + lower_ascii(attribute(element, "name"));
       if (property.find("published_time") != std::string::npos || property == "date" || property == "pubdate")
         dom_.date = std::string(attribute(element, "content"));
     }
@@ -194,12 +197,15 @@ void add_counts(const DomNode& node, bool is_link, bool& was_space, TextCounts& 
       counts.commas += c == ',';
       was_space = is_space;
     }
-    for (const char* comma : {"\xd8\x8c", "\xef\xb9\x90", "\xef\xb8\x90", "\xe2\xb9\x81", "\xe2\xb8\xb4", "\xe2\xb8\xb2", "\xef\xbc\x8c"}) {
-      for (size_t at = node.text.find(comma); at != std::string::npos; at = node.text.find(comma, at + 2)) counts.commas += 1;
+    for (const char* comma :
+         {"\xd8\x8c", "\xef\xb9\x90", "\xef\xb8\x90", "\xe2\xb9\x81", "\xe2\xb8\xb4", "\xe2\xb8\xb2", "\xef\xbc\x8c"}) {
+      for (size_t at = node.text.find(comma); at != std::string::npos; at = node.text.find(comma, at + 2))
+        counts.commas += 1;
     }
     return;
   }
-  const bool is_inside = is_link || (node.is("a") && !node.href.starts_with('#') && !node.href.starts_with("javascript:"));
+  const bool is_inside =
+      is_link || (node.is("a") && !node.href.starts_with('#') && !node.href.starts_with("javascript:"));
   for (const DomNode* child : node.children) add_counts(*child, is_inside, was_space, counts);
 }
 

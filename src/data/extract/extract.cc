@@ -21,24 +21,25 @@ struct Rules {
 
 bool is_unlikely(const DomNode& node) {
   static constexpr std::string_view kUnlikely[] = {
-      "-ad-",   "ai2html", "banner",   "breadcrumbs", "combx",    "comment", "community", "cover-wrap",   "disqus",
-      "extra",  "footer",  "gdpr",     "header",      "legends",  "menu",    "related",   "remark",       "replies",
-      "rss",    "shoutbox", "sidebar", "skyscraper",  "social",   "sponsor", "supplemental", "ad-break",  "agegate",
-      "pagination", "pager", "popup",  "yom-remote"};
-  static constexpr std::string_view kMaybe[] = {"and", "article", "body", "column", "content", "main", "mathjax", "shadow"};
+      "-ad-",         "ai2html",  "banner",  "breadcrumbs", "combx",   "comment",    "community", "cover-wrap",
+      "disqus",       "extra",    "footer",  "gdpr",        "header",  "legends",    "menu",      "related",
+      "remark",       "replies",  "rss",     "shoutbox",    "sidebar", "skyscraper", "social",    "sponsor",
+      "supplemental", "ad-break", "agegate", "pagination",  "pager",   "popup",      "yom-remote"};
+  static constexpr std::string_view kMaybe[] = {"and",     "article", "body",    "column",
+                                                "content", "main",    "mathjax", "shadow"};
   return has_any(node.names, kUnlikely) && !has_any(node.names, kMaybe);
 }
 
 bool has_unlikely_role(const DomNode& node) {
-  static constexpr std::string_view kRoles[] = {"menu",  "menubar", "complementary", "navigation",
+  static constexpr std::string_view kRoles[] = {"menu",  "menubar",     "complementary", "navigation",
                                                 "alert", "alertdialog", "dialog"};
   return std::find(std::begin(kRoles), std::end(kRoles), node.role) != std::end(kRoles);
 }
 
 bool is_byline(const DomNode& node, double chars) {
   static constexpr std::string_view kByline[] = {"byline", "author", "dateline", "writtenby", "p-author"};
-  return (node.rel == "author" || node.itemprop.find("author") != std::string::npos || has_any(node.names, kByline)) && chars > 0 &&
-         chars < 100;
+  return (node.rel == "author" || node.itemprop.find("author") != std::string::npos || has_any(node.names, kByline)) &&
+         chars > 0 && chars < 100;
 }
 
 // Words of the shorter that the longer has too.
@@ -95,7 +96,8 @@ class Reader {
       return true;
     }
     if (rules_.strip_unlikely) {
-      const bool is_exempt = node->is("body") || node->is("a") || node->is("html") || has_ancestor(node, "table") || has_ancestor(node, "code");
+      const bool is_exempt = node->is("body") || node->is("a") || node->is("html") || has_ancestor(node, "table") ||
+                             has_ancestor(node, "code");
       if ((is_unlikely(*node) && !is_exempt) || has_unlikely_role(*node)) return true;
     }
     static constexpr std::string_view kBoxes[] = {"div", "section", "header", "h1", "h2", "h3", "h4", "h5", "h6"};
@@ -173,7 +175,9 @@ class Reader {
       has_block |= is_block(*e);
       return !has_block;
     });
-    DomNode* only = elements == 1 ? *std::find_if(div->children.begin(), div->children.end(), [](DomNode* c) { return !c->is_text(); }) : nullptr;
+    DomNode* only = elements == 1 ? *std::find_if(div->children.begin(), div->children.end(),
+                                                  [](DomNode* c) { return !c->is_text(); })
+                                  : nullptr;
     if (only && only->is("p") && !has_loose_text && count_text(*div).link_density() < .25) {
       div->children = only->children;
       for (DomNode* child : div->children) child->parent = div;
@@ -236,7 +240,8 @@ class Reader {
     }
     if (rivals.size() >= 3) {
       for (DomNode* parent = top->parent; parent && !parent->is("body"); parent = parent->parent) {
-        const auto held = std::count_if(rivals.begin(), rivals.end(), [&](DomNode* r) { return is_ancestor(parent, r); });
+        const auto held =
+            std::count_if(rivals.begin(), rivals.end(), [&](DomNode* r) { return is_ancestor(parent, r); });
         if (held >= 3) {
           top = parent;
           break;
@@ -275,7 +280,8 @@ class Reader {
           const TextCounts counts = count_text(*sibling);
           const std::string text = inner_text(*sibling);
           is_wanted = (counts.chars > 80 && counts.link_density() < .25) ||
-                      (counts.chars > 0 && counts.chars < 80 && counts.links == 0 && (text.find(". ") != std::string::npos || text.ends_with('.')));
+                      (counts.chars > 0 && counts.chars < 80 && counts.links == 0 &&
+                       (text.find(". ") != std::string::npos || text.ends_with('.')));
         }
       }
       if (!is_wanted) continue;
@@ -300,7 +306,8 @@ class Reader {
 ExtractedPage extract_page(std::string_view html) {
   ExtractedPage page;
   std::string best;
-  static constexpr Rules kAttempts[] = {{true, true, true}, {false, true, true}, {false, false, true}, {false, false, false}};
+  static constexpr Rules kAttempts[] = {
+      {true, true, true}, {false, true, true}, {false, false, true}, {false, false, false}};
   for (const Rules& rules : kAttempts) {
     Dom dom = parse_html(html);
     page.title = dom.title;

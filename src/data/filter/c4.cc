@@ -13,8 +13,7 @@ bool has(std::string_view text, std::string_view what) {
 bool names_policy(std::string_view low) {
   if (has(low, "terms of use")) return true;
   if (has(low, "policy") && (has(low, "privacy policy") || has(low, "cookie policy"))) return true;
-  return has(low, "cookies") &&
-         (has(low, "uses cookies") || has(low, "use of cookies") || has(low, "use cookies"));
+  return has(low, "cookies") && (has(low, "uses cookies") || has(low, "use of cookies") || has(low, "use cookies"));
 }
 
 // Words between white space, up to three, and whether one is longer than 1,000 characters.

@@ -28,7 +28,7 @@ struct TextColumns {
   double words = 0, non_symbol_words = 0, stop_words = 0;
   double mean_word_length = kMissing, alpha_ratio = kMissing, hash_ratio = kMissing, ellipsis_ratio = kMissing,
          list_ratio = kMissing;
-  std::array<double, 3> top{kMissing, kMissing, kMissing};  // 2-, 3- and 4-grams
+  std::array<double, 3> top{kMissing, kMissing, kMissing};                                // 2-, 3- and 4-grams
   std::array<double, 6> dup{kMissing, kMissing, kMissing, kMissing, kMissing, kMissing};  // 5- to 10-grams
   double has_paragraphs = 0;  // C4's three lines of 200 characters
 
@@ -59,9 +59,9 @@ Verdict fineweb_quality(const TextColumns& columns, const RuleLimits& limits);
 
 // C4's rewriting, line by line.
 struct C4Result {
-  std::string text;         // the kept lines
-  std::string_view dies;    // "lorem_ipsum", "curly_bracket" or "": what ends the whole document
-  int64_t sentences = 0;    // of the kept lines
+  std::string text;       // the kept lines
+  std::string_view dies;  // "lorem_ipsum", "curly_bracket" or "": what ends the whole document
+  int64_t sentences = 0;  // of the kept lines
   int64_t lines = 0, kept_lines = 0;
 };
 struct C4Options {

@@ -80,9 +80,8 @@ std::string host_of(std::string_view url) {
     url = url.substr(2);
   } else if (slashes != std::string_view::npos && slashes >= 2 && url[slashes - 1] == ':') {
     const std::string_view scheme = url.substr(0, slashes - 1);
-    const bool is_scheme = std::all_of(scheme.begin(), scheme.end(), [](char c) {
-      return is_alnum(c) || c == '+' || c == '-' || c == '.';
-    });
+    const bool is_scheme = std::all_of(scheme.begin(), scheme.end(),
+                                       [](char c) { return is_alnum(c) || c == '+' || c == '-' || c == '.'; });
     if (is_scheme) url = url.substr(slashes + 2);
   }
   url = url.substr(0, url.find_first_of("/?#"));
@@ -102,8 +101,8 @@ std::string host_of(std::string_view url) {
 
 bool is_ipv4(const std::vector<std::string>& labels) {
   return labels.size() == 4 && std::all_of(labels.begin(), labels.end(), [](const std::string& l) {
-           return !l.empty() && l.size() <= 3 && std::all_of(l.begin(), l.end(), [](char c) { return c >= '0' && c <= '9'; }) &&
-                  std::stoi(l) < 256;
+           return !l.empty() && l.size() <= 3 &&
+                  std::all_of(l.begin(), l.end(), [](char c) { return c >= '0' && c <= '9'; }) && std::stoi(l) < 256;
          });
 }
 

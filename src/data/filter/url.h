@@ -23,7 +23,8 @@ class StringFinder {
     for (size_t i = 0; i < text.size(); ++i) {
       state = next_[static_cast<size_t>(state) * 256 + static_cast<unsigned char>(text[i])];
       for (int32_t at = state; at > 0; at = shorter_[static_cast<size_t>(at)]) {
-        if (needle_[static_cast<size_t>(at)] >= 0 && found(static_cast<size_t>(needle_[static_cast<size_t>(at)]), i + 1))
+        if (needle_[static_cast<size_t>(at)] >= 0 &&
+            found(static_cast<size_t>(needle_[static_cast<size_t>(at)]), i + 1))
           return true;
       }
     }

@@ -26,12 +26,16 @@ std::string canonical(std::string_view label) {
   struct Alias {
     const char *from, *to;
   };
-  static constexpr Alias kAliases[] = {
-      {"iso-8859-1", "windows-1252"}, {"iso8859-1", "windows-1252"}, {"latin1", "windows-1252"}, {"latin-1", "windows-1252"},
-      {"us-ascii", "windows-1252"},   {"ascii", "windows-1252"},     {"cp1252", "windows-1252"}, {"iso-8859-9", "windows-1254"},
-      {"gb2312", "gb18030"},          {"gbk", "gb18030"},            {"x-gbk", "gb18030"},       {"shift-jis", "shift_jis"},
-      {"sjis", "shift_jis"},          {"x-sjis", "shift_jis"},       {"windows-31j", "shift_jis"}, {"ks_c_5601-1987", "euc-kr"},
-      {"big5-hkscs", "big5"},         {"utf8", "utf-8"},             {"utf-16", "utf-16le"},     {"x-euc-jp", "euc-jp"}};
+  static constexpr Alias kAliases[] = {{"iso-8859-1", "windows-1252"}, {"iso8859-1", "windows-1252"},
+                                       {"latin1", "windows-1252"},     {"latin-1", "windows-1252"},
+                                       {"us-ascii", "windows-1252"},   {"ascii", "windows-1252"},
+                                       {"cp1252", "windows-1252"},     {"iso-8859-9", "windows-1254"},
+                                       {"gb2312", "gb18030"},          {"gbk", "gb18030"},
+                                       {"x-gbk", "gb18030"},           {"shift-jis", "shift_jis"},
+                                       {"sjis", "shift_jis"},          {"x-sjis", "shift_jis"},
+                                       {"windows-31j", "shift_jis"},   {"ks_c_5601-1987", "euc-kr"},
+                                       {"big5-hkscs", "big5"},         {"utf8", "utf-8"},
+                                       {"utf-16", "utf-16le"},         {"x-euc-jp", "euc-jp"}};
   for (const Alias& a : kAliases) {
     if (name == a.from) return a.to;
   }
@@ -109,18 +113,22 @@ double plausibility(std::string_view text, std::string_view charset) {
         score -= 4;
       } else if (f & kLetterChar) {
         score += s == 0 ? -1 : 1;
-        const bool is_rare_latin = s == 1 && std::string_view("\xc3\x90\xc3\xbe\xc3\x9e\xc3\xb0").find(text.substr(pos - 2, 2)) != std::string_view::npos;
+        const bool is_rare_latin =
+            s == 1 && std::string_view("\xc3\x90\xc3\xbe\xc3\x9e\xc3\xb0").find(text.substr(pos - 2, 2)) !=
+                          std::string_view::npos;
         if (is_rare_latin) score -= 1;
         // Letters of two scripts side by side, and capitals inside words.
         if (last_flags & kLetterChar) {
           if (script(last) != s && !(s >= 7 && script(last) >= 7)) score -= 1.5;
           if ((f & kUpperLetter) && (last_flags & kCased) && !(last_flags & kUpperLetter)) score -= 2;
         }
-        if (s == 7) score += charset == "gb18030" || charset == "big5" ? -2 : 1;  // both have kana, which Chinese does not use
+        if (s == 7)
+          score += charset == "gb18030" || charset == "big5" ? -2 : 1;  // both have kana, which Chinese does not use
         if (s == 8) score += .2;
         if (s == 9 && charset != "gb18030" && charset != "big5") score -= .1;
       } else if (c == 0x2019 || c == 0x2018 || c == 0x201c || c == 0x201d || c == 0xab || c == 0xbb || c == 0x2013 ||
-                 c == 0x2014 || c == 0x2026 || c == 0xbf || c == 0xa1 || (c >= 0x3000 && c < 0x3040) || (c >= 0xff00 && c < 0xff5f) || c == 0xa0) {
+                 c == 0x2014 || c == 0x2026 || c == 0xbf || c == 0xa1 || (c >= 0x3000 && c < 0x3040) ||
+                 (c >= 0xff00 && c < 0xff5f) || c == 0xa0) {
         score += .6;
       } else {
         score -= .7;
@@ -135,7 +143,9 @@ double plausibility(std::string_view text, std::string_view charset) {
 // The commonest characters of Chinese: a text in the wrong one of two Han charsets has few of them.
 double common_han(std::string_view text) {
   static constexpr std::string_view kCommon =
-      "的一是不了在人有我他这這个個们們中来來上大为為和国國地到以说說时時要就出会會可也你对對生能而子那得于於着著下自之年过過发發后後作里裡用道行所然家种種事成方多经經么麼去法学學如都同现現当當没沒动動面起看定天分还還进進好小部其些主样樣理心她本前开開但因只从從想实實日很他每早";
+      "的一是不了在人有我他这這个個们們中来來上大为為和国國地到以说說时時要就出会會可也你对對生能而子那得于於着著下自之"
+      "年过過发發后後作里裡用道行所然家种種事成方多经經么麼去法学學如都同现現当當没沒动動面起看定天分还還进進好小部其些"
+      "主样樣理心她本前开開但因只从從想实實日很他每早";
   int64_t han = 0, common = 0;
   for (size_t pos = 0; pos < text.size();) {
     const size_t at = pos;
@@ -219,11 +229,12 @@ std::string meta_charset(std::string_view bytes) {
 std::string detect_charset(std::string_view bytes) {
   bool is_big = false;
   if (looks_like_utf16(bytes, is_big)) return is_big ? "utf-16be" : "utf-16le";
-  static constexpr std::string_view kCandidates[] = {"windows-1252", "shift_jis", "euc-jp", "gb18030", "big5", "euc-kr",
-                                                     "windows-1251", "koi8-r", "iso-8859-2", "windows-1250", "iso-8859-7",
-                                                     "windows-1254", "iso-8859-5"};
+  static constexpr std::string_view kCandidates[] = {
+      "windows-1252", "shift_jis",  "euc-jp",       "gb18030",    "big5",         "euc-kr",    "windows-1251",
+      "koi8-r",       "iso-8859-2", "windows-1250", "iso-8859-7", "windows-1254", "iso-8859-5"};
   // Enough of the page to judge by, from where it stops being ASCII.
-  const auto first = std::find_if(bytes.begin(), bytes.end(), [](char c) { return static_cast<unsigned char>(c) >= 128; });
+  const auto first =
+      std::find_if(bytes.begin(), bytes.end(), [](char c) { return static_cast<unsigned char>(c) >= 128; });
   const size_t from = static_cast<size_t>(first - bytes.begin());
   const std::string_view sample = bytes.substr(from, 20000);
   std::string best = "windows-1252";
@@ -265,7 +276,8 @@ Decoded decode_page(std::string_view bytes, std::string_view declared) {
     if (!decode_as(bytes, charset, out)) continue;
     const int64_t chars = std::max<int64_t>(count_chars(out.text), 1);
     int64_t bad = 0;
-    for (size_t at = out.text.find("\xef\xbf\xbd"); at != std::string::npos; at = out.text.find("\xef\xbf\xbd", at + 3)) ++bad;
+    for (size_t at = out.text.find("\xef\xbf\xbd"); at != std::string::npos; at = out.text.find("\xef\xbf\xbd", at + 3))
+      ++bad;
     if (bad * 100 <= chars) return out;
   }
   decode_as(bytes, detect_charset(bytes), out);

@@ -52,7 +52,8 @@ CompressionKind detect_packing(std::string_view bytes) {
   if (bytes.starts_with("\x1f\x8b")) return CompressionKind::gzip;
   if (bytes.starts_with("\x28\xb5\x2f\xfd")) return CompressionKind::zstd;
   // A skippable frame 0x184D2A5? comes before a frame of zstd.
-  if (bytes.size() >= 4 && bytes.substr(1, 3) == "\x2a\x4d\x18" && (static_cast<unsigned char>(bytes[0]) & 0xf0) == 0x50)
+  if (bytes.size() >= 4 && bytes.substr(1, 3) == "\x2a\x4d\x18" &&
+      (static_cast<unsigned char>(bytes[0]) & 0xf0) == 0x50)
     return CompressionKind::zstd;
   return CompressionKind::none;
 }
@@ -132,7 +133,7 @@ std::string unpack_all(std::string_view bytes, const std::string& origin, size_t
   std::string out;
   while (!bytes.empty()) {
     Unpacked piece = packing == CompressionKind::gzip ? unpack_gzip_member(bytes, limit - out.size())
-                                               : unpack_zstd_frame(bytes, "", limit - out.size());
+                                                      : unpack_zstd_frame(bytes, "", limit - out.size());
     SINTER_CHECK(!piece.is_too_large, "'{}' unpacks to more than {} bytes; that is more than is read at once", origin,
                  limit);
     SINTER_CHECK(piece.is_complete && piece.consumed > 0, "'{}' is {}: its compressed data {}", origin,

@@ -15,8 +15,8 @@ CompressionKind detect_packing(std::string_view bytes);
 
 // One gzip member at the beginning of `bytes`.
 struct Unpacked {
-  std::string bytes;       // what came out, also before an error
-  size_t consumed = 0;     // bytes of the input that were used
+  std::string bytes;         // what came out, also before an error
+  size_t consumed = 0;       // bytes of the input that were used
   bool is_complete = false;  // the end of the member or frame was reached
   bool is_damaged = false;   // a checksum or the data is wrong
   bool is_too_large = false;

@@ -61,7 +61,9 @@ class JsonLineParser {
     padded_.assign(line);
     padded_.reserve(line.size() + simdjson::SIMDJSON_PADDING);
     simdjson::dom::element root;
-    const auto error = parser_.parse(padded_.data(), line.size(), padded_.capacity() < line.size() + simdjson::SIMDJSON_PADDING).get(root);
+    const auto error =
+        parser_.parse(padded_.data(), line.size(), padded_.capacity() < line.size() + simdjson::SIMDJSON_PADDING)
+            .get(root);
     if (error) return std::string("not JSON: ") + simdjson::error_message(error);
     simdjson::dom::object object;
     if (root.get(object)) return "not a JSON object";
@@ -121,13 +123,15 @@ void read_text(const FilePart& part, const ReadOptions& options, const ReadVisit
   const std::string name = fs::path(part.path).filename().string();
   int64_t number = 0;
   for (size_t begin = 0; begin <= bytes.size();) {
-    const size_t end = options.separator.empty() ? bytes.size() : std::min(bytes.find(options.separator, begin), bytes.size());
+    const size_t end =
+        options.separator.empty() ? bytes.size() : std::min(bytes.find(options.separator, begin), bytes.size());
     const std::string_view piece = std::string_view(bytes).substr(begin, end - begin);
     Document document;
     document.id = fmt::format("{}:{}", name, number++);
     document.source = part.source;
     if (piece.size() > options.max_record_bytes) {
-      visitor.bad({part.path, fmt::format("a document of {} bytes", piece.size()), to_valid_utf8(piece.substr(0, 200)), begin});
+      visitor.bad(
+          {part.path, fmt::format("a document of {} bytes", piece.size()), to_valid_utf8(piece.substr(0, 200)), begin});
     } else {
       document.text = decode_page(piece, "").text;
       if (!strip(document.text).empty()) visitor.document(std::move(document));
@@ -163,9 +167,11 @@ void read_archive(const FilePart& part, const ReadOptions& options, const ReadVi
       document.text = decode_page(record.block, "").text;
     } else {
       const HttpMessage message = parse_http(record.block);
-      if ((message.is_http && message.status != 200) || message.payload.empty() || !is_html(record, message)) return true;
+      if ((message.is_http && message.status != 200) || message.payload.empty() || !is_html(record, message))
+        return true;
       if (message.payload.size() > options.max_record_bytes) {
-        visitor.bad({part.path, fmt::format("a page of {} bytes", message.payload.size()), document.url, record.offset});
+        visitor.bad(
+            {part.path, fmt::format("a page of {} bytes", message.payload.size()), document.url, record.offset});
         return true;
       }
       document.text = decode_page(message.payload, content_type_charset(message.header.get("Content-Type"))).text;
@@ -174,8 +180,9 @@ void read_archive(const FilePart& part, const ReadOptions& options, const ReadVi
     visitor.document(std::move(document));
     return true;
   };
-  read_warc(file.text(), part.begin, part.end,
-            {on_record, [&](const WarcDamage& d) { visitor.bad({part.path, d.what, "", d.offset}); }});
+  read_warc(file.text(), part.begin, part.end, {on_record, [&](const WarcDamage& d) {
+                                                  visitor.bad({part.path, d.what, "", d.offset});
+                                                }});
 }
 
 // RFC 4180: quoted fields may hold commas, quotes (doubled) and line breaks. False when the text ends inside a field.
@@ -218,8 +225,11 @@ void read_csv(const FilePart& part, const ReadOptions& options, const ReadVisito
   std::vector<std::string> header, row;
   size_t pos = 0;
   if (!next_csv_row(text, pos, header)) header.clear();
-  auto column = [&](const std::string& name) { return static_cast<size_t>(std::find(header.begin(), header.end(), name) - header.begin()); };
-  const size_t text_column = column(options.text_key), id_column = column(options.id_key), url_column = column(options.url_key);
+  auto column = [&](const std::string& name) {
+    return static_cast<size_t>(std::find(header.begin(), header.end(), name) - header.begin());
+  };
+  const size_t text_column = column(options.text_key), id_column = column(options.id_key),
+               url_column = column(options.url_key);
   if (text_column == header.size()) {
     visitor.bad({part.path, "no column '" + options.text_key + "' in the first line", text.substr(0, 200), 0});
     return;
@@ -228,12 +238,14 @@ void read_csv(const FilePart& part, const ReadOptions& options, const ReadVisito
     const size_t at = pos;
     if (!next_csv_row(text, pos, row) || row.size() != header.size()) {
       if (row.size() == 1 && row[0].empty()) continue;
-      visitor.bad({part.path, fmt::format("a row of {} fields; expected {}", row.size(), header.size()), to_valid_utf8(text.substr(at, 200)), at});
+      visitor.bad({part.path, fmt::format("a row of {} fields; expected {}", row.size(), header.size()),
+                   to_valid_utf8(text.substr(at, 200)), at});
       continue;
     }
     Document document;
     document.text = row[text_column];
-    document.id = id_column < row.size() ? row[id_column] : fmt::format("{}:{}", fs::path(part.path).filename().string(), at);
+    document.id =
+        id_column < row.size() ? row[id_column] : fmt::format("{}:{}", fs::path(part.path).filename().string(), at);
     if (url_column < row.size()) document.url = row[url_column];
     document.source = part.source;
     visitor.document(std::move(document));
@@ -244,7 +256,9 @@ void read_table(const FilePart& part, const ReadOptions& options, const ReadVisi
   JsonLineParser parser(part, options, visitor);
   uint64_t number = 0;
   read_parquet(part.path, {[&](std::string&& row) { parser.parse(row, number++); },
-                           [&](const std::string& what) { visitor.bad({part.path, what, "", number}); }});
+                           [&](const std::string& what) {
+                             visitor.bad({part.path, what, "", number});
+                           }});
 }
 
 }  // namespace
@@ -255,13 +269,18 @@ FileKind file_kind(const std::string& path) {
     const char* ending;
     FileKind kind;
   };
-  static constexpr Ending kEndings[] = {{".jsonl", FileKind::jsonl}, {".ndjson", FileKind::jsonl}, {".json", FileKind::jsonl}, {".txt", FileKind::text}, {".text", FileKind::text},
-                                        {".md", FileKind::text},     {".html", FileKind::html},    {".htm", FileKind::html},  {".csv", FileKind::csv},
-                                        {".warc", FileKind::warc},   {".wet", FileKind::warc},     {".parquet", FileKind::parquet}};
+  static constexpr Ending kEndings[] = {
+      {".jsonl", FileKind::jsonl}, {".ndjson", FileKind::jsonl}, {".json", FileKind::jsonl},
+      {".txt", FileKind::text},    {".text", FileKind::text},    {".md", FileKind::text},
+      {".html", FileKind::html},   {".htm", FileKind::html},     {".csv", FileKind::csv},
+      {".warc", FileKind::warc},   {".wet", FileKind::warc},     {".parquet", FileKind::parquet}};
   for (const Ending& e : kEndings) {
     if (low.ends_with(e.ending)) return e.kind;
   }
-  base::fail("'{}' is of no kind that is read; expected .jsonl, .txt, .md, .html, .csv, .warc, .wet or .parquet, .gz or .zst behind it", path);
+  base::fail(
+      "'{}' is of no kind that is read; expected .jsonl, .txt, .md, .html, .csv, .warc, .wet or .parquet, .gz or .zst "
+      "behind it",
+      path);
 }
 
 void read_part(const FilePart& part, const ReadOptions& options, const ReadVisitor& visitor) {
@@ -348,8 +367,9 @@ std::string document_line(const Document& document) {
     const char* name;
     const std::string& value;
   };
-  for (const Field& f : {Field{"id", document.id}, Field{"url", document.url}, Field{"date", document.date}, Field{"language", document.language},
-                         Field{"title", document.title}, Field{"source", document.source}}) {
+  for (const Field& f :
+       {Field{"id", document.id}, Field{"url", document.url}, Field{"date", document.date},
+        Field{"language", document.language}, Field{"title", document.title}, Field{"source", document.source}}) {
     if (f.value.empty()) continue;
     out += std::string(",\"") + f.name + "\":";
     append_json_string(out, f.value);

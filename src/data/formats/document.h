@@ -26,8 +26,8 @@ FileKind file_kind(const std::string& path);
 
 struct ReadOptions {
   std::string text_key = "text", id_key = "id", url_key = "url";
-  std::string separator = "<|endoftext|>";          // between the documents of a text file; "" = the whole file is one
-  uint64_t max_record_bytes = uint64_t{64} << 20;   // a longer line or page is a bad record
+  std::string separator = "<|endoftext|>";         // between the documents of a text file; "" = the whole file is one
+  uint64_t max_record_bytes = uint64_t{64} << 20;  // a longer line or page is a bad record
 };
 
 // A part of a file: documents that begin in [begin, end).

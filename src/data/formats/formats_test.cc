@@ -20,7 +20,8 @@ namespace fs = std::filesystem;
 
 struct ScratchFile {
   std::string path;
-  ScratchFile(const std::string& name, std::string_view content) : path((fs::temp_directory_path() / (std::to_string(::getpid()) + name)).string()) {
+  ScratchFile(const std::string& name, std::string_view content)
+      : path((fs::temp_directory_path() / (std::to_string(::getpid()) + name)).string()) {
     base::write_file_atomic(path, content);
   }
   ~ScratchFile() { fs::remove(path); }
@@ -33,25 +34,31 @@ struct ReadResult {
 ReadResult read_file(const std::string& path, const ReadOptions& options = {}, uint64_t part_bytes = UINT64_MAX) {
   ReadResult result;
   for (const FilePart& part : list_parts(path, "s", part_bytes)) {
-    read_part(part, options, {[&](Document&& d) { result.documents.push_back(std::move(d)); }, [&](BadRecord&& b) { result.bad.push_back(std::move(b)); }});
+    read_part(part, options,
+              {[&](Document&& d) { result.documents.push_back(std::move(d)); },
+               [&](BadRecord&& b) { result.bad.push_back(std::move(b)); }});
   }
   return result;
 }
 
 TEST(Documents, EveryCutOfAFileGivesTheSameDocuments) {
   std::string lines;
-  for (int i = 0; i < 60; ++i) lines += "{\"text\": \"number " + std::to_string(i) + std::string(static_cast<size_t>(i % 7), 'x') + "\"}\n";
+  for (int i = 0; i < 60; ++i)
+    lines += "{\"text\": \"number " + std::to_string(i) + std::string(static_cast<size_t>(i % 7), 'x') + "\"}\n";
   const ScratchFile file("cut.jsonl", lines);
   for (const uint64_t size : {1, 7, 31, 100, 5000}) {
     const ReadResult read = read_file(file.path, {}, size);
     ASSERT_EQ(read.documents.size(), 60u) << size;
-    for (size_t i = 0; i < 60; ++i) EXPECT_EQ(read.documents[i].text.substr(0, 7), ("number " + std::to_string(i)).substr(0, 7));
+    for (size_t i = 0; i < 60; ++i)
+      EXPECT_EQ(read.documents[i].text.substr(0, 7), ("number " + std::to_string(i)).substr(0, 7));
   }
 }
 
 TEST(Documents, CompressedAndPlainLinesAreTheSame) {
   const std::string lines = "{\"text\": \"one\"}\n\n{\"text\": \"two\"}\n{\"text\": \"three\"}";
-  const ScratchFile gz("a.jsonl.gz", pack_gzip(lines)), two("b.jsonl.gz", pack_gzip(lines.substr(0, 20)) + pack_gzip(lines.substr(20))), zst("c.jsonl.zst", pack_zstd(lines));
+  const ScratchFile gz("a.jsonl.gz", pack_gzip(lines)),
+      two("b.jsonl.gz", pack_gzip(lines.substr(0, 20)) + pack_gzip(lines.substr(20))),
+      zst("c.jsonl.zst", pack_zstd(lines));
   for (const ScratchFile* file : {&gz, &two, &zst}) {
     const ReadResult read = read_file(file->path);
     ASSERT_EQ(read.documents.size(), 3u) << file->path;
@@ -63,8 +70,10 @@ TEST(Documents, CompressedAndPlainLinesAreTheSame) {
 TEST(Documents, AGiantLineIsSetAsideAndReadingGoesOn) {
   ReadOptions options;
   options.max_record_bytes = 2000;
-  const std::string lines = "{\"text\": \"one\"}\n{\"text\": \"" + std::string(3 << 20, 'x') + "\"}\n{\"text\": \"two\"}\n";
-  const ScratchFile plain("giant.jsonl", lines), packed("giant.jsonl.gz", pack_gzip(lines)), zst("giant.jsonl.zst", pack_zstd(lines));
+  const std::string lines =
+      "{\"text\": \"one\"}\n{\"text\": \"" + std::string(3 << 20, 'x') + "\"}\n{\"text\": \"two\"}\n";
+  const ScratchFile plain("giant.jsonl", lines), packed("giant.jsonl.gz", pack_gzip(lines)),
+      zst("giant.jsonl.zst", pack_zstd(lines));
   for (const ScratchFile* file : {&plain, &packed, &zst}) {
     const ReadResult read = read_file(file->path, options);
     ASSERT_EQ(read.documents.size(), 2u) << file->path;
@@ -115,7 +124,8 @@ TEST(Warc, RangesGiveEveryRecordOnce) {
   std::string plain, packed;
   for (int i = 0; i < 40; ++i) {
     const std::string block = "body " + std::to_string(i) + std::string(static_cast<size_t>(i * 13 % 50), 'x');
-    const std::string record = "WARC/1.0\r\nWARC-Type: conversion\r\nWARC-Target-URI: http://a/" + std::to_string(i) + "\r\nContent-Length: " + std::to_string(block.size()) + "\r\n\r\n" + block + "\r\n\r\n";
+    const std::string record = "WARC/1.0\r\nWARC-Type: conversion\r\nWARC-Target-URI: http://a/" + std::to_string(i) +
+                               "\r\nContent-Length: " + std::to_string(block.size()) + "\r\n\r\n" + block + "\r\n\r\n";
     plain += record;
     packed += pack_gzip(record);
   }
@@ -145,17 +155,22 @@ TEST(Extract, DeepNestingAndHalfTagsEndInTime) {
 
 TEST(Charset, DeclaredAndDetectedCharsetsGiveTheSameText) {
   Decoded russian;
-  const std::string koi = "\xf3\xd4\xc1\xd2\xd9\xca \xd2\xd9\xc2\xc1\xcb \xcb\xc1\xd6\xc4\xcf\xc5 \xd5\xd4\xd2\xcf \xd7\xd9\xc8\xcf\xc4\xc9\xcc \xd7 \xcd\xcf\xd2\xc5";
+  const std::string koi =
+      "\xf3\xd4\xc1\xd2\xd9\xca \xd2\xd9\xc2\xc1\xcb \xcb\xc1\xd6\xc4\xcf\xc5 \xd5\xd4\xd2\xcf "
+      "\xd7\xd9\xc8\xcf\xc4\xc9\xcc \xd7 \xcd\xcf\xd2\xc5";
   EXPECT_EQ(decode_page(koi, "koi8-r").text, decode_page(koi, "").text);
   EXPECT_EQ(decode_page("\xef\xbb\xbfhello", "").text, "hello");
   EXPECT_EQ(decode_page("caf\xc3\xa9", "iso-8859-1").text, "caf\xc3\xa9");
 }
 
 TEST(SuffixArray, EqualsTheSortedSuffixes) {
-  for (const std::string& text : {std::string("banana"), std::string("mississippi"), std::string("aaaaaaa"), std::string("a"), std::string("abcabcabcabd\xff\x01")}) {
+  for (const std::string& text : {std::string("banana"), std::string("mississippi"), std::string("aaaaaaa"),
+                                  std::string("a"), std::string("abcabcabcabd\xff\x01")}) {
     std::vector<int32_t> want(text.size());
     for (size_t i = 0; i < text.size(); ++i) want[i] = static_cast<int32_t>(i);
-    std::sort(want.begin(), want.end(), [&](int32_t a, int32_t b) { return text.substr(static_cast<size_t>(a)) < text.substr(static_cast<size_t>(b)); });
+    std::sort(want.begin(), want.end(), [&](int32_t a, int32_t b) {
+      return text.substr(static_cast<size_t>(a)) < text.substr(static_cast<size_t>(b));
+    });
     EXPECT_EQ(suffix_array(text), want) << text;
   }
 }
@@ -172,7 +187,9 @@ TEST(SuffixArray, RepeatedSubstringsAreFoundAndTheFirstStays) {
 
 TEST(FastTextModel, TrainingGivesAModelThatFastTextsFormatHolds) {
   std::vector<std::string> lines;
-  for (int i = 0; i < 200; ++i) lines.push_back(i % 2 ? "__label__good careful words about rivers and science " + std::to_string(i) : "__label__bad buy cheap now click here " + std::to_string(i));
+  for (int i = 0; i < 200; ++i)
+    lines.push_back(i % 2 ? "__label__good careful words about rivers and science " + std::to_string(i)
+                          : "__label__bad buy cheap now click here " + std::to_string(i));
   const std::string path = (fs::temp_directory_path() / (std::to_string(::getpid()) + "model.bin")).string();
   FastTextTraining training;
   training.dim = 8;
@@ -185,7 +202,8 @@ TEST(FastTextModel, TrainingGivesAModelThatFastTextsFormatHolds) {
   EXPECT_EQ(model.predict("click here cheap", 1)[0].label, "__label__bad");
   train_fasttext(lines, training, path);
   EXPECT_EQ(base::read_file(path), bytes);
-  for (size_t size : {size_t{0}, size_t{7}, size_t{60}, bytes.size() / 2, bytes.size() - 1}) EXPECT_THROW(FastText::from_bytes(bytes.substr(0, size), "cut"), base::Error);
+  for (size_t size : {size_t{0}, size_t{7}, size_t{60}, bytes.size() / 2, bytes.size() - 1})
+    EXPECT_THROW(FastText::from_bytes(bytes.substr(0, size), "cut"), base::Error);
   fs::remove(path);
 }
 

@@ -137,7 +137,8 @@ LineReader::Status LineReader::next(std::string_view& line) {
       line = std::string_view(s.buffer).substr(0, end);
       s.taken = std::min(end + 1, s.buffer.size());
       if (!is_giant && line.size() <= s.max_line && (!is_last || s.damage.empty())) return Status::line;
-      s.problem = is_last && !s.damage.empty() ? std::exchange(s.damage, "") : "a line longer than " + std::to_string(s.max_line) + " bytes";
+      s.problem = is_last && !s.damage.empty() ? std::exchange(s.damage, "")
+                                               : "a line longer than " + std::to_string(s.max_line) + " bytes";
       return Status::bad;
     }
     looked = s.buffer.size();

@@ -16,7 +16,7 @@ class LineReader {
   enum class Status { line, bad, end };
   // The view lives until the next call. After `bad` (a giant line, damage in the compressed data) reading goes on.
   Status next(std::string_view& line);
-  uint64_t offset() const;              // of the line, in the unpacked file
+  uint64_t offset() const;             // of the line, in the unpacked file
   const std::string& problem() const;  // of the last `bad`
 
  private:

@@ -2,11 +2,10 @@
 #include <arrow/api.h>
 #include <arrow/io/file.h>
 #include <arrow/util/decimal.h>
+#include <fmt/format.h>
 #include <parquet/arrow/reader.h>
 #include <parquet/exception.h>
 #include <parquet/properties.h>
-
-#include <fmt/format.h>
 
 #include <cmath>
 #include <string>
@@ -23,7 +22,8 @@ void append_base64(std::string& out, std::string_view bytes) {
   out += "{\"b64\":\"";
   for (size_t i = 0; i < bytes.size(); i += 3) {
     uint32_t word = 0;
-    for (size_t k = 0; k < 3; ++k) word = word << 8 | (i + k < bytes.size() ? static_cast<unsigned char>(bytes[i + k]) : 0u);
+    for (size_t k = 0; k < 3; ++k)
+      word = word << 8 | (i + k < bytes.size() ? static_cast<unsigned char>(bytes[i + k]) : 0u);
     for (size_t k = 0; k < 4; ++k) out.push_back(i + k > bytes.size() ? '=' : kBase64[word >> (18 - 6 * k) & 63]);
   }
   out += "\"}";
@@ -45,12 +45,14 @@ std::string iso_date(int64_t days) {
   const int64_t year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36524 - day_of_era / 146096) / 365;
   const int64_t day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
   const int64_t month_index = (5 * day_of_year + 2) / 153;
-  const int64_t day = day_of_year - (153 * month_index + 2) / 5 + 1, month = month_index < 10 ? month_index + 3 : month_index - 9;
+  const int64_t day = day_of_year - (153 * month_index + 2) / 5 + 1,
+                month = month_index < 10 ? month_index + 3 : month_index - 9;
   return fmt::format("{:04}-{:02}-{:02}", year_of_era + era * 400 + (month <= 2), month, day);
 }
 
 std::string iso_time(int64_t micros) {
-  std::string out = fmt::format("{:02}:{:02}:{:02}", micros / 3600000000, micros / 60000000 % 60, micros / 1000000 % 60);
+  std::string out =
+      fmt::format("{:02}:{:02}:{:02}", micros / 3600000000, micros / 60000000 % 60, micros / 1000000 % 60);
   if (micros % 1000000 != 0) out += fmt::format(".{:06}", micros % 1000000);
   return out;
 }
@@ -129,40 +131,71 @@ void append_value(std::string& out, const arrow::Array& array, int64_t i) {
   }
   auto number = [&](auto value) { out += std::to_string(value); };
   switch (array.type_id()) {
-    case T::BOOL: out += static_cast<const arrow::BooleanArray&>(array).Value(i) ? "true" : "false"; return;
-    case T::INT8: return number(static_cast<const arrow::Int8Array&>(array).Value(i));
-    case T::INT16: return number(static_cast<const arrow::Int16Array&>(array).Value(i));
-    case T::INT32: return number(static_cast<const arrow::Int32Array&>(array).Value(i));
-    case T::INT64: return number(static_cast<const arrow::Int64Array&>(array).Value(i));
-    case T::UINT8: return number(static_cast<const arrow::UInt8Array&>(array).Value(i));
-    case T::UINT16: return number(static_cast<const arrow::UInt16Array&>(array).Value(i));
-    case T::UINT32: return number(static_cast<const arrow::UInt32Array&>(array).Value(i));
-    case T::UINT64: return number(static_cast<const arrow::UInt64Array&>(array).Value(i));
-    case T::FLOAT: return append_float(out, static_cast<const arrow::FloatArray&>(array).Value(i));
-    case T::DOUBLE: return append_float(out, static_cast<const arrow::DoubleArray&>(array).Value(i));
+    case T::BOOL:
+      out += static_cast<const arrow::BooleanArray&>(array).Value(i) ? "true" : "false";
+      return;
+    case T::INT8:
+      return number(static_cast<const arrow::Int8Array&>(array).Value(i));
+    case T::INT16:
+      return number(static_cast<const arrow::Int16Array&>(array).Value(i));
+    case T::INT32:
+      return number(static_cast<const arrow::Int32Array&>(array).Value(i));
+    case T::INT64:
+      return number(static_cast<const arrow::Int64Array&>(array).Value(i));
+    case T::UINT8:
+      return number(static_cast<const arrow::UInt8Array&>(array).Value(i));
+    case T::UINT16:
+      return number(static_cast<const arrow::UInt16Array&>(array).Value(i));
+    case T::UINT32:
+      return number(static_cast<const arrow::UInt32Array&>(array).Value(i));
+    case T::UINT64:
+      return number(static_cast<const arrow::UInt64Array&>(array).Value(i));
+    case T::FLOAT:
+      return append_float(out, static_cast<const arrow::FloatArray&>(array).Value(i));
+    case T::DOUBLE:
+      return append_float(out, static_cast<const arrow::DoubleArray&>(array).Value(i));
     case T::HALF_FLOAT: {
       const auto scalar = array.GetScalar(i);
       return append_float(out, scalar.ok() ? std::strtod((*scalar)->ToString().c_str(), nullptr) : 0);
     }
-    case T::STRING: return append_json_string(out, to_valid_utf8(view_of<arrow::StringArray>(array, i)));
-    case T::LARGE_STRING: return append_json_string(out, to_valid_utf8(view_of<arrow::LargeStringArray>(array, i)));
-    case T::STRING_VIEW: return append_json_string(out, to_valid_utf8(view_of<arrow::StringViewArray>(array, i)));
-    case T::BINARY: return append_base64(out, view_of<arrow::BinaryArray>(array, i));
-    case T::LARGE_BINARY: return append_base64(out, view_of<arrow::LargeBinaryArray>(array, i));
-    case T::FIXED_SIZE_BINARY: return append_base64(out, view_of<arrow::FixedSizeBinaryArray>(array, i));
-    case T::DECIMAL128: return append_json_string(out, static_cast<const arrow::Decimal128Array&>(array).FormatValue(i));
-    case T::DATE32: return append_json_string(out, iso_date(static_cast<const arrow::Date32Array&>(array).Value(i)));
-    case T::TIME32: return append_json_string(out, iso_time(to_micros(static_cast<const arrow::Time32Array&>(array).Value(i), static_cast<const arrow::Time32Type&>(*array.type()).unit())));
-    case T::TIME64: return append_json_string(out, iso_time(to_micros(static_cast<const arrow::Time64Array&>(array).Value(i), static_cast<const arrow::Time64Type&>(*array.type()).unit())));
+    case T::STRING:
+      return append_json_string(out, to_valid_utf8(view_of<arrow::StringArray>(array, i)));
+    case T::LARGE_STRING:
+      return append_json_string(out, to_valid_utf8(view_of<arrow::LargeStringArray>(array, i)));
+    case T::STRING_VIEW:
+      return append_json_string(out, to_valid_utf8(view_of<arrow::StringViewArray>(array, i)));
+    case T::BINARY:
+      return append_base64(out, view_of<arrow::BinaryArray>(array, i));
+    case T::LARGE_BINARY:
+      return append_base64(out, view_of<arrow::LargeBinaryArray>(array, i));
+    case T::FIXED_SIZE_BINARY:
+      return append_base64(out, view_of<arrow::FixedSizeBinaryArray>(array, i));
+    case T::DECIMAL128:
+      return append_json_string(out, static_cast<const arrow::Decimal128Array&>(array).FormatValue(i));
+    case T::DATE32:
+      return append_json_string(out, iso_date(static_cast<const arrow::Date32Array&>(array).Value(i)));
+    case T::TIME32:
+      return append_json_string(out, iso_time(to_micros(static_cast<const arrow::Time32Array&>(array).Value(i),
+                                                        static_cast<const arrow::Time32Type&>(*array.type()).unit())));
+    case T::TIME64:
+      return append_json_string(out, iso_time(to_micros(static_cast<const arrow::Time64Array&>(array).Value(i),
+                                                        static_cast<const arrow::Time64Type&>(*array.type()).unit())));
     case T::TIMESTAMP: {
       const auto& type = static_cast<const arrow::TimestampType&>(*array.type());
-      return append_json_string(out, iso_timestamp(to_micros(static_cast<const arrow::TimestampArray&>(array).Value(i), type.unit()), !type.timezone().empty()));
+      return append_json_string(
+          out, iso_timestamp(to_micros(static_cast<const arrow::TimestampArray&>(array).Value(i), type.unit()),
+                             !type.timezone().empty()));
     }
-    case T::LIST: return append_range<arrow::ListArray>(out, array, i);
-    case T::LARGE_LIST: return append_range<arrow::LargeListArray>(out, array, i);
-    case T::FIXED_SIZE_LIST: return append_range<arrow::FixedSizeListArray>(out, array, i);
-    case T::STRUCT: return append_struct(out, static_cast<const arrow::StructArray&>(array), i);
-    case T::MAP: return append_map(out, static_cast<const arrow::MapArray&>(array), i);
+    case T::LIST:
+      return append_range<arrow::ListArray>(out, array, i);
+    case T::LARGE_LIST:
+      return append_range<arrow::LargeListArray>(out, array, i);
+    case T::FIXED_SIZE_LIST:
+      return append_range<arrow::FixedSizeListArray>(out, array, i);
+    case T::STRUCT:
+      return append_struct(out, static_cast<const arrow::StructArray&>(array), i);
+    case T::MAP:
+      return append_map(out, static_cast<const arrow::MapArray&>(array), i);
     case T::DICTIONARY: {
       const auto& dictionary = static_cast<const arrow::DictionaryArray&>(array);
       return append_value(out, *dictionary.dictionary(), dictionary.GetValueIndex(i));

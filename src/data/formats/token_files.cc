@@ -36,7 +36,8 @@ std::string bytes_of(const std::vector<std::vector<int32_t>>& documents, int tok
   std::string out;
   for (const std::vector<int32_t>& document : documents) {
     for (int32_t id : document) {
-      SINTER_CHECK(id >= 0 && (token_bytes == 4 || id < 65536), "'{}': token {} does not fit {} bytes", path, id, token_bytes);
+      SINTER_CHECK(id >= 0 && (token_bytes == 4 || id < 65536), "'{}': token {} does not fit {} bytes", path, id,
+                   token_bytes);
       out.append(reinterpret_cast<const char*>(&id), static_cast<size_t>(token_bytes));
     }
   }
@@ -54,8 +55,8 @@ TokenDocuments read_datatrove(const std::string& path, int token_bytes) {
   std::string mask;
   if (std::filesystem::exists(path + ".loss")) {
     mask = base::read_file(path + ".loss");
-    SINTER_CHECK(mask.size() * static_cast<size_t>(token_bytes) == bytes.size(), "'{}.loss' has {} bytes for {} tokens", path,
-                 mask.size(), bytes.size() / static_cast<size_t>(token_bytes));
+    SINTER_CHECK(mask.size() * static_cast<size_t>(token_bytes) == bytes.size(), "'{}.loss' has {} bytes for {} tokens",
+                 path, mask.size(), bytes.size() / static_cast<size_t>(token_bytes));
   }
   uint64_t begin = 0;
   for (size_t i = 0; i < ends.size() / 8; ++i) {
@@ -64,7 +65,9 @@ TokenDocuments read_datatrove(const std::string& path, int token_bytes) {
                  "'{}': document {} ends at token {}; expected {} to {}", index.path(), i, end, begin,
                  bytes.size() / static_cast<size_t>(token_bytes));
     result.documents.push_back(ids_of(bytes, begin, end - begin, token_bytes));
-    if (!mask.empty()) result.loss_masks.emplace_back(mask.begin() + static_cast<int64_t>(begin), mask.begin() + static_cast<int64_t>(end));
+    if (!mask.empty())
+      result.loss_masks.emplace_back(mask.begin() + static_cast<int64_t>(begin),
+                                     mask.begin() + static_cast<int64_t>(end));
     begin = end;
   }
   return result;
@@ -81,7 +84,8 @@ void write_datatrove(const std::string& path, const TokenDocuments& tokens, std:
   base::write_file_atomic(path, bytes_of(tokens.documents, tokens.token_bytes, path));
   base::write_file_atomic(path + ".index", index);
   if (!tokens.loss_masks.empty()) base::write_file_atomic(path + ".loss", mask);
-  base::write_file_atomic(path + ".metadata", fmt::format("{}|{}\n{}\n{}", tokenizer_name, tokens.token_bytes, end, base::format_count(static_cast<double>(end))));
+  base::write_file_atomic(path + ".metadata", fmt::format("{}|{}\n{}\n{}", tokenizer_name, tokens.token_bytes, end,
+                                                          base::format_count(static_cast<double>(end))));
 }
 
 TokenDocuments read_megatron(const std::string& stem) {
@@ -91,8 +95,10 @@ TokenDocuments read_megatron(const std::string& stem) {
   const auto version = load<uint64_t>(idx, 9);
   const auto code = load<uint8_t>(idx, 17);
   const auto sequences = load<uint64_t>(idx, 18), documents = load<uint64_t>(idx, 26);
-  SINTER_CHECK(version == 1 && (code == kUint16Code || code == kInt32Code), "'{}': version {} and type {}; expected 1, and 8 or 4", index.path(), version, code);
-  SINTER_CHECK(sequences < (uint64_t{1} << 40) && documents < (uint64_t{1} << 40) && idx.size() == 34 + 12 * sequences + 8 * documents,
+  SINTER_CHECK(version == 1 && (code == kUint16Code || code == kInt32Code),
+               "'{}': version {} and type {}; expected 1, and 8 or 4", index.path(), version, code);
+  SINTER_CHECK(sequences < (uint64_t{1} << 40) && documents < (uint64_t{1} << 40) &&
+                   idx.size() == 34 + 12 * sequences + 8 * documents,
                "'{}' has {} bytes for {} sequences and {} documents", index.path(), idx.size(), sequences, documents);
   TokenDocuments result;
   result.token_bytes = code == kUint16Code ? 2 : 4;
@@ -100,9 +106,12 @@ TokenDocuments read_megatron(const std::string& stem) {
     const auto length = load<int32_t>(idx, 34 + 4 * i);
     const auto offset = load<int64_t>(idx, 34 + 4 * sequences + 8 * i);
     const auto size = static_cast<uint64_t>(length) * static_cast<uint64_t>(result.token_bytes);
-    SINTER_CHECK(length >= 0 && offset >= 0 && static_cast<uint64_t>(offset) + size <= bytes.size() && offset % result.token_bytes == 0,
-                 "'{}': sequence {} at {} with {} tokens lies outside '{}'", index.path(), i, offset, length, tokens.path());
-    result.documents.push_back(ids_of(bytes, static_cast<size_t>(offset / result.token_bytes), static_cast<size_t>(length), result.token_bytes));
+    SINTER_CHECK(length >= 0 && offset >= 0 && static_cast<uint64_t>(offset) + size <= bytes.size() &&
+                     offset % result.token_bytes == 0,
+                 "'{}': sequence {} at {} with {} tokens lies outside '{}'", index.path(), i, offset, length,
+                 tokens.path());
+    result.documents.push_back(ids_of(bytes, static_cast<size_t>(offset / result.token_bytes),
+                                      static_cast<size_t>(length), result.token_bytes));
   }
   return result;
 }

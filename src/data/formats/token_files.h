@@ -15,7 +15,8 @@ struct TokenDocuments {
   int token_bytes = 2;
 };
 
-// `path` names the .ds file; its .index must be there, .loss may be. Throws base::Error naming the file that is damaged.
+// `path` names the .ds file; its .index must be there, .loss may be. Throws base::Error naming the file that is
+// damaged.
 TokenDocuments read_datatrove(const std::string& path, int token_bytes);
 // Writes PATH, PATH.index, PATH.metadata and, with masks, PATH.loss.
 void write_datatrove(const std::string& path, const TokenDocuments& tokens, std::string_view tokenizer_name);
@@ -23,6 +24,5 @@ void write_datatrove(const std::string& path, const TokenDocuments& tokens, std:
 // `stem` without .bin or .idx.
 TokenDocuments read_megatron(const std::string& stem);
 void write_megatron(const std::string& stem, const TokenDocuments& tokens);
-
 
 }  // namespace sinter::data

@@ -49,7 +49,8 @@ bool parse_fields(std::string_view text, size_t& pos, Header& header) {
 // The next "WARC/" at the beginning of a line, from `pos` on.
 size_t find_record(std::string_view text, size_t pos) {
   for (size_t at = text.find("WARC/", pos); at != std::string_view::npos; at = text.find("WARC/", at + 5)) {
-    if ((at == 0 || text[at - 1] == '\n') && at + 5 < text.size() && text[at + 5] >= '0' && text[at + 5] <= '9') return at;
+    if ((at == 0 || text[at - 1] == '\n') && at + 5 < text.size() && text[at + 5] >= '0' && text[at + 5] <= '9')
+      return at;
   }
   return std::string_view::npos;
 }
@@ -109,7 +110,8 @@ class RecordParser {
       return false;
     }
     if (length > kRecordLimit || length > text.size() - pos) {
-      report(record.offset, is_cut || next == std::string_view::npos ? "a record that is cut off" : "a Content-Length that is too large");
+      report(record.offset, is_cut || next == std::string_view::npos ? "a record that is cut off"
+                                                                     : "a Content-Length that is too large");
       pos = rest;
       return false;
     }
@@ -132,7 +134,8 @@ size_t find_member(std::string_view file, size_t pos, CompressionKind kind) {
   return std::min(file.find(magic, pos), file.size());
 }
 
-bool read_packed(std::string_view file, uint64_t begin, uint64_t end, CompressionKind kind, const WarcVisitor& visitor) {
+bool read_packed(std::string_view file, uint64_t begin, uint64_t end, CompressionKind kind,
+                 const WarcVisitor& visitor) {
   std::string dictionary;
   if (kind == CompressionKind::zstd && file.size() >= 8 && static_cast<unsigned char>(file[0]) == 0x5d &&
       file.substr(1, 3) == "\x2a\x4d\x18") {
@@ -159,7 +162,9 @@ bool read_packed(std::string_view file, uint64_t begin, uint64_t end, Compressio
       // A damaged member's checksum fails for all of it, but a cut one's records are whole until the cut.
       const bool is_trailer_only = !member.is_damaged;
       if (is_whole || is_trailer_only) {
-        if (!parser.parse(member.bytes, [&](size_t) { return pos; }, !is_whole)) return false;
+        if (!parser.parse(
+                member.bytes, [&](size_t) { return pos; }, !is_whole))
+          return false;
       }
     }
     const size_t next = is_whole ? pos + std::max<size_t>(member.consumed, 1) : pos + 3;
@@ -218,7 +223,8 @@ std::optional<std::string> undo_encoding(std::string_view body, std::string_view
     return std::move(u.bytes);
   };
   constexpr size_t kLimit = kRecordLimit;
-  if (is_token_equal(encoding, "gzip") || is_token_equal(encoding, "x-gzip")) return usable(unpack_gzip_member(body, kLimit));
+  if (is_token_equal(encoding, "gzip") || is_token_equal(encoding, "x-gzip"))
+    return usable(unpack_gzip_member(body, kLimit));
   if (is_token_equal(encoding, "deflate")) {
     auto out = usable(unpack_deflate(body, false, kLimit));
     return out ? out : usable(unpack_deflate(body, true, kLimit));
@@ -255,8 +261,10 @@ void read_warc(std::string_view file, uint64_t begin, uint64_t end, const WarcVi
   // by a reader that starts there, so a range's first record must look like one: its header has a WARC-Type.
   const size_t first = begin == 0 ? 0 : find_record(file, begin);
   if (first >= end) return;
-  const WarcVisitor bounded{[&](WarcRecord& record) { return record.offset < end && visitor.record(record); }, visitor.damage};
-  RecordParser(bounded).parse(file.substr(first), [&](size_t pos) { return first + pos; }, false);
+  const WarcVisitor bounded{[&](WarcRecord& record) { return record.offset < end && visitor.record(record); },
+                            visitor.damage};
+  RecordParser(bounded).parse(
+      file.substr(first), [&](size_t pos) { return first + pos; }, false);
 }
 
 HttpMessage parse_http(std::string_view block) {
@@ -302,7 +310,8 @@ std::string content_type_charset(std::string_view content_type) {
 }
 
 bool is_html(const WarcRecord& record, const HttpMessage& message) {
-  for (const std::string_view type : {record.header.get("WARC-Identified-Payload-Type"), message.header.get("Content-Type")}) {
+  for (const std::string_view type :
+       {record.header.get("WARC-Identified-Payload-Type"), message.header.get("Content-Type")}) {
     if (type.empty()) continue;
     const std::string_view name = trim(type.substr(0, type.find(';')));
     if (is_token_equal(name, "text/html") || is_token_equal(name, "application/xhtml+xml")) return true;

@@ -37,16 +37,16 @@ struct WarcVisitor {
   std::function<bool(WarcRecord&)> record;  // false ends the reading
   std::function<void(const WarcDamage&)> damage;
 };
-// Records of `file` (its bytes, mapped) whose first byte lies in [begin, end): ranges that cover a file give every record
-// once. Members of a compressed file are found by their magic numbers. A range of a file that is one single member, or
-// plain text, works alike.
+// Records of `file` (its bytes, mapped) whose first byte lies in [begin, end): ranges that cover a file give every
+// record once. Members of a compressed file are found by their magic numbers. A range of a file that is one single
+// member, or plain text, works alike.
 void read_warc(std::string_view file, uint64_t begin, uint64_t end, const WarcVisitor& visitor);
 
 // The HTTP message in a response record.
 struct HttpMessage {
   int status = 0;
   Header header;
-  std::string payload;  // transfer and content encodings undone, where they are as declared
+  std::string payload;   // transfer and content encodings undone, where they are as declared
   bool is_http = false;  // false: the block has no HTTP header and is the payload itself
 };
 HttpMessage parse_http(std::string_view block);

@@ -24,7 +24,8 @@ size_t num_slices(size_t entries, uint64_t memory, int threads) {
 
 // Pairs (earlier, later) of documents with an equal key: neighbours in sorted order.
 void add_pairs(std::vector<Entry>& entries, std::vector<uint32_t>& pairs) {
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.key != b.key ? a.key < b.key : a.document < b.document; });
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return a.key != b.key ? a.key < b.key : a.document < b.document; });
   for (size_t i = 1; i < entries.size(); ++i) {
     if (entries[i].key != entries[i - 1].key) continue;
     pairs.push_back(entries[i - 1].document);
@@ -34,8 +35,9 @@ void add_pairs(std::vector<Entry>& entries, std::vector<uint32_t>& pairs) {
 
 }  // namespace
 
-Duplicates find_duplicates(const std::vector<WorkPart>& parts, const std::vector<size_t>& first_document, const PipelineRecipe& recipe,
-                           const WorkFolder& folder, int rank, int num_ranks, const std::function<void()>& barrier) {
+Duplicates find_duplicates(const std::vector<WorkPart>& parts, const std::vector<size_t>& first_document,
+                           const PipelineRecipe& recipe, const WorkFolder& folder, int rank, int num_ranks,
+                           const std::function<void()>& barrier) {
   const size_t count = first_document.back();
   SINTER_CHECK(count < UINT32_MAX, "{} documents; at most {} in one run", count, UINT32_MAX);
   Duplicates result{std::vector<bool>(count), std::vector<bool>(count)};
@@ -44,7 +46,9 @@ Duplicates find_duplicates(const std::vector<WorkPart>& parts, const std::vector
   for (const WorkPart& part : parts) key = base::mix_bits(key, part.key);
   const int threads = base::num_threads();
   const size_t slices = num_slices(count * (num_bands + 1), recipe.memory, threads);
-  auto path_of = [&](size_t slice) { return fmt::format("{}/work/pairs-{:016x}-{:05}-of-{:05}", folder.output(), key, slice, slices); };
+  auto path_of = [&](size_t slice) {
+    return fmt::format("{}/work/pairs-{:016x}-{:05}-of-{:05}", folder.output(), key, slice, slices);
+  };
   // Keys of all bands of a slice together: a band's number is mixed in, so bands do not meet.
   auto find_slice = [&](size_t slice) {
     if (std::filesystem::exists(path_of(slice))) return;
@@ -54,7 +58,8 @@ Duplicates find_duplicates(const std::vector<WorkPart>& parts, const std::vector
       for (size_t d = 0; d < marks.documents.size(); ++d) {
         const auto document = static_cast<uint32_t>(first_document[p] + d);
         const DocumentMark& mark = marks.documents[d];
-        if (recipe.dedup_exact && mark.text_low % slices == slice) exact.push_back({base::mix_bits(mark.text_low, mark.text_high), document});
+        if (recipe.dedup_exact && mark.text_low % slices == slice)
+          exact.push_back({base::mix_bits(mark.text_low, mark.text_high), document});
         for (size_t band = 0; mark.has_signature && band < num_bands; ++band) {
           const uint64_t h = base::mix_bits(marks.bands[d * num_bands + band], band);
           if (h % slices == slice) near.push_back({h, document});

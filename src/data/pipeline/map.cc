@@ -26,7 +26,9 @@ class LineFile {
     if (path_ == "-") {
       std::fwrite(bytes.data(), 1, bytes.size(), stdout);
     } else if (file_ && !bytes.empty()) {
-      const std::string packed = path_.ends_with(".gz") ? pack_gzip(bytes) : path_.ends_with(".zst") ? pack_zstd(bytes) : std::string(bytes);
+      const std::string packed = path_.ends_with(".gz")    ? pack_gzip(bytes)
+                                 : path_.ends_with(".zst") ? pack_zstd(bytes)
+                                                           : std::string(bytes);
       file_->append(std::as_bytes(std::span(packed)));
     }
   }
@@ -101,14 +103,16 @@ MapResult map_documents(const std::vector<std::string>& inputs, const std::strin
       add_counts(result, results[i].counts);
       done += parts[first + i].end - parts[first + i].begin;
     }
-    progress.update(fmt::format("{} of {}, {} documents (Ctrl-C: nothing is written)", base::format_bytes(double(done)), base::format_bytes(double(all)), base::format_grouped(result.documents)));
+    progress.update(fmt::format("{} of {}, {} documents (Ctrl-C: nothing is written)", base::format_bytes(double(done)),
+                                base::format_bytes(double(all)), base::format_grouped(result.documents)));
   }
   progress.finish();
   file.commit();
   return result;
 }
 
-std::vector<Document> load_documents(const std::vector<std::string>& inputs, const ReadOptions& options, MapResult& result) {
+std::vector<Document> load_documents(const std::vector<std::string>& inputs, const ReadOptions& options,
+                                     MapResult& result) {
   std::vector<Document> documents;
   for (const std::string& input : inputs) {
     for (const FilePart& part : list_parts(input, "", UINT64_MAX)) {

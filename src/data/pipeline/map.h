@@ -16,12 +16,14 @@ struct MapResult {
   std::vector<BadRecord> first_bad;  // some of them, to show
 };
 
-// `output`: a .jsonl file, .gz or .zst behind it; "" writes nothing, "-" to standard output. It appears whole at the end.
+// `output`: a .jsonl file, .gz or .zst behind it; "" writes nothing, "-" to standard output. It appears whole at the
+// end.
 MapResult map_documents(const std::vector<std::string>& inputs, const std::string& output, const ReadOptions& options,
                         const std::function<DocumentFunction()>& make_function);
 
 // All documents of the files, in order: for what needs them together.
-std::vector<Document> load_documents(const std::vector<std::string>& inputs, const ReadOptions& options, MapResult& result);
+std::vector<Document> load_documents(const std::vector<std::string>& inputs, const ReadOptions& options,
+                                     MapResult& result);
 void write_lines(const std::vector<std::string>& lines, const std::string& output);
 
 }  // namespace sinter::data

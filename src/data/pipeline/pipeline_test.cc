@@ -1,5 +1,3 @@
-#include "data/pipeline/run.h"
-
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -9,6 +7,7 @@
 #include "base/rng.h"
 #include "base/threads.h"
 #include "data/formats/compression.h"
+#include "data/pipeline/run.h"
 
 namespace sinter::data {
 namespace {
@@ -26,14 +25,16 @@ struct Scratch {
 
 // Documents of random sentences; every seventh repeats an earlier one, every tenth is cut short.
 std::string make_documents(int64_t count) {
-  static constexpr const char* kWords[] = {"the", "house", "with", "river", "and", "people", "that", "walked", "have", "seen", "of", "morning", "light", "to", "be", "garden"};
+  static constexpr const char* kWords[] = {"the",  "house", "with", "river",   "and",   "people", "that", "walked",
+                                           "have", "seen",  "of",   "morning", "light", "to",     "be",   "garden"};
   const base::CounterRng rng{7, 0};
   std::string out;
   auto sentence = [&](int64_t document, int64_t s) {
     std::string text;
     for (uint64_t w = 0; w < 12; ++w) {
       const uint32_t draw = rng.bits(static_cast<uint64_t>(document) * 10000 + static_cast<uint64_t>(s) * 100 + w);
-      text += std::string(w > 0 ? " " : "") + kWords[draw % 16] + std::string(1, static_cast<char>('a' + draw / 16 % 26));
+      text +=
+          std::string(w > 0 ? " " : "") + kWords[draw % 16] + std::string(1, static_cast<char>('a' + draw / 16 % 26));
     }
     return text + " the and. ";
   };
@@ -49,14 +50,16 @@ std::string make_documents(int64_t count) {
 std::map<std::string, std::string> result_files(const std::string& folder) {
   std::map<std::string, std::string> files;
   for (const char* sub : {"documents", "columns", "aside"}) {
-    for (const auto& entry : fs::directory_iterator(folder + "/" + sub)) files[sub + entry.path().filename().string()] = base::read_file(entry.path().string());
+    for (const auto& entry : fs::directory_iterator(folder + "/" + sub))
+      files[sub + entry.path().filename().string()] = base::read_file(entry.path().string());
   }
   files["report"] = base::read_file(folder + "/report.json");
   return files;
 }
 
 PipelineRecipe recipe_for(const std::string& input, const std::string& output) {
-  return parse_pipeline("[run]\noutput = \"" + output + "\"\npart_bytes = 20000\n[[input]]\npath = \"" + input + "\"\n", "test");
+  return parse_pipeline("[run]\noutput = \"" + output + "\"\npart_bytes = 20000\n[[input]]\npath = \"" + input + "\"\n",
+                        "test");
 }
 
 TEST(Pipeline, OneTwoAndFourThreadsWriteTheSameBytes) {
@@ -88,7 +91,9 @@ TEST(Pipeline, ARunThatLostSomeResultsMakesThemAgain) {
   const auto whole = result_files(scratch.path + "/out");
   size_t removed = 0;
   for (const auto& entry : fs::directory_iterator(scratch.path + "/out/work")) {
-    if (entry.path().extension() == ".json" && entry.path().string().find("final") == std::string::npos && removed++ % 2 == 0) fs::remove(entry.path());
+    if (entry.path().extension() == ".json" && entry.path().string().find("final") == std::string::npos &&
+        removed++ % 2 == 0)
+      fs::remove(entry.path());
   }
   for (const auto& entry : fs::directory_iterator(scratch.path + "/out/documents")) fs::remove(entry.path());
   for (const auto& entry : fs::directory_iterator(scratch.path + "/out/work")) {
@@ -106,7 +111,9 @@ TEST(Pipeline, TheSizeOfAPartChangesNoDocument) {
   const auto self = comm::make_self();
   auto kept = [&](const std::string& size) {
     const std::string out = scratch.path + "/out" + size;
-    const PipelineRecipe recipe = parse_pipeline("[run]\noutput = \"" + out + "\"\npart_bytes = " + size + "\n[[input]]\npath = \"" + scratch.path + "/in.jsonl\"\n", "test");
+    const PipelineRecipe recipe = parse_pipeline("[run]\noutput = \"" + out + "\"\npart_bytes = " + size +
+                                                     "\n[[input]]\npath = \"" + scratch.path + "/in.jsonl\"\n",
+                                                 "test");
     run_pipeline(recipe, *self);
     std::string all;
     std::vector<std::string> files;

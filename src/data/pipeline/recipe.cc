@@ -27,8 +27,10 @@ class TableReader {
   }
   void number(const char* key, double& to, double least, double most) {
     add(key, [=, this, &to](const toml::node& n) {
-      const auto value = n.is_integer() ? std::optional<double>(static_cast<double>(*n.value<int64_t>())) : n.value_exact<double>();
-      SINTER_CHECK(value && *value >= least && *value <= most, "{}: {} is {}; expected a number from {} to {}", origin_, path(key), written(n), least, most);
+      const auto value =
+          n.is_integer() ? std::optional<double>(static_cast<double>(*n.value<int64_t>())) : n.value_exact<double>();
+      SINTER_CHECK(value && *value >= least && *value <= most, "{}: {} is {}; expected a number from {} to {}", origin_,
+                   path(key), written(n), least, most);
       to = *value;
     });
   }
@@ -36,7 +38,8 @@ class TableReader {
   void integer(const char* key, Int& to, int64_t least) {
     add(key, [=, this, &to](const toml::node& n) {
       const auto value = n.value_exact<int64_t>();
-      SINTER_CHECK(value && *value >= least, "{}: {} is {}; expected a whole number of at least {}", origin_, path(key), written(n), least);
+      SINTER_CHECK(value && *value >= least, "{}: {} is {}; expected a whole number of at least {}", origin_, path(key),
+                   written(n), least);
       to = static_cast<Int>(*value);
     });
   }
@@ -139,7 +142,9 @@ using Tables = std::map<std::string, TableReader>;
 
 Tables make_tables(PipelineRecipe& r, const std::string& origin) {
   Tables tables;
-  auto table = [&](const char* name) -> TableReader& { return tables.emplace(name, TableReader(name, origin)).first->second; };
+  auto table = [&](const char* name) -> TableReader& {
+    return tables.emplace(name, TableReader(name, origin)).first->second;
+  };
   TableReader& run = table("run");
   run.text("output", r.output);
   run.integer("part_bytes", r.part_bytes, 1024);
@@ -204,7 +209,8 @@ void apply_override(toml::table& document, const std::string& word) {
   const size_t equals = word.find('='), dot = word.find('.');
   if (equals == std::string::npos || dot == std::string::npos || dot > equals)
     base::fail_usage("'{}' is no override; expected section.key=value", word);
-  const std::string section = word.substr(0, dot), key = word.substr(dot + 1, equals - dot - 1), value = word.substr(equals + 1);
+  const std::string section = word.substr(0, dot), key = word.substr(dot + 1, equals - dot - 1),
+                    value = word.substr(equals + 1);
   toml::table one;
   try {
     one = toml::parse("v = " + value);
@@ -217,7 +223,8 @@ void apply_override(toml::table& document, const std::string& word) {
 
 }  // namespace
 
-PipelineRecipe parse_pipeline(std::string_view text, const std::string& origin, const std::vector<std::string>& overrides) {
+PipelineRecipe parse_pipeline(std::string_view text, const std::string& origin,
+                              const std::vector<std::string>& overrides) {
   PipelineRecipe recipe;
   toml::table document;
   try {
@@ -244,7 +251,8 @@ PipelineRecipe parse_pipeline(std::string_view text, const std::string& origin, 
   }
   SINTER_CHECK(!recipe.inputs.empty(), "{}: there is no [[input]]; expected at least one with a path", origin);
   SINTER_CHECK(!recipe.output.empty(), "{}: run.output is missing; expected a folder for the results", origin);
-  SINTER_CHECK(recipe.rank_model.empty() == recipe.rank_label.empty(), "{}: rank.model and rank.label go together", origin);
+  SINTER_CHECK(recipe.rank_model.empty() == recipe.rank_label.empty(), "{}: rank.model and rank.label go together",
+               origin);
   // Where the run stands and how much memory it has do not decide its bytes.
   toml::table decisive = document;
   if (auto* run = decisive["run"].as_table()) {

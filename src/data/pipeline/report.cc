@@ -23,12 +23,15 @@ std::vector<std::pair<std::string, int64_t>> sorted_counts(const Json& counts) {
 
 std::string bar_row(const std::string& name, int64_t count, double all, const char* kind) {
   const double share = all > 0 ? 100.0 * static_cast<double>(count) / all : 0;
-  return fmt::format("<tr><td>{}</td><td class=n>{}</td><td class=n>{:.1f} %</td><td class=b><i class={} style='width:{:.2f}%'></i></td></tr>\n",
-                     base::escape_html(name), base::format_grouped(count), share, kind, std::min(share, 100.0));
+  return fmt::format(
+      "<tr><td>{}</td><td class=n>{}</td><td class=n>{:.1f} %</td><td class=b><i class={} "
+      "style='width:{:.2f}%'></i></td></tr>\n",
+      base::escape_html(name), base::format_grouped(count), share, kind, std::min(share, 100.0));
 }
 
 std::string length_name(int power) {
-  return fmt::format("{} to {}", base::format_bytes(static_cast<double>(uint64_t{1} << power)), base::format_bytes(static_cast<double>(uint64_t{2} << power)));
+  return fmt::format("{} to {}", base::format_bytes(static_cast<double>(uint64_t{1} << power)),
+                     base::format_bytes(static_cast<double>(uint64_t{2} << power)));
 }
 
 constexpr const char* kStyle = R"(<style>
@@ -41,7 +44,9 @@ td.b{width:40%}i{display:block;height:.8rem;border-radius:2px;min-width:1px}i.k{
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:#8881;padding:.6rem;border-radius:6px;max-height:14rem;overflow:auto}small{opacity:.7}
 </style>)";
 
-std::string card(const char* name, const std::string& value) { return fmt::format("<div class=card><b>{}</b>{}</div>", value, name); }
+std::string card(const char* name, const std::string& value) {
+  return fmt::format("<div class=card><b>{}</b>{}</div>", value, name);
+}
 
 }  // namespace
 
@@ -49,10 +54,12 @@ void merge_statistics(Json& report, const Json& part, int64_t samples) {
   for (const char* key : {"dropped", "languages", "lengths", "sources", "samples"}) {
     if (!report[key].is_object()) report[key] = Json::object();
   }
-  for (const char* key : {"documents", "bytes", "bad"}) report[key] = report.value(key, int64_t{0}) + part[key].get<int64_t>();
+  for (const char* key : {"documents", "bytes", "bad"})
+    report[key] = report.value(key, int64_t{0}) + part[key].get<int64_t>();
   for (const char* key : {"dropped", "languages", "lengths"}) {
     if (!part[key].is_object()) continue;
-    for (const auto& [name, count] : part[key].items()) report[key][name] = report[key].value(name, int64_t{0}) + count.get<int64_t>();
+    for (const auto& [name, count] : part[key].items())
+      report[key][name] = report[key].value(name, int64_t{0}) + count.get<int64_t>();
   }
   const std::string source = part["source"];
   Json& of_source = report["sources"][source];
@@ -70,8 +77,10 @@ void merge_statistics(Json& report, const Json& part, int64_t samples) {
 
 std::string report_html(const Json& report, const std::string& title) {
   const auto documents = report.value("documents", int64_t{0}), kept = report.value("kept", int64_t{0});
-  std::string page = fmt::format("<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'><title>{0}</title>{1}<h1>{0}</h1>\n<div class=cards>",
-                                 base::escape_html(title), kStyle);
+  std::string page = fmt::format(
+      "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport "
+      "content='width=device-width'><title>{0}</title>{1}<h1>{0}</h1>\n<div class=cards>",
+      base::escape_html(title), kStyle);
   page += card("documents read", base::format_grouped(documents));
   page += card("kept", base::format_grouped(kept));
   page += card("of text kept", base::format_bytes(report.value("kept_bytes", 0.0)));
@@ -98,7 +107,8 @@ std::string report_html(const Json& report, const std::string& title) {
   if (lengths.is_object() && !lengths.empty()) {
     page += "<h2>Lengths <small>bytes of text, kept by the rules</small></h2><table>\n";
     for (int power = 0; power < 40; ++power) {
-      if (lengths.contains(std::to_string(power))) page += bar_row(length_name(power), lengths[std::to_string(power)], total(lengths), "l");
+      if (lengths.contains(std::to_string(power)))
+        page += bar_row(length_name(power), lengths[std::to_string(power)], total(lengths), "l");
     }
     page += "</table>\n";
   }
@@ -106,9 +116,11 @@ std::string report_html(const Json& report, const std::string& title) {
   if (samples.is_object() && !samples.empty()) {
     page += "<h2>Samples of what was dropped</h2>\n";
     for (const auto& [name, list] : samples.items()) {
-      page += fmt::format("<details><summary>{} <small>{} of {}</small></summary>\n", base::escape_html(name), list.size(), base::format_grouped(dropped.value(name, int64_t{0})));
+      page += fmt::format("<details><summary>{} <small>{} of {}</small></summary>\n", base::escape_html(name),
+                          list.size(), base::format_grouped(dropped.value(name, int64_t{0})));
       for (const Json& sample : list)
-        page += fmt::format("<p><small>{} {}</small></p><pre>{}</pre>\n", base::escape_html(sample.value("id", "")), base::escape_html(sample.value("url", "")), base::escape_html(sample.value("text", "")));
+        page += fmt::format("<p><small>{} {}</small></p><pre>{}</pre>\n", base::escape_html(sample.value("id", "")),
+                            base::escape_html(sample.value("url", "")), base::escape_html(sample.value("text", "")));
       page += "</details>\n";
     }
   }

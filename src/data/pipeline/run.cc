@@ -39,8 +39,9 @@ uint64_t hash_file(const std::string& path) {
 // What decides a part's results beside its own bytes.
 uint64_t settings_key(const PipelineRecipe& recipe) {
   uint64_t key = base::hash_text(recipe.fingerprint, 3);  // 3: the version of these results
-  for (const std::string* path : {&recipe.language_model, &recipe.rank_model, &recipe.perplexity_model, &recipe.url_domains, &recipe.url_urls,
-                                  &recipe.url_words, &recipe.url_soft_words, &recipe.url_subwords, &recipe.url_suffixes, &recipe.bad_words})
+  for (const std::string* path :
+       {&recipe.language_model, &recipe.rank_model, &recipe.perplexity_model, &recipe.url_domains, &recipe.url_urls,
+        &recipe.url_words, &recipe.url_soft_words, &recipe.url_subwords, &recipe.url_suffixes, &recipe.bad_words})
     key = base::mix_bits(key, hash_file(*path));
   for (const std::string& path : recipe.decontaminate) key = base::mix_bits(key, hash_file(path));
   return key;
@@ -63,7 +64,8 @@ std::vector<WorkPart> list_work(const PipelineRecipe& recipe) {
       WorkPart& part = parts[static_cast<size_t>(i)];
       const base::MappedFile file(part.file.path);
       const std::string_view bytes = file.text().substr(part.file.begin, part.file.end - part.file.begin);
-      part.key = base::mix_bits(base::mix_bits(settings, XXH3_64bits(bytes.data(), bytes.size())), base::hash_text(part.file.path + part.file.source, part.file.begin));
+      part.key = base::mix_bits(base::mix_bits(settings, XXH3_64bits(bytes.data(), bytes.size())),
+                                base::hash_text(part.file.path + part.file.source, part.file.begin));
     }
   });
   return parts;
@@ -80,7 +82,8 @@ class Progress {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
     const double rate = static_cast<double>(done_) / std::max(seconds, 1e-3);
     const double left = rate > 0 ? static_cast<double>(all_ - done_) / rate : 0;
-    line_.update(fmt::format("{}: {} of {}, {}/s, {} left (Ctrl-C: what is done stays)", what_, base::format_bytes(double(done_)), base::format_bytes(double(all_)),
+    line_.update(fmt::format("{}: {} of {}, {}/s, {} left (Ctrl-C: what is done stays)", what_,
+                             base::format_bytes(double(done_)), base::format_bytes(double(all_)),
                              base::format_bytes(rate), base::format_duration(std::max(left, 0.0))));
   }
 
@@ -95,7 +98,8 @@ class Progress {
 
 void each_of_mine(size_t count, const comm::Communicator& world, const std::function<void(size_t)>& work) {
   std::vector<size_t> mine;
-  for (size_t i = static_cast<size_t>(world.rank()); i < count; i += static_cast<size_t>(world.size())) mine.push_back(i);
+  for (size_t i = static_cast<size_t>(world.rank()); i < count; i += static_cast<size_t>(world.size()))
+    mine.push_back(i);
   base::parallel_for(static_cast<int64_t>(mine.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) work(mine[static_cast<size_t>(i)]);
   });
@@ -103,11 +107,13 @@ void each_of_mine(size_t count, const comm::Communicator& world, const std::func
 
 class Runner {
  public:
-  Runner(const PipelineRecipe& recipe, comm::Communicator& world) : recipe_(recipe), world_(world), folder_(recipe.output) {}
+  Runner(const PipelineRecipe& recipe, comm::Communicator& world)
+      : recipe_(recipe), world_(world), folder_(recipe.output) {}
 
   RunSummary run() {
     const auto start = std::chrono::steady_clock::now();
-    for (const char* sub : {"work", "documents", "columns", "aside", "tokens"}) base::create_folders(recipe_.output + "/" + sub);
+    for (const char* sub : {"work", "documents", "columns", "aside", "tokens"})
+      base::create_folders(recipe_.output + "/" + sub);
     parts_ = list_work(recipe_);
     if (world_.rank() == 0) remove_stale();
     world_.barrier();
@@ -136,7 +142,8 @@ class Runner {
       base::remove_abandoned_files(recipe_.output + "/" + sub, "");
       for (const auto& entry : fs::directory_iterator(recipe_.output + "/" + sub, error)) {
         const std::string name = entry.path().filename().string();
-        if (name.find(".tmp.") == std::string::npos && std::strtoull(name.c_str(), nullptr, 10) >= parts_.size()) fs::remove(entry.path(), error);
+        if (name.find(".tmp.") == std::string::npos && std::strtoull(name.c_str(), nullptr, 10) >= parts_.size())
+          fs::remove(entry.path(), error);
       }
     }
     base::remove_abandoned_files(recipe_.output + "/work", "");
@@ -173,7 +180,8 @@ class Runner {
     const size_t count = first_document_.back();
     std::vector<bool> keep(count, true);
     if (recipe_.dedup_exact || recipe_.dedup_minhash) {
-      const Duplicates gone = find_duplicates(parts_, first_document_, recipe_, folder_, world_.rank(), world_.size(), [&] { world_.barrier(); });
+      const Duplicates gone = find_duplicates(parts_, first_document_, recipe_, folder_, world_.rank(), world_.size(),
+                                              [&] { world_.barrier(); });
       for (size_t d = 0; d < count; ++d) {
         keep[d] = !gone.exact[d] && !gone.near[d];
         if (gone.exact[d]) ++summary_.dropped["dedup/exact_duplicate"];
@@ -226,7 +234,8 @@ class Runner {
     }
   }
 
-  void finish_part(size_t i, const std::vector<bool>& keep, const tokenizer::Tokenizer* tokenizer, const std::string& marker) const {
+  void finish_part(size_t i, const std::vector<bool>& keep, const tokenizer::Tokenizer* tokenizer,
+                   const std::string& marker) const {
     const WorkPart& part = parts_[i];
     PackedLines out(folder_.result("documents", part.number, ".jsonl.zst"));
     const std::string shard_path = folder_.result("tokens", part.number, kShardExtension);
@@ -246,7 +255,8 @@ class Runner {
         ++kept;
         bytes += static_cast<int64_t>(text.size());
         if (!tokenizer) continue;
-        if (!shard) shard = std::make_unique<TokenShardWriter>(shard_path, tokenizer->vocab_size(), tokenizer_hash(*tokenizer));
+        if (!shard)
+          shard = std::make_unique<TokenShardWriter>(shard_path, tokenizer->vocab_size(), tokenizer_hash(*tokenizer));
         shard->add_document(ids);
         tokens += static_cast<int64_t>(ids.size());
       }

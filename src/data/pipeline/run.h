@@ -16,10 +16,10 @@ namespace sinter::data {
 
 struct RunSummary {
   int64_t parts = 0, parts_done_before = 0;
-  int64_t documents = 0, bytes = 0;            // read, and the UTF-8 bytes of their texts before the rules
+  int64_t documents = 0, bytes = 0;  // read, and the UTF-8 bytes of their texts before the rules
   int64_t kept = 0, kept_bytes = 0, tokens = 0;
   int64_t bad_records = 0;
-  std::map<std::string, int64_t> dropped;      // "stage/reason" to documents
+  std::map<std::string, int64_t> dropped;  // "stage/reason" to documents
   double seconds = 0;
 };
 

@@ -30,7 +30,8 @@ std::map<std::string, std::vector<std::string>> word_lists(const std::string& pa
     lists[fs::path(path).stem().string()] = lines_of(path);
     return lists;
   }
-  for (const auto& entry : fs::directory_iterator(path)) lists[entry.path().stem().string()] = lines_of(entry.path().string());
+  for (const auto& entry : fs::directory_iterator(path))
+    lists[entry.path().stem().string()] = lines_of(entry.path().string());
   return lists;
 }
 
@@ -40,10 +41,12 @@ PipelineModels::PipelineModels(const PipelineRecipe& recipe) {
   if (!recipe.language_model.empty()) language = FastText::load(recipe.language_model);
   if (!recipe.rank_model.empty()) rank = FastText::load(recipe.rank_model);
   if (!recipe.perplexity_model.empty()) perplexity = NgramModel::load(recipe.perplexity_model);
-  const UrlLists lists{lines_of(recipe.url_domains),    lines_of(recipe.url_urls),
-                       lines_of(recipe.url_words),      lines_of(recipe.url_soft_words),
-                       lines_of(recipe.url_subwords),   recipe.url_suffixes.empty() ? "" : read_unpacked(recipe.url_suffixes)};
-  const bool has_lists = !(lists.domains.empty() && lists.urls.empty() && lists.banned_words.empty() && lists.soft_banned_words.empty() && lists.banned_subwords.empty());
+  const UrlLists lists{
+      lines_of(recipe.url_domains),  lines_of(recipe.url_urls),
+      lines_of(recipe.url_words),    lines_of(recipe.url_soft_words),
+      lines_of(recipe.url_subwords), recipe.url_suffixes.empty() ? "" : read_unpacked(recipe.url_suffixes)};
+  const bool has_lists = !(lists.domains.empty() && lists.urls.empty() && lists.banned_words.empty() &&
+                           lists.soft_banned_words.empty() && lists.banned_subwords.empty());
   if (has_lists) urls.emplace(lists);
   if (!recipe.bad_words.empty()) bad_words.emplace(word_lists(recipe.bad_words));
   if (!recipe.decontaminate.empty()) {
@@ -61,7 +64,8 @@ PipelineModels::PipelineModels(const PipelineRecipe& recipe) {
           }
           return std::string();
         };
-        decontamination->add({fs::path(path).stem().string(), field({"query", "question", "context", "prompt"}), field({"label", "answer", "continuation", "completion"})});
+        decontamination->add({fs::path(path).stem().string(), field({"query", "question", "context", "prompt"}),
+                              field({"label", "answer", "continuation", "completion"})});
       }
     }
   }
@@ -88,7 +92,8 @@ Outcome DocumentStages::judge_text(Document& document) {
     if (is_rewritten) document.text = std::move(c4.text);
   }
   if (recipe_.fineweb)
-    reject("fineweb", fineweb_quality(is_rewritten ? measure_.measure_fineweb(document.text) : outcome.columns, limits));
+    reject("fineweb",
+           fineweb_quality(is_rewritten ? measure_.measure_fineweb(document.text) : outcome.columns, limits));
   if (models_.bad_words)
     reject("bad_words", models_.bad_words->judge(document.text, document.language.empty() ? "en" : document.language));
   return outcome;
@@ -124,7 +129,8 @@ Outcome DocumentStages::process(Document& document) {
       document.language = best[0].label.substr(best[0].label.rfind('_') + 1);
       language_score = best[0].probability;
     }
-    const bool is_wanted = recipe_.languages.empty() || std::find(recipe_.languages.begin(), recipe_.languages.end(), document.language) != recipe_.languages.end();
+    const bool is_wanted = recipe_.languages.empty() || std::find(recipe_.languages.begin(), recipe_.languages.end(),
+                                                                  document.language) != recipe_.languages.end();
     if (!is_wanted || !(language_score > recipe_.language_threshold)) {
       outcome.stage = "language";
       outcome.reason = is_wanted ? "below_threshold" : "other_language";

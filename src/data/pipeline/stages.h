@@ -1,4 +1,5 @@
-// What happens to one document on its way: address, text of a page, language, rules, scrubbing, evaluation items, scores.
+// What happens to one document on its way: address, text of a page, language, rules, scrubbing, evaluation items,
+// scores.
 #pragma once
 #include <memory>
 #include <optional>

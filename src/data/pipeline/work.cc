@@ -63,7 +63,9 @@ std::string excerpt(std::string_view text) {
 
 }  // namespace
 
-std::string WorkFolder::stem(const WorkPart& part) const { return fmt::format("{}/work/{:05}-{:016x}", output_, part.number, part.key); }
+std::string WorkFolder::stem(const WorkPart& part) const {
+  return fmt::format("{}/work/{:05}-{:016x}", output_, part.number, part.key);
+}
 std::string WorkFolder::result(const char* folder, size_t number, const char* ending) const {
   return fmt::format("{}/{}/{:05}{}", output_, folder, number, ending);
 }
@@ -83,13 +85,15 @@ PartMarks read_marks(const std::string& path, size_t num_bands) {
   SINTER_CHECK(bytes.size() >= 8, "'{}' is cut off; remove the folder's work/ and run again", path);
   std::memcpy(&count, bytes.data(), 8);
   const size_t want = 8 + count * (sizeof(DocumentMark) + 8 * num_bands);
-  SINTER_CHECK(count < (uint64_t{1} << 40) && bytes.size() == want, "'{}' has {} bytes; expected {}: remove the folder's work/ and run again", path, bytes.size(), want);
+  SINTER_CHECK(count < (uint64_t{1} << 40) && bytes.size() == want,
+               "'{}' has {} bytes; expected {}: remove the folder's work/ and run again", path, bytes.size(), want);
   PartMarks marks;
   marks.documents.resize(count);
   marks.bands.resize(count * num_bands);
   if (count > 0) {
     std::memcpy(static_cast<void*>(marks.documents.data()), bytes.data() + 8, count * sizeof(DocumentMark));
-    if (num_bands > 0) std::memcpy(marks.bands.data(), bytes.data() + 8 + count * sizeof(DocumentMark), marks.bands.size() * 8);
+    if (num_bands > 0)
+      std::memcpy(marks.bands.data(), bytes.data() + 8 + count * sizeof(DocumentMark), marks.bands.size() * 8);
   }
   return marks;
 }
@@ -109,12 +113,14 @@ void PackedLines::commit() {
   file_.commit();
 }
 
-void process_part(const WorkPart& part, const PipelineRecipe& recipe, const PipelineModels& models, const WorkFolder& folder) {
+void process_part(const WorkPart& part, const PipelineRecipe& recipe, const PipelineModels& models,
+                  const WorkFolder& folder) {
   const std::string stem = folder.stem(part);
   DocumentStages stages(recipe, models);
   MinHasher hasher(recipe.minhash);
   std::vector<uint64_t> signature(static_cast<size_t>(recipe.minhash.num_hashes()));
-  const size_t rows = static_cast<size_t>(recipe.minhash.rows), num_bands = recipe.dedup_minhash ? static_cast<size_t>(recipe.minhash.bands) : 0;
+  const size_t rows = static_cast<size_t>(recipe.minhash.rows),
+               num_bands = recipe.dedup_minhash ? static_cast<size_t>(recipe.minhash.bands) : 0;
   PackedLines documents(stem + ".docs.zst"), columns(folder.result("columns", part.number, ".jsonl.zst"));
   PartMarks marks;
   std::string aside;
@@ -128,14 +134,16 @@ void process_part(const WorkPart& part, const PipelineRecipe& recipe, const Pipe
     columns.add(column_line(document, outcome));
     if (!outcome.is_kept()) {
       const std::string name = fmt::format("{}/{}", outcome.stage, outcome.reason);
-      if (++dropped[name] <= recipe.samples) samples[name].push_back({{"id", document.id}, {"url", document.url}, {"text", excerpt(document.text)}});
+      if (++dropped[name] <= recipe.samples)
+        samples[name].push_back({{"id", document.id}, {"url", document.url}, {"text", excerpt(document.text)}});
       return;
     }
     if (!document.language.empty()) ++languages[document.language];
     ++lengths[std::to_string(static_cast<int>(std::log2(std::max<size_t>(document.text.size(), 1))))];
     documents.add(document_line(document));
     const XXH128_hash_t hash = XXH3_128bits(document.text.data(), document.text.size());
-    DocumentMark mark{hash.low64, hash.high64, std::isnan(outcome.rank_score) ? 0.0f : static_cast<float>(outcome.rank_score), 0};
+    DocumentMark mark{hash.low64, hash.high64,
+                      std::isnan(outcome.rank_score) ? 0.0f : static_cast<float>(outcome.rank_score), 0};
     if (num_bands > 0) {
       mark.has_signature = hasher.sign(document.text, signature);
       for (size_t band = 0; band < num_bands; ++band)
@@ -146,7 +154,9 @@ void process_part(const WorkPart& part, const PipelineRecipe& recipe, const Pipe
   auto on_bad = [&](BadRecord&& bad) {
     ++num_bad;
     if (aside.size() < (size_t{16} << 20)) {
-      aside += nlohmann::json{{"file", bad.file}, {"offset", bad.offset}, {"what", bad.what}, {"excerpt", bad.excerpt}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+      aside +=
+          nlohmann::json{{"file", bad.file}, {"offset", bad.offset}, {"what", bad.what}, {"excerpt", bad.excerpt}}.dump(
+              -1, ' ', false, nlohmann::json::error_handler_t::replace);
       aside += '\n';
     }
   };
@@ -155,8 +165,15 @@ void process_part(const WorkPart& part, const PipelineRecipe& recipe, const Pipe
   columns.commit();
   write_marks(stem + ".marks", marks);
   if (!aside.empty()) base::write_file_atomic(folder.result("aside", part.number, ".jsonl"), aside);
-  base::save_json(stem + ".json", {{"documents", num_documents}, {"bytes", num_bytes}, {"bad", num_bad}, {"kept", marks.documents.size()}, {"dropped", dropped},
-                                   {"languages", languages}, {"lengths", lengths}, {"samples", samples}, {"source", part.file.source}});
+  base::save_json(stem + ".json", {{"documents", num_documents},
+                                   {"bytes", num_bytes},
+                                   {"bad", num_bad},
+                                   {"kept", marks.documents.size()},
+                                   {"dropped", dropped},
+                                   {"languages", languages},
+                                   {"lengths", lengths},
+                                   {"samples", samples},
+                                   {"source", part.file.source}});
 }
 
 }  // namespace sinter::data

@@ -23,7 +23,7 @@ struct WorkPart {
 class WorkFolder {
  public:
   explicit WorkFolder(std::string output) : output_(std::move(output)) {}
-  std::string stem(const WorkPart& part) const;                // OUTPUT/work/NNNNN-KEY
+  std::string stem(const WorkPart& part) const;                                     // OUTPUT/work/NNNNN-KEY
   std::string result(const char* folder, size_t number, const char* ending) const;  // OUTPUT/FOLDER/NNNNN.ENDING
   const std::string& output() const { return output_; }
 
@@ -59,13 +59,15 @@ class PackedLines {
 };
 
 // Reads, judges and writes one part; its statistics are written last and mark it done.
-void process_part(const WorkPart& part, const PipelineRecipe& recipe, const PipelineModels& models, const WorkFolder& folder);
+void process_part(const WorkPart& part, const PipelineRecipe& recipe, const PipelineModels& models,
+                  const WorkFolder& folder);
 
 // Which of all documents, numbered over the parts, are duplicates of an earlier one.
 struct Duplicates {
   std::vector<bool> exact, near;
 };
-Duplicates find_duplicates(const std::vector<WorkPart>& parts, const std::vector<size_t>& first_document, const PipelineRecipe& recipe,
-                           const WorkFolder& folder, int rank, int num_ranks, const std::function<void()>& barrier);
+Duplicates find_duplicates(const std::vector<WorkPart>& parts, const std::vector<size_t>& first_document,
+                           const PipelineRecipe& recipe, const WorkFolder& folder, int rank, int num_ranks,
+                           const std::function<void()>& barrier);
 
 }  // namespace sinter::data

@@ -43,7 +43,8 @@ class FieldReader {
 
  private:
   const char* take(size_t size) {
-    SINTER_CHECK(size <= left(), "'{}': the file ends early, at byte {}; expected {} more", origin_, bytes_.size(), size);
+    SINTER_CHECK(size <= left(), "'{}': the file ends early, at byte {}; expected {} more", origin_, bytes_.size(),
+                 size);
     at_ += size;
     return bytes_.data() + at_ - size;
   }
@@ -154,8 +155,7 @@ std::vector<TreeNode> make_tree(const Dictionary& dictionary) {
   for (int32_t i = n; i < 2 * n - 1; ++i) {
     int32_t two[2];
     for (int32_t& child : two) {
-      const bool is_leaf =
-          leaf >= 0 && tree[static_cast<size_t>(leaf)].count < tree[static_cast<size_t>(node)].count;
+      const bool is_leaf = leaf >= 0 && tree[static_cast<size_t>(leaf)].count < tree[static_cast<size_t>(node)].count;
       child = is_leaf ? leaf-- : node++;
     }
     auto& parent = tree[static_cast<size_t>(i)];

@@ -58,8 +58,8 @@ struct FastTextTraining {
   double lr = 0.1;
   uint64_t seed = 1;
 };
-// Trains a softmax classifier on labelled lines ("__label__x text ...") and writes it as a .bin that fastText reads. One
-// thread and a fixed order: the same lines and settings give the same bytes. Throws base::Error without two labels.
+// Trains a softmax classifier on labelled lines ("__label__x text ...") and writes it as a .bin that fastText reads.
+// One thread and a fixed order: the same lines and settings give the same bytes. Throws base::Error without two labels.
 void train_fasttext(const std::vector<std::string>& lines, const FastTextTraining& training, const std::string& output);
 
 }  // namespace sinter::data

@@ -65,9 +65,9 @@ class Writer {
 void write_model(const std::string& path, const FastTextArgs& args, const Dictionary& dictionary,
                  const std::vector<float>& input, const std::vector<float>& output) {
   Writer out(path);
-  for (int32_t value : {kFastTextMagic, kFastTextVersion, args.dim, args.window, args.epoch, args.min_count,
-                        args.negatives, args.word_ngrams, args.loss, args.model, args.bucket, args.min_n, args.max_n,
-                        args.lr_update_rate})
+  for (int32_t value :
+       {kFastTextMagic, kFastTextVersion, args.dim, args.window, args.epoch, args.min_count, args.negatives,
+        args.word_ngrams, args.loss, args.model, args.bucket, args.min_n, args.max_n, args.lr_update_rate})
     out.put(value);
   out.put(args.sampling);
   out.put(static_cast<int32_t>(dictionary.entries.size()));
@@ -150,8 +150,7 @@ void train_fasttext(const std::vector<std::string>& lines, const FastTextTrainin
   const auto dim = static_cast<size_t>(args.dim);
   std::vector<float> input((static_cast<size_t>(dictionary.num_words) + static_cast<size_t>(args.bucket)) * dim);
   const base::CounterRng rng{training.seed, 0};
-  for (size_t i = 0; i < input.size(); ++i)
-    input[i] = (rng.uniform(i) * 2 - 1) / static_cast<float>(args.dim);
+  for (size_t i = 0; i < input.size(); ++i) input[i] = (rng.uniform(i) * 2 - 1) / static_cast<float>(args.dim);
   std::vector<float> output(static_cast<size_t>(dictionary.num_labels) * dim, 0.0f);
   const base::CounterRng order{training.seed, 1};
   const uint64_t steps = static_cast<uint64_t>(args.epoch) * examples.size();
@@ -160,8 +159,7 @@ void train_fasttext(const std::vector<std::string>& lines, const FastTextTrainin
     const size_t at = done % examples.size();
     if (at == 0) {  // a new order every epoch
       for (uint32_t i = 0; i < shuffled.size(); ++i) shuffled[i] = i;
-      for (size_t i = shuffled.size(); i > 1; --i)
-        std::swap(shuffled[i - 1], shuffled[order.bits64(done + i) % i]);
+      for (size_t i = shuffled.size(); i > 1; --i) std::swap(shuffled[i - 1], shuffled[order.bits64(done + i) % i]);
     }
     const Example& example = examples[shuffled[at]];
     const auto progress = static_cast<double>(done) / static_cast<double>(steps);

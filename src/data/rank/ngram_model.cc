@@ -59,8 +59,8 @@ NgramModel NgramModel::from_text(std::string_view text, const std::string& origi
       const auto result = std::from_chars(line.data() + 1, line.data() + line.size(), length);
       if (result.ec != std::errc()) length = 0;
       if (length > 0) {
-        SINTER_CHECK(length == model.order_ + 1 && length <= 12, "'{}' line {}: {}-grams after {}-grams", origin, number,
-                     length, model.order_);
+        SINTER_CHECK(length == model.order_ + 1 && length <= 12, "'{}' line {}: {}-grams after {}-grams", origin,
+                     number, length, model.order_);
         model.order_ = length;
         model.grams_.emplace_back();
       }
@@ -68,7 +68,8 @@ NgramModel NgramModel::from_text(std::string_view text, const std::string& origi
     }
     if (length == 0 || line.empty()) continue;
     const size_t tab = line.find('\t');
-    SINTER_CHECK(tab != std::string_view::npos, "'{}' line {}: expected a probability, a tab and words", origin, number);
+    SINTER_CHECK(tab != std::string_view::npos, "'{}' line {}: expected a probability, a tab and words", origin,
+                 number);
     const size_t second = line.find('\t', tab + 1);
     const std::string_view words = line.substr(tab + 1, second == std::string_view::npos ? second : second - tab - 1);
     Entry entry;

@@ -51,5 +51,4 @@ class UnigramModel {
   std::unordered_map<std::string, double> frequency_;
 };
 
-
 }  // namespace sinter::data

@@ -11,10 +11,14 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_alnum(char c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-bool is_atom(char c) { return is_alnum(c) || std::string_view("!#$%&'*+/=?^_`{|}~-").find(c) != std::string_view::npos; }
+bool is_atom(char c) {
+  return is_alnum(c) || std::string_view("!#$%&'*+/=?^_`{|}~-").find(c) != std::string_view::npos;
+}
 
 // Python's \w.
-bool is_word(uint32_t code, const CharFlags& flags) { return code == '_' || (flags(code) & (kLetterChar | kNumberChar)); }
+bool is_word(uint32_t code, const CharFlags& flags) {
+  return code == '_' || (flags(code) & (kLetterChar | kNumberChar));
+}
 
 bool is_boundary(std::string_view text, size_t pos, const CharFlags& flags) {
   bool before = false, after = false;
@@ -107,8 +111,10 @@ std::optional<uint32_t> parse_ipv4(std::string_view address) {
   for (int part = 0; part < 4; ++part) {
     uint32_t octet = 0;
     const size_t begin = pos;
-    while (pos < address.size() && is_digit(address[pos])) octet = octet * 10 + static_cast<uint32_t>(address[pos++] - '0');
-    if (pos == begin || pos - begin > 3 || octet > 255 || (pos - begin > 1 && address[begin] == '0')) return std::nullopt;
+    while (pos < address.size() && is_digit(address[pos]))
+      octet = octet * 10 + static_cast<uint32_t>(address[pos++] - '0');
+    if (pos == begin || pos - begin > 3 || octet > 255 || (pos - begin > 1 && address[begin] == '0'))
+      return std::nullopt;
     value = value << 8 | octet;
     if (part < 3 && (pos >= address.size() || address[pos++] != '.')) return std::nullopt;
   }
@@ -125,9 +131,10 @@ bool is_public_ipv4(std::string_view address) {
     uint32_t base;
     int bits;
   };
-  static constexpr Net kNets[] = {{0x00000000, 8},  {0x0a000000, 8},  {0x64400000, 10}, {0x7f000000, 8},  {0xa9fe0000, 16},
-                                  {0xac100000, 12}, {0xc0000000, 24}, {0xc0000200, 24}, {0xc0a80000, 16}, {0xc6120000, 15},
-                                  {0xc6336400, 24}, {0xcb007100, 24}, {0xf0000000, 4}};
+  static constexpr Net kNets[] = {{0x00000000, 8},  {0x0a000000, 8},  {0x64400000, 10}, {0x7f000000, 8},
+                                  {0xa9fe0000, 16}, {0xac100000, 12}, {0xc0000000, 24}, {0xc0000200, 24},
+                                  {0xc0a80000, 16}, {0xc6120000, 15}, {0xc6336400, 24}, {0xcb007100, 24},
+                                  {0xf0000000, 4}};
   return std::none_of(std::begin(kNets), std::end(kNets),
                       [&](const Net& n) { return value >> (32 - n.bits) == n.base >> (32 - n.bits); });
 }
@@ -211,7 +218,7 @@ std::vector<Span> find_keys(std::string_view text) {
     std::string_view prefix;
     size_t least;  // characters behind the prefix
   };
-  static constexpr Form kForms[] = {{"AKIA", 16}, {"ASIA", 16}, {"ghp_", 36},   {"gho_", 36},        {"github_pat_", 22},
+  static constexpr Form kForms[] = {{"AKIA", 16}, {"ASIA", 16}, {"ghp_", 36},  {"gho_", 36},  {"github_pat_", 22},
                                     {"sk-", 32},  {"hf_", 30},  {"xoxb-", 20}, {"xoxp-", 20}, {"AIza", 35}};
   std::vector<Span> found;
   auto is_key_char = [](char c) { return is_alnum(c) || c == '_' || c == '-'; };
@@ -246,7 +253,8 @@ std::string Scrubber::scrub(std::string_view text) {
     std::string next;
     size_t from = 0;
     for (const Span& span : spans) {
-      const std::optional<std::string> with = replacement(std::string_view(out).substr(span.begin, span.end - span.begin));
+      const std::optional<std::string> with =
+          replacement(std::string_view(out).substr(span.begin, span.end - span.begin));
       if (!with) continue;
       next.append(out, from, span.begin - from).append(*with);
       from = span.end;

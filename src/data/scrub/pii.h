@@ -16,7 +16,7 @@ struct ScrubOptions {
   bool emails = true, ips = true, phones = false, keys = false;
   bool only_public_ips = true;
   std::vector<std::string> email_replacements{"email@example.com", "firstname.lastname@example.org"};
-  std::vector<std::string> ip_replacements{"22.214.171.124", "126.96.36.199",   "188.8.131.52",
+  std::vector<std::string> ip_replacements{"22.214.171.124", "126.96.36.199",  "188.8.131.52",
                                            "184.108.40.206", "220.127.116.11", "18.104.22.168"};
   std::string phone_replacement = " <PHONE>", key_replacement = "<KEY>";
 };

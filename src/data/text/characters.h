@@ -1,8 +1,8 @@
 // Character classes of the data pipeline, and the few string functions whose exact meaning decides a filter's verdict.
 //
-// Text here is valid UTF-8 (readers replace what is not); positions are bytes, lengths of words and lines are counted in
-// code points where a rule says "characters". strip, splitlines and lower follow Python, which the reference filters are
-// written in; "white space" without a name is the Unicode property White_Space.
+// Text here is valid UTF-8 (readers replace what is not); positions are bytes, lengths of words and lines are counted
+// in code points where a rule says "characters". strip, splitlines and lower follow Python, which the reference filters
+// are written in; "white space" without a name is the Unicode property White_Space.
 #pragma once
 #include <cstddef>
 #include <cstdint>

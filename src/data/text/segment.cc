@@ -14,10 +14,10 @@ constexpr uint32_t kEllipsis = 0x2026;
 
 const std::unordered_set<std::string_view>& abbreviations() {
   static const std::unordered_set<std::string_view> set{
-      "Apr", "Aug", "Ave", "Blvd", "Capt", "Co",   "Col", "Corp", "Dec", "Dr",  "Feb", "Fig",    "Gen", "Gov",
-      "Hon", "Inc", "Jan", "Jr",   "Jul",  "Jun",  "Lt",  "Ltd",  "Mar", "Mr",  "Mrs", "Ms",     "Mt",  "No",
-      "Nov", "Oct", "Ph.D", "Prof", "Rd",  "Rep",  "Rev", "Sen",  "Sep", "Sept", "Sgt", "Sr",    "St",  "U.K",
-      "U.S", "Vol", "a.m", "al",   "approx", "cf", "dept", "e.g", "est", "i.e", "p.m", "pp",     "vs"};
+      "Apr", "Aug", "Ave",  "Blvd", "Capt",   "Co",  "Col",  "Corp", "Dec", "Dr",   "Feb", "Fig", "Gen", "Gov",
+      "Hon", "Inc", "Jan",  "Jr",   "Jul",    "Jun", "Lt",   "Ltd",  "Mar", "Mr",   "Mrs", "Ms",  "Mt",  "No",
+      "Nov", "Oct", "Ph.D", "Prof", "Rd",     "Rep", "Rev",  "Sen",  "Sep", "Sept", "Sgt", "Sr",  "St",  "U.K",
+      "U.S", "Vol", "a.m",  "al",   "approx", "cf",  "dept", "e.g",  "est", "i.e",  "p.m", "pp",  "vs"};
   return set;
 }
 

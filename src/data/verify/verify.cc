@@ -106,8 +106,7 @@ Json read_object(const std::string& folder, const std::string& name) {
   return base::load_json((fs::path(folder) / name).string());
 }
 
-std::string find_shared(const std::string& folder, const std::string& name, const std::string& kind,
-                        const Cases& all) {
+std::string find_shared(const std::string& folder, const std::string& name, const std::string& kind, const Cases& all) {
   std::vector<std::string> folders{folder};
   for (const DataCase& other : all) {
     if (other.kind == kind) folders.push_back(other.folder);

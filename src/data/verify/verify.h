@@ -7,10 +7,10 @@
 namespace sinter::data {
 
 struct DataCheck {
-  std::string name;              // "minhash signatures (xxhash)"
-  std::string kind;              // what `error` counts: "of 110 differ", "largest difference"
-  double error = 0, limit = 0;   // holds when error <= limit
-  std::string note;              // the first case that differs, or what was left out
+  std::string name;             // "minhash signatures (xxhash)"
+  std::string kind;             // what `error` counts: "of 110 differ", "largest difference"
+  double error = 0, limit = 0;  // holds when error <= limit
+  std::string note;             // the first case that differs, or what was left out
 };
 
 struct DataCase {

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <set>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/file.h"
 #include "data/dedup/decontaminate.h"
@@ -64,13 +64,16 @@ std::string signature_file(const Signed& all, const MinHashOptions& options, siz
   return bytes;
 }
 
-void check_clusters(const Json& want, const Signed& all, const MinHashOptions& options, Tally& removed, Tally& clusters) {
+void check_clusters(const Json& want, const Signed& all, const MinHashOptions& options, Tally& removed,
+                    Tally& clusters) {
   std::vector<uint32_t> cluster;
   const std::vector<bool> gone = find_near_duplicates(options, all.signatures, all.has_signature, &cluster);
   std::set<std::array<int64_t, 2>> expected;
-  for (const Json& d : want["removed_lowest_kept"]) expected.insert(std::array<int64_t, 2>{d[0].get<int64_t>(), d[1].get<int64_t>()});
+  for (const Json& d : want["removed_lowest_kept"])
+    expected.insert(std::array<int64_t, 2>{d[0].get<int64_t>(), d[1].get<int64_t>()});
   for (size_t d = 0; d < gone.size(); ++d)
-    removed.expect(gone[d] == expected.contains(all.place[d]), [&] { return fmt::format("document {}:{}", all.place[d][0], all.place[d][1]); });
+    removed.expect(gone[d] == expected.contains(all.place[d]),
+                   [&] { return fmt::format("document {}:{}", all.place[d][0], all.place[d][1]); });
   std::map<uint32_t, std::vector<std::array<int64_t, 2>>> groups;
   for (size_t d = 0; d < gone.size(); ++d) groups[cluster[d]].push_back(all.place[d]);
   Json found = Json::array();
@@ -89,7 +92,8 @@ Checks verify_minhash(const std::string& folder) {
   Checks checks;
   Tally simple("simplified texts");
   for (const Json& row : read_rows(folder, "normalise.jsonl")) {
-    simple.expect(simplify(row["text"].get<std::string>()) == row["simplified"].get<std::string>(), [&] { return row["text"].dump(); });
+    simple.expect(simplify(row["text"].get<std::string>()) == row["simplified"].get<std::string>(),
+                  [&] { return row["text"].dump(); });
   }
   checks.push_back(simple.check());
   const Json params = read_object(folder, "params.json"), files = read_object(folder, "bucket_files.json"),
@@ -117,14 +121,17 @@ Checks verify_minhash(const std::string& folder) {
       const Json& want = row["plain"][name];
       signatures.expect(want.is_null() != all.has_signature[d]);
       for (size_t band = 0; band < want.size(); ++band) {
-        const std::span<const uint64_t> band_rows(all.signatures.data() + d * n + band * size_t(options.rows), size_t(options.rows));
-        signatures.expect(hex_rows(band_rows) == want[band].get<std::string>(), [&] { return fmt::format("document {}:{}", row["file"].dump(), row["doc"].dump()); });
+        const std::span<const uint64_t> band_rows(all.signatures.data() + d * n + band * size_t(options.rows),
+                                                  size_t(options.rows));
+        signatures.expect(hex_rows(band_rows) == want[band].get<std::string>(),
+                          [&] { return fmt::format("document {}:{}", row["file"].dump(), row["doc"].dump()); });
       }
     }
     for (const auto& [file, digest] : files[fmt::format("plain/{}", name)].items()) {
       unsigned band = 0, number = 0;
       if (std::sscanf(file.c_str(), "sig/bucket_%u/%u.minhash.sig", &band, &number) != 2) continue;
-      sorted.expect(sha256_hex(signature_file(all, options, number, band)) == digest["sha256"].get<std::string>(), [&] { return file; });
+      sorted.expect(sha256_hex(signature_file(all, options, number, band)) == digest["sha256"].get<std::string>(),
+                    [&] { return file; });
     }
     checks.push_back(signatures.check());
     checks.push_back(sorted.check());
@@ -164,22 +171,26 @@ Checks verify_dedup(const std::string& folder) {
                               {"line_n1_min50words_3sentences", {1, true, 50, 3}},
                               {"sentence_n3", {3, false, 0, 0}},
                               {"sentence_n3_min50words_3sentences", {3, false, 50, 3}}};
-  const std::vector<Json> texts = read_rows(folder, "lines.jsonl.gz"), expected = read_rows(folder, "lines_expected.jsonl.gz");
+  const std::vector<Json> texts = read_rows(folder, "lines.jsonl.gz"),
+                          expected = read_rows(folder, "lines_expected.jsonl.gz");
   for (const Variant& variant : variants) {
     SpanDedup dedup(variant.options);
     for (size_t i = 0; i < texts.size(); ++i) {
       const auto text = texts[i]["text"].get<std::string>();
       const auto found = dedup.add(text);
       const Json& want = expected[i][variant.name];
-      const bool is_right = want.is_null() ? !found : found && *found == (want.is_boolean() ? text : want.get<std::string>());
+      const bool is_right =
+          want.is_null() ? !found : found && *found == (want.is_boolean() ? text : want.get<std::string>());
       lines.expect(is_right, [&] { return fmt::format("{} {}", variant.name, texts[i]["id"].dump()); });
     }
   }
   NgramDedup dedup(13);
-  const std::vector<Json> grams = read_rows(folder, "ngram.jsonl.gz"), counts = read_rows(folder, "ngram_expected.jsonl");
+  const std::vector<Json> grams = read_rows(folder, "ngram.jsonl.gz"),
+                          counts = read_rows(folder, "ngram_expected.jsonl");
   for (size_t i = 0; i < grams.size(); ++i) {
     const NgramDedup::Counts found = dedup.add(grams[i]["text"].get<std::string>());
-    const bool is_right = counts[i]["shingles"] == Json(found.shingles) && counts[i]["duplicates_exact"] == Json(found.duplicates) &&
+    const bool is_right = counts[i]["shingles"] == Json(found.shingles) &&
+                          counts[i]["duplicates_exact"] == Json(found.duplicates) &&
                           counts[i]["kept_exact"] == Json(!(found.share() > .8));
     ngrams.expect(is_right, [&] { return grams[i]["id"].dump(); });
   }
@@ -188,13 +199,15 @@ Checks verify_dedup(const std::string& folder) {
 
 Checks verify_decontamination(const std::string& folder) {
   Tally verdicts("contaminated documents"), hashes("index of hashes");
-  const std::vector<Json> items = read_rows(folder, "eval_items.jsonl"), documents = read_rows(folder, "documents.jsonl"),
+  const std::vector<Json> items = read_rows(folder, "eval_items.jsonl"),
+                          documents = read_rows(folder, "documents.jsonl"),
                           expected = read_rows(folder, "expected.jsonl");
   struct Variant {
     const char* name;
     bool query, overlap;
   };
-  for (const Variant& v : {Variant{"label", false, false}, Variant{"label_overlap", false, true}, Variant{"query_label", true, false}, Variant{"all", true, true}}) {
+  for (const Variant& v : {Variant{"label", false, false}, Variant{"label_overlap", false, true},
+                           Variant{"query_label", true, false}, Variant{"all", true, true}}) {
     for (const int64_t n : {12, 13}) {
       DecontaminationIndex index({n, v.query, v.overlap});
       for (const Json& item : items) index.add({item["task"], item["query"], item["label"]});
@@ -202,7 +215,9 @@ Checks verify_decontamination(const std::string& folder) {
       for (size_t d = 0; d < documents.size(); ++d) {
         const DecontaminationIndex::Hit hit = index.find(documents[d]["text"].get<std::string>());
         const Json& want = expected[d][key];
-        const bool is_right = want["contaminated"] == Json(!hit.positions.empty()) && (hit.positions.empty() || (want["positions"] == Json(hit.positions) && want["ngram"] == Json(hit.ngram)));
+        const bool is_right =
+            want["contaminated"] == Json(!hit.positions.empty()) &&
+            (hit.positions.empty() || (want["positions"] == Json(hit.positions) && want["ngram"] == Json(hit.ngram)));
         verdicts.expect(is_right, [&] { return fmt::format("{} document {}", key, documents[d]["id"].dump()); });
       }
       if (key != "plain/13/all") continue;
@@ -214,7 +229,8 @@ Checks verify_decontamination(const std::string& folder) {
           continue;
         }
         const std::vector<uint64_t> found = index.hashes(task);
-        hashes.expect(bytes == std::string_view(reinterpret_cast<const char*>(found.data()), found.size() * 8), [&] { return task; });
+        hashes.expect(bytes == std::string_view(reinterpret_cast<const char*>(found.data()), found.size() * 8),
+                      [&] { return task; });
       }
     }
   }

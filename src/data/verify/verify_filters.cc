@@ -61,8 +61,10 @@ Checks verify_filters(const std::string& folder) {
     auto where = [&] { return row["id"].dump(); };
     if (row.contains("recipe")) {
       std::string text;
-      for (int64_t i = 0; i < row["recipe"]["times"].get<int64_t>(); ++i) text += row["recipe"]["unit"].get<std::string>();
-      verdicts.expect(is_verdict(plain["verdicts"]["gopher_quality"], gopher_quality(measure.measure(text), limits)), where);
+      for (int64_t i = 0; i < row["recipe"]["times"].get<int64_t>(); ++i)
+        text += row["recipe"]["unit"].get<std::string>();
+      verdicts.expect(is_verdict(plain["verdicts"]["gopher_quality"], gopher_quality(measure.measure(text), limits)),
+                      where);
       continue;
     }
     const auto text = row["text"].get<std::string>();
@@ -82,7 +84,8 @@ Checks verify_filters(const std::string& folder) {
       verdicts.expect(is_verdict(want[name], verdict), where);
       rewritten.expect(row[name]["dies"].is_null() ? c4.dies.empty() : row[name]["dies"] == Json(c4.dies), where);
       if (!c4.dies.empty()) continue;
-      rewritten.expect(c4.text == (row[name]["unchanged"].get<bool>() ? text : row[name]["out"].get<std::string>()), where);
+      rewritten.expect(c4.text == (row[name]["unchanged"].get<bool>() ? text : row[name]["out"].get<std::string>()),
+                       where);
       rewritten.expect(plain["stats"][std::string("sentences_") + name] == Json(c4.sentences), where);
       if (!is_strict) c4_text = c4.text;
     }

@@ -97,8 +97,8 @@ Checks verify_html(const std::string& folder) {
     // Only the two means that the extractor is held to are checks; the others are told.
     const bool is_held = group == "aeb" || group == "all";
     const double error = std::max(0.0, best - mean);
-    checks.push_back({fmt::format("token F1 of {} pages ({})", sum.second, group), "below the best reference", is_held ? error : 0, 0,
-                      fmt::format("{:.4f}; best reference {} {:.4f}", mean, who, best)});
+    checks.push_back({fmt::format("token F1 of {} pages ({})", sum.second, group), "below the best reference",
+                      is_held ? error : 0, 0, fmt::format("{:.4f}; best reference {} {:.4f}", mean, who, best)});
   }
   return checks;
 }

@@ -27,14 +27,16 @@ double difference(const std::vector<Prediction>& found, const Json& want) {
 
 bool has_same_first(const std::vector<Prediction>& found, const Json& want, double tolerance) {
   if (found.empty() || want.empty()) return found.empty() == want.empty();
-  return found[0].label == want[0][0].get<std::string>() || std::abs(found[0].probability - want[0][1].get<double>()) <= tolerance;
+  return found[0].label == want[0][0].get<std::string>() ||
+         std::abs(found[0].probability - want[0][1].get<double>()) <= tolerance;
 }
 
 }  // namespace
 
 Checks verify_languages(const std::string& folder, const Cases& all) {
   const std::string path = find_shared(folder, "lid.176.ftz", "langid", all);
-  if (path.empty()) return {{"languages", "left out", 0, 0, "no lid.176.ftz here, in another case given, or in SINTER_FIXTURES"}};
+  if (path.empty())
+    return {{"languages", "left out", 0, 0, "no lid.176.ftz here, in another case given, or in SINTER_FIXTURES"}};
   const FastText model = FastText::load(path);
   Tally labels("languages");
   double worst = 0;
@@ -49,7 +51,8 @@ Checks verify_languages(const std::string& folder, const Cases& all) {
     rows.expect(Json(found) == row["ids"], [&] { return row["word"].dump(); });
     for (size_t i = 0; i < row["first_vectors"].size() && i < found.size(); ++i) {
       const std::vector<float> vector = model.input_row(found[i]);
-      for (size_t j = 0; j < vector.size(); ++j) rows.expect(std::abs(vector[j] - row["first_vectors"][i][j].get<double>()) < 1e-6);
+      for (size_t j = 0; j < vector.size(); ++j)
+        rows.expect(std::abs(vector[j] - row["first_vectors"][i][j].get<double>()) < 1e-6);
     }
   }
   return {labels.check(), {"language probabilities", "largest difference", worst, 1e-4, ""}, rows.check()};
@@ -68,7 +71,8 @@ Checks verify_classifiers(const std::string& folder) {
     const double limit = loss == 1 || loss == 3 ? 1e-4 : .009;  // a step of the sigmoid's table
     double worst = 0;
     for (const Json& row : rows) {
-      const std::vector<Prediction> found = model.predict(row["text"].get<std::string>(), file.find("many") != std::string::npos ? 6 : -1);
+      const std::vector<Prediction> found =
+          model.predict(row["text"].get<std::string>(), file.find("many") != std::string::npos ? 6 : -1);
       labels.expect(has_same_first(found, row[file], limit), [&] { return row["id"].dump(); });
       worst = std::max(worst, difference(found, row[file]));
     }
@@ -80,7 +84,8 @@ Checks verify_classifiers(const std::string& folder) {
 
 Checks verify_ranking(const std::string& folder) {
   Checks checks;
-  const std::vector<Json> rows = read_rows(folder, "scores.jsonl.gz"), documents = read_rows(folder, "documents.jsonl.gz");
+  const std::vector<Json> rows = read_rows(folder, "scores.jsonl.gz"),
+                          documents = read_rows(folder, "documents.jsonl.gz");
   const Json models = read_object(folder, "models.json");
   for (const auto& [name, info] : models.items()) {
     const NgramModel model = NgramModel::load(fmt::format("{}/{}.arpa.gz", folder, name));
@@ -91,9 +96,12 @@ Checks verify_ranking(const std::string& folder) {
       const Json& want = row[name + ".arpa"];
       const std::vector<NgramModel::Step> steps = model.steps(text);
       const double tolerance = 2e-6 * double(std::max<size_t>(100, steps.size()));
-      scores.expect(std::abs(model.score(text) - want["score"].get<double>()) <= tolerance, [&] { return row["id"].dump(); });
-      scores.expect(std::abs(model.score(text, false, false) - want["score_no_bos_eos"].get<double>()) <= tolerance, [&] { return row["id"].dump(); });
-      scores.expect(std::abs(model.perplexity(text) / want["perplexity"].get<double>() - 1) <= 1e-4, [&] { return row["id"].dump(); });
+      scores.expect(std::abs(model.score(text) - want["score"].get<double>()) <= tolerance,
+                    [&] { return row["id"].dump(); });
+      scores.expect(std::abs(model.score(text, false, false) - want["score_no_bos_eos"].get<double>()) <= tolerance,
+                    [&] { return row["id"].dump(); });
+      scores.expect(std::abs(model.perplexity(text) / want["perplexity"].get<double>() - 1) <= 1e-4,
+                    [&] { return row["id"].dump(); });
       if (!want.contains("full")) continue;
       scores.expect(want["full"].size() == steps.size());
       for (size_t i = 0; i < steps.size() && i < want["full"].size(); ++i) {
@@ -113,7 +121,8 @@ Checks verify_ranking(const std::string& folder) {
         const Json& want = value.is_object() && value.contains("perplexity") ? value["perplexity"] : value;
         if (!want.is_number() || key.find("binary") != std::string::npos) continue;
         const double found = model.perplexity(row["lines"].get<std::vector<std::string>>());
-        perplexities.expect(std::abs(found / want.get<double>() - 1) < 1e-3, [&] { return fmt::format("{} {}", row["id"].dump(), found); });
+        perplexities.expect(std::abs(found / want.get<double>() - 1) < 1e-3,
+                            [&] { return fmt::format("{} {}", row["id"].dump(), found); });
       }
     }
   }
@@ -122,7 +131,8 @@ Checks verify_ranking(const std::string& folder) {
   const UnigramModel model = UnigramModel::load(folder + "/unigram_freq.csv");
   for (const Json& row : read_rows(folder, "unigram.jsonl")) {
     const double found = model.mean_log_probability(row["text"].get<std::string>());
-    unigrams.expect(std::abs(found - row["mean_logprob"].get<double>()) < 1e-9 && row["kept"] == Json(found > -10), [&] { return row["id"].dump(); });
+    unigrams.expect(std::abs(found - row["mean_logprob"].get<double>()) < 1e-9 && row["kept"] == Json(found > -10),
+                    [&] { return row["id"].dump(); });
   }
   checks.push_back(unigrams.check());
   return checks;

@@ -1,5 +1,5 @@
-#include <set>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "data/filter/url.h"
 #include "data/formats/compression.h"
@@ -35,20 +35,23 @@ Checks verify_pii(const std::string& folder) {
     const auto text = row["text"].get<std::string>();
     for (const char* name : {"default", "all_ips", "emails_only", "ips_only", "custom"}) {
       const std::string found = Scrubber(variant(name)).scrub(text);
-      texts.expect(is_text(row[name], text, found), [&] { return fmt::format("{} {}: {}", row["id"].dump(), name, found); });
+      texts.expect(is_text(row[name], text, found),
+                   [&] { return fmt::format("{} {}: {}", row["id"].dump(), name, found); });
     }
   }
   Scrubber scrubber;
   const std::vector<Json> out = read_rows(folder, "one_formatter.jsonl");
   for (size_t i = 0; i < rows.size(); ++i)
-    one.expect(scrubber.scrub(rows[i]["text"].get<std::string>()) == out[i]["out"].get<std::string>(), [&] { return out[i]["id"].dump(); });
+    one.expect(scrubber.scrub(rows[i]["text"].get<std::string>()) == out[i]["out"].get<std::string>(),
+               [&] { return out[i]["id"].dump(); });
   const Json public_ips = read_object(folder, "public_ip.json");
   for (const auto& [address, is_public] : public_ips.items())
     ips.expect(is_public_ipv4(address) == is_public.get<bool>(), [&] { return address; });
   for (const Json& row : read_rows(folder, "phones.jsonl")) {
     const auto text = row["text"].get<std::string>();
     Json found = Json::array();
-    for (const Span& s : find_phones(text)) found.push_back({count_chars(text.substr(0, s.begin)), count_chars(text.substr(0, s.end))});
+    for (const Span& s : find_phones(text))
+      found.push_back({count_chars(text.substr(0, s.begin)), count_chars(text.substr(0, s.end))});
     phones.expect(found == row["spans"], [&] { return row["text"].dump(); });
   }
   return {texts.check(), one.check(), ips.check(), phones.check()};
@@ -57,17 +60,22 @@ Checks verify_pii(const std::string& folder) {
 Checks verify_urls(const std::string& folder, const Cases& all) {
   Tally verdicts("address verdicts"), domains("registered domains");
   const Json lists = read_object(folder, "lists.json");
-  UrlLists url_lists{lists["domains"], lists["urls"], lists["banned_words"], lists["soft_banned_words"], lists["banned_subwords"], ""};
+  UrlLists url_lists{
+      lists["domains"], lists["urls"], lists["banned_words"], lists["soft_banned_words"], lists["banned_subwords"], ""};
   const std::string suffixes = find_shared(folder, "public_suffix_list.dat", "url", all);
-  if (suffixes.empty()) return {{"address verdicts", "left out", 0, 0, "no public_suffix_list.dat here, in another case given, or in SINTER_FIXTURES"}};
+  if (suffixes.empty())
+    return {{"address verdicts", "left out", 0, 0,
+             "no public_suffix_list.dat here, in another case given, or in SINTER_FIXTURES"}};
   url_lists.public_suffixes = read_unpacked(suffixes);
   const UrlFilter filter(url_lists);
   for (const Json& row : read_rows(folder, "urls.jsonl")) {
     const auto url = row["url"].get<std::string>();
     const Verdict verdict = filter.judge(url);
-    verdicts.expect(row["reason"].is_null() ? verdict.is_kept() : row["reason"] == Json(verdict.reason), [&] { return fmt::format("{}: {}", url, verdict.reason); });
+    verdicts.expect(row["reason"].is_null() ? verdict.is_kept() : row["reason"] == Json(verdict.reason),
+                    [&] { return fmt::format("{}: {}", url, verdict.reason); });
     const PublicSuffixes::Host host = filter.suffixes().split(url);
-    domains.expect(lower(host.registered_domain) == lower(row["registered_domain"].get<std::string>()) && lower(host.fqdn) == lower(row["fqdn"].get<std::string>()),
+    domains.expect(lower(host.registered_domain) == lower(row["registered_domain"].get<std::string>()) &&
+                       lower(host.fqdn) == lower(row["fqdn"].get<std::string>()),
                    [&] { return fmt::format("{}: {} {}", url, host.registered_domain, host.fqdn); });
   }
   return {verdicts.check(), domains.check()};

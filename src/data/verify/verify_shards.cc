@@ -1,6 +1,6 @@
-#include <cstdlib>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -46,19 +46,23 @@ Checks verify_shards(const std::string& folder) {
   const Json expected = read_object(folder, "expected.json");
   const std::string scratch = (fs::temp_directory_path() / fmt::format("sinter_verify_{}", ::getpid())).string();
   for (const auto& [name, info] : expected.items()) {
-    Tally read(fmt::format("shards of {} read", name)), written(fmt::format("shards of {} written", name)), digests(fmt::format("digests of {}", name));
+    Tally read(fmt::format("shards of {} read", name)), written(fmt::format("shards of {} written", name)),
+        digests(fmt::format("digests of {}", name));
     for (const auto& [file, what] : info["files"].items())
-      digests.expect(sha256_hex(base::read_file(folder + "/" + file)) == what["sha256"].get<std::string>(), [&] { return file; });
+      digests.expect(sha256_hex(base::read_file(folder + "/" + file)) == what["sha256"].get<std::string>(),
+                     [&] { return file; });
     const int token_bytes = info["token_bytes"];
     TokenDocuments want;
     want.token_bytes = token_bytes;
     for (const Json& row : rows) want.documents.push_back(row[name + "_tokens"].get<std::vector<int32_t>>());
     const std::string base = folder + "/" + name;
-    read.expect(read_datatrove(base + "/plain/00000_unshuffled.ds", token_bytes).documents == want.documents, [] { return "plain"; });
+    read.expect(read_datatrove(base + "/plain/00000_unshuffled.ds", token_bytes).documents == want.documents,
+                [] { return "plain"; });
     read.expect(read_megatron(base + "/megatron/00000_tokens").documents == want.documents, [] { return "megatron"; });
     std::vector<std::vector<int32_t>> shuffled;
     for (const Json& i : info["permutation_of_doc_shuffled"]) shuffled.push_back(want.documents[i.get<size_t>()]);
-    read.expect(read_datatrove(base + "/doc_shuffled/00000_00000_doc_shuffled.ds", token_bytes).documents == shuffled, [] { return "doc_shuffled"; });
+    read.expect(read_datatrove(base + "/doc_shuffled/00000_00000_doc_shuffled.ds", token_bytes).documents == shuffled,
+                [] { return "doc_shuffled"; });
     base::create_folders(scratch);
     write_datatrove(scratch + "/a.ds", want, "x");
     check_same_file(scratch + "/a.ds", base + "/plain/00000_unshuffled.ds", written);
