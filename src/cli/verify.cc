@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/verbs.h"
+#include "data/verify/verify.h"
 #include "eval/golden/golden.h"
 #include "eval/model.h"
 
@@ -21,14 +22,30 @@ struct Flags {
   bool as_json = false, is_quiet = false;
 };
 
+// A folder of evaluation answers, of data cases, or a model's.
+std::vector<eval::VerifyCheck> check_folder(const std::string& folder, const std::vector<data::DataCase>& data_cases,
+                                            const eval::VerifyOptions& options) {
+  if (eval::is_eval_golden(folder)) return eval::verify_eval_golden(folder, options);
+  const std::vector<data::DataCase> cases = data::find_data_cases(folder);
+  if (cases.empty()) return eval::verify_model(folder, options);
+  std::vector<eval::VerifyCheck> checks;
+  for (const data::DataCase& one : cases) {
+    for (const data::DataCheck& c : data::verify_data_case(one, data_cases))
+      checks.push_back({one.kind + ": " + c.name, c.kind, c.error, c.limit, c.note});
+  }
+  return checks;
+}
+
 void run_verify(const Flags& flags) {
   eval::VerifyOptions options{core::parse_device(flags.device), eval::parse_precision(flags.precision)};
   nlohmann::json report = nlohmann::json::array();
   int64_t num_failed = 0, num_checks = 0;
+  std::vector<data::DataCase> data_cases;
   for (const std::string& folder : flags.folders) {
-    std::vector<eval::VerifyCheck> checks = eval::is_eval_golden(folder)
-                                                ? eval::verify_eval_golden(folder, options)
-                                                : eval::verify_model(folder, options);
+    for (data::DataCase& one : data::find_data_cases(folder)) data_cases.push_back(std::move(one));
+  }
+  for (const std::string& folder : flags.folders) {
+    std::vector<eval::VerifyCheck> checks = check_folder(folder, data_cases, options);
     base::Table table({"check", "error", "limit", "of", ""});
     const eval::VerifyCheck* worst = nullptr;
     std::string notes;
@@ -70,8 +87,8 @@ void run_verify(const Flags& flags) {
 
 void add_verify(Command app) {
   auto flags = std::make_shared<Flags>();
-  const Command verb = app.add_verb("verify", "check model folders against the golden answers written beside them");
-  verb.option("DIR", &flags->folders, "folders with config.json, weights and golden.safetensors");
+  const Command verb = app.add_verb("verify", "check models, evaluations and the data pipeline against golden answers");
+  verb.option("DIR", &flags->folders, "model folders with golden.safetensors; folders of evaluation or data cases");
   verb.option("--device", &flags->device, "cpu, cuda or cuda:N").shows_default();
   verb.option("--precision", &flags->precision, "fp32, bf16 or fp16").shows_default();
   verb.flag("--json", &flags->as_json, "print the checks as JSON");

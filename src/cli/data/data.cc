@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/command.h"
+#include "cli/data/verbs.h"
 #include "cli/generation_flags.h"
 #include "cli/verbs.h"
 #include "comm/communicator.h"
@@ -84,7 +85,8 @@ struct BatchFlags {
 // What the trainer would read, for other programs: comparisons of two trainers need the same batches.
 void run_batches(const BatchFlags& flags) {
   const std::unique_ptr<comm::Communicator> self = comm::make_self();
-  const train::RunPlan plan = train::make_run_plan(spec::load_recipe(flags.recipe, flags.overrides), parallel::Mesh(*self));
+  const train::RunPlan plan =
+      train::make_run_plan(spec::load_recipe(flags.recipe, flags.overrides), parallel::Mesh(*self));
   const int64_t last = flags.steps > 0 ? std::min(flags.first + flags.steps, plan.steps) : plan.steps;
   SINTER_CHECK(flags.is_validation || flags.first < last, "the recipe has {}; nothing from step {} on",
                counted(plan.steps, "step"), flags.first);
@@ -116,8 +118,11 @@ void run_batches(const BatchFlags& flags) {
 
 void add_data(Command app) {
   const Command verb =
-      app.add_verb("data", "tokenize text into training shards; check shards; write the batches of a run");
+      app.add_verb("data", "raw files to training shards: extract, filter, deduplicate, rank, mix, tokenize");
   verb.requires_verb();
+  add_data_pipeline(verb);
+  add_data_stages(verb);
+  add_data_rank(verb);
 
   auto flags = std::make_shared<TokenizeFlags>();
   const Command tokenize = verb.add_verb("tokenize", "text and .jsonl (.ndjson) files to token shards");

@@ -1,0 +1,64 @@
+// PIPELINE.toml: everything `sinter data run` can be told, typed, with its defaults. Unknown keys are errors.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/dedup/minhash.h"
+#include "data/filter/text_rules.h"
+#include "data/formats/document.h"
+#include "data/scrub/pii.h"
+
+namespace sinter::data {
+
+struct PipelineInput {
+  std::string path;    // a file, or a folder of files
+  std::string source;  // a name for what comes from it; "" = the path's last part
+  double epochs = 1;   // how often its documents go into the result; .5 takes half of them
+};
+
+struct PipelineRecipe {
+  std::string output;                        // [run] output: folder of the results and of what makes the run resumable
+  uint64_t part_bytes = uint64_t{64} << 20;  // [run] part_bytes: size of a work unit
+  uint64_t memory = uint64_t{1} << 30;       // [run] memory: bound of the sorting stage, in bytes
+  int64_t samples = 5;                       // [run] samples: dropped documents kept for each reason and work unit
+  std::vector<PipelineInput> inputs;         // [[input]]
+  ReadOptions read;                          // [read]
+
+  bool extract = true;                 // [extract] enabled: HTML to text
+  std::string language_model;          // [language] model: fastText file; "" = no stage
+  std::vector<std::string> languages;  // [language] keep; empty = all
+  double language_threshold = .65;     // [language] threshold
+
+  std::string url_domains, url_urls, url_words, url_soft_words, url_subwords, url_suffixes;  // [url] files, a line each
+  bool gopher_repetition = true, gopher_quality = true, c4 = true, fineweb = true;           // [filter]
+  bool c4_terminal = false;
+  RuleLimits limits;
+  std::string bad_words;  // [filter] bad_words: folder or file of words, LANGUAGE.txt
+
+  bool scrub = true;  // [scrub] enabled
+  ScrubOptions scrub_options;
+
+  bool dedup_exact = true, dedup_minhash = true;  // [dedup]
+  MinHashOptions minhash;
+  std::vector<std::string> decontaminate;  // [decontaminate] items: .jsonl with query and label
+  int64_t decontaminate_ngram = 12;
+
+  std::string rank_model, rank_label;  // [rank] fastText classifier and the label whose probability ranks
+  double rank_keep = 1;                // [rank] keep: share of the documents, best first
+  std::string perplexity_model;        // [rank] arpa: a column only
+
+  std::string tokenizer;  // [tokenize] tokenizer: folder or file; "" = no shards
+  bool add_bos = true, add_eos = true;
+
+  // All settings that decide the result, as text: the key of finished work.
+  std::string fingerprint;
+};
+
+// Throws base::Error naming the file, the key, what was found and what was expected.
+PipelineRecipe load_pipeline(const std::string& path, const std::vector<std::string>& overrides = {});
+PipelineRecipe parse_pipeline(std::string_view toml, const std::string& origin,
+                              const std::vector<std::string>& overrides = {});
+
+}  // namespace sinter::data

@@ -1,0 +1,50 @@
+// What happens to one document on its way: address, text of a page, language, rules, scrubbing, evaluation items,
+// scores.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "data/dedup/decontaminate.h"
+#include "data/filter/text_rules.h"
+#include "data/filter/url.h"
+#include "data/formats/document.h"
+#include "data/pipeline/recipe.h"
+#include "data/rank/fasttext.h"
+#include "data/rank/ngram_model.h"
+
+namespace sinter::data {
+
+// Models and lists of a recipe, read once and shared by all threads.
+struct PipelineModels {
+  explicit PipelineModels(const PipelineRecipe& recipe);
+  std::optional<FastText> language, rank;
+  std::optional<NgramModel> perplexity;
+  std::optional<UrlFilter> urls;
+  std::optional<BadWordFilter> bad_words;
+  std::optional<DecontaminationIndex> decontamination;
+};
+
+struct Outcome {
+  std::string_view stage, reason;  // "" for a document that is kept
+  TextColumns columns;             // of the text that the rules saw
+  double language_score = kMissing, rank_score = kMissing, perplexity = kMissing;
+  bool is_kept() const { return stage.empty(); }
+};
+
+// One per thread.
+class DocumentStages {
+ public:
+  DocumentStages(const PipelineRecipe& recipe, const PipelineModels& models) : recipe_(recipe), models_(models) {}
+  // The document's text becomes the one that goes on.
+  Outcome process(Document& document);
+
+ private:
+  Outcome judge_text(Document& document);
+  const PipelineRecipe& recipe_;
+  const PipelineModels& models_;
+  TextMeasure measure_;
+};
+
+}  // namespace sinter::data
