@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/error.h"
-
 namespace sinter::train {
 namespace {
 
@@ -54,6 +52,22 @@ bool is_one_stretch(const StateBox& box, const Shape& shape) {
   Shape last = box.begin;
   for (int axis = 0; axis < shape.rank(); ++axis) last.set(axis, box.begin[axis] + box.size[axis] - 1);
   return flat_index(shape, last) - flat_index(shape, box.begin) + 1 == box.num_elements();
+}
+
+// A box of a tensor as boxes that are one stretch of its memory each: stacks of experts are cut within each expert.
+void split_stretches(const StateBox& box, const Shape& shape, std::vector<StateBox>& out) {
+  if (is_one_stretch(box, shape)) {
+    out.push_back(box);
+    return;
+  }
+  int axis = 0;
+  while (box.size[axis] == 1) ++axis;
+  for (int64_t i = 0; i < box.size[axis]; ++i) {
+    StateBox part = box;
+    part.begin.set(axis, box.begin[axis] + i);
+    part.size.set(axis, 1);
+    split_stretches(part, shape, out);
+  }
 }
 
 }  // namespace
@@ -117,10 +131,12 @@ std::vector<HeldPiece> held_pieces(const StateTensor& tensor, int64_t begin, int
       if (only_owned && !box.is_owned) continue;
       const std::optional<StateBox> common = overlap(local, {box.local, box.size});
       if (!common) continue;
-      SINTER_CHECK(is_one_stretch(*common, place.local_shape), "[checkpoint] '{}' is cut along an inner axis of {}",
-                   tensor.name, place.local_shape.to_string());
-      pieces.push_back({{moved(common->begin, box.local, box.begin), common->size},
-                        flat_index(place.local_shape, common->begin) - place.first});
+      std::vector<StateBox> stretches;
+      split_stretches(*common, place.local_shape, stretches);
+      for (const StateBox& part : stretches) {
+        pieces.push_back({{moved(part.begin, box.local, box.begin), part.size},
+                          flat_index(place.local_shape, part.begin) - place.first});
+      }
     }
   }
   return pieces;
