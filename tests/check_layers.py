@@ -9,7 +9,7 @@ import re
 import sys
 
 CONFINED = [
-    (re.compile(r"cuda|cublas|cudnn|nvtx|cub/|cutlass|cute/|mma\.h"), ("core/cuda/", "kernels/cuda/"), "CUDA"),
+    (re.compile(r"cuda|cublas|cudnn|nvtx|cub/|cutlass|cute/|mma\.h"), ("core/cuda/", "kernels/cuda/", "comm/nccl/"), "CUDA"),
     (re.compile(r"nccl"), ("comm/nccl",), "NCCL"),
     (re.compile(r"^mpi\.h$"), ("comm/mpi/",), "MPI"),
     (re.compile(r"^CLI/"), ("cli/command.cc",), "CLI11"),

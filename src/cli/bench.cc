@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "bench/ceilings.h"
+#include "bench/comm.h"
 #include "bench/gpu_ceilings.h"
 #include "bench/gpu_kernels.h"
 #include "bench/gpu_train_step.h"
@@ -16,6 +17,7 @@
 #include "bench/train_step.h"
 #include "cli/command.h"
 #include "cli/verbs.h"
+#include "comm/launch.h"
 #include "core/device.h"
 #include "kernels/table.h"
 
@@ -26,7 +28,7 @@ struct Benchmark {
   const char* name;
   const char* help;
   bench::Report (*run)(const bench::Options&);
-  bool needs_gpu = false;
+  bool needs_gpu = false, needs_ranks = false;
 };
 
 // In the order they run: the machine's ceilings first, the GPU's before its kernels and steps.
@@ -41,6 +43,8 @@ constexpr Benchmark kBenchmarks[] = {
      bench::bench_gpu_kernels, true},
     {"gpu_train_step", "optimizer steps of GPT-2 124M (also a small batch), 1.5B and Llama 1B on a GPU",
      bench::bench_gpu_train_step, true},
+    {"comm", "collectives between the ranks of mpirun: GB/s by size, latency and bandwidth fitted", bench::bench_comm,
+     false, true},
 };
 
 // Other programs' work only ever makes figures worse: say so rather than print them without a word.
@@ -59,9 +63,11 @@ void run_benchmarks(const std::vector<std::string>& names, const bench::Options&
   for (const Benchmark& benchmark : kBenchmarks) {
     if (!names.empty() && std::find(names.begin(), names.end(), benchmark.name) == names.end()) continue;
     if (benchmark.needs_gpu && names.empty() && !core::cuda_runtime(0)) continue;  // not asked for by name
+    if (benchmark.needs_ranks && names.empty() && comm::launch().ranks == 1) continue;
     SINTER_CHECK(!benchmark.needs_gpu || core::cuda_runtime(0), "{} needs a GPU: {}", benchmark.name,
                  core::why_no_cuda(0));
     bench::Report report = benchmark.run(options);
+    if (benchmark.needs_ranks && comm::launch().rank != 0) continue;  // the first rank speaks
     if (benchmark.needs_gpu && report.rows.empty()) {  // what --only names may be another's
       without_rows += (without_rows.empty() ? "" : ", ") + report.name;
       continue;
@@ -76,7 +82,7 @@ void run_benchmarks(const std::vector<std::string>& names, const bench::Options&
   }
   SINTER_CHECK(has_picked || without_rows.empty(), "nothing in {} has '{}' in its name (--only)", without_rows,
                options.only);
-  if (is_json) std::printf("%s\n", all.dump(2).c_str());
+  if (is_json && comm::launch().rank == 0) std::printf("%s\n", all.dump(2).c_str());
 }
 
 void print_kernels(bool is_json) {

@@ -250,12 +250,13 @@ void add_state(const std::string& index_path, const Flags& flags, Report& report
   base::Table table({"state", "kind", "shape", "pieces"});
   ordered_json list = ordered_json::array();
   for (const train::StateEntry& e : index.entries) {
-    int64_t count = 1;
-    for (int64_t axis : e.shape) count *= axis;
+    const int64_t count = e.shape.num_elements();
     ++kinds[e.kind].first;
     kinds[e.kind].second += count;
-    table.add_row({e.name, e.kind, io::shape_to_string(e.shape), std::to_string(e.pieces.size())});
-    list.push_back({{"name", e.name}, {"kind", e.kind}, {"shape", e.shape}, {"pieces", e.pieces.size()}});
+    std::vector<int64_t> axes;
+    for (int axis = 0; axis < e.shape.rank(); ++axis) axes.push_back(e.shape[axis]);
+    table.add_row({e.name, e.kind, e.shape.to_string(), std::to_string(e.parts.size())});
+    list.push_back({{"name", e.name}, {"kind", e.kind}, {"shape", axes}, {"pieces", e.parts.size()}});
   }
   report.add("checkpoint", fmt::format("step {}, {}, {}, written by {}", base::format_grouped(index.run.step),
                                        counted(index.run.updates, "optimizer update"),

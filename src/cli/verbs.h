@@ -26,6 +26,7 @@ void add_data(Command app);
 void add_tokenizer(Command app);
 void add_train(Command app);
 void add_verify(Command app);
+void add_verify_layouts(Command verify);
 void add_verify_recipes(Command verify);
 
 }  // namespace sinter::cli

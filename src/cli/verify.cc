@@ -94,9 +94,10 @@ void add_verify(Command app) {
   verb.flag("--json", &flags->as_json, "print the checks as JSON");
   verb.flag("--quiet", &flags->is_quiet, "one line per folder instead of one per check");
   add_verify_recipes(verb);
+  add_verify_layouts(verb);
   verb.on_run([flags, verb] {
     if (verb.was_verb_named()) return;
-    if (flags->folders.empty()) base::fail_usage("name the folders to check, or `sinter verify recipes`");
+    if (flags->folders.empty()) base::fail_usage("name the folders to check, or `sinter verify recipes` or `layouts`");
     run_verify(*flags);
   });
 }

@@ -104,8 +104,22 @@ const Meanings& meanings() {
       {"log.sample_tokens", "tokens of a sample"},
       {"log.eval_every", "steps between validation losses; 0 = at the end"},
       {"log.eval_batches", "micro-batches of one validation, over all ranks"},
-      {"parallel.dp", "data-parallel ranks; 0 = all ranks of the launch"},
+      {"parallel.dp", "data-parallel ranks; 0 = what the other axes leave of the launch"},
+      {"parallel.replica", "copies of the ZeRO group: state is divided among dp / replica ranks (hybrid sharding)"},
+      {"parallel.zero", "ZeRO stage: 1 divides the optimizer's state; 2 and 3 are planned, not trained yet"},
+      {"parallel.tp", "tensor-parallel ranks: parts of every layer"},
+      {"parallel.sequence_parallel", "norms, dropout and residual split along the sequence among the tp ranks"},
+      {"parallel.pp", "pipeline stages"},
+      {"parallel.interleave", "model chunks per pipeline stage; above 1 with schedule interleaved only"},
+      {"parallel.schedule", "order of a pipeline's micro-batches"},
+      {"parallel.cp", "context-parallel ranks: parts of every sequence"},
+      {"parallel.ep", "expert-parallel ranks, laid over the others of a stage"},
+      {"parallel.offload_optimizer", "masters and moments in host memory, updated there; not trained yet"},
+      {"parallel.offload_gradients", "gradients in host memory; not trained yet"},
+      {"parallel.offload_parameters", "weights in host memory, streamed in by layer; not trained yet"},
+      {"parallel.offload_activations", "checkpointed activations in host memory; not trained yet"},
       {"parallel.bucket_mib", "MiB of gradients reduced together behind the backward pass"},
+      {"parallel.timeout", "seconds a rank waits for the others in one call before it fails; 0 = for ever"},
   };
   return table;
 }

@@ -2,8 +2,8 @@
 //
 //   DIR/latest                       symbolic link to the newest complete one
 //   DIR/step-00000100/               config.json, model.safetensors, tokenizer files
-//   DIR/step-00000100/state/         index.json and a file per rank: global tensor names, and pieces by flat offset,
-//                                    so that any number of ranks can load it
+//   DIR/step-00000100/state/         index.json and a file per rank: pieces are boxes of global tensors, so that any
+//                                    other layout can load them
 //
 // A checkpoint is written under a temporary name, synced and renamed: kill -9 at any moment leaves the last one whole.
 // checkpoint_writer.h writes them, behind the training.
@@ -17,14 +17,24 @@
 #include "base/json.h"
 #include "comm/communicator.h"
 #include "core/tensor.h"
+#include "spec/local_table.h"
 
 namespace sinter::train {
 
-// One tensor of the state. All ranks hold the whole of it; each writes its share.
+// Where a rank's values lie in a global tensor, when they are a part of it.
+struct StatePlace {
+  base::Shape global_shape, local_shape;  // the local tensor holds boxes of the global one (spec/local_table.h)
+  std::vector<spec::Box> boxes;
+  int64_t first = 0;                  // the values are the local tensor's elements from here on (ZeRO)
+  int64_t copy = 0, copies = 1;       // of the ranks that hold the same values; each writes its share
+};
+
+// One tensor of the state.
 struct StateTensor {
   std::string kind;     // "master", "m", "v", ...
   std::string name;     // the parameter table's; "scalings" of kind "fp8"
   core::Tensor values;  // f32, or a shorter format: kept as f32 in the file
+  std::optional<StatePlace> place = {};  // nothing: every rank holds the whole tensor
 };
 
 // What a run needs besides tensors to go on bit for bit.
@@ -42,16 +52,29 @@ struct RunState {
 // The name of a state tensor in the files: "master/layers.0.mlp.up.weight".
 std::string state_key(const std::string& kind, const std::string& name);
 
-// index.json of a state folder, parsed and checked.
-struct StatePiece {
+// index.json of a state folder, parsed and checked: version 2, or version 1 seen as such.
+inline constexpr int64_t kStateChunkBytes = 1 << 20;  // hashed at a time
+// Elements [begin, begin + size) on every axis of a global tensor.
+struct StateBox {
+  base::Shape begin, size;
+  int64_t num_elements() const { return size.num_elements(); }
+};
+// What one file holds of a tensor.
+struct StatePart {
   std::string file;
-  int64_t begin = 0, count = 0;  // elements of the flattened tensor
-  uint64_t hash = 0;
+  std::vector<StateBox> boxes;   // behind each other in the file, each row-major
+  std::vector<uint64_t> hashes;  // of every chunk
+  int64_t chunk_bytes = kStateChunkBytes;  // 0: one hash for all (version 1)
+  int64_t num_elements() const {
+    int64_t n = 0;
+    for (const StateBox& box : boxes) n += box.num_elements();
+    return n;
+  }
 };
 struct StateEntry {
   std::string kind, name;
-  std::vector<int64_t> shape;
-  std::vector<StatePiece> pieces;  // in order, without gaps
+  base::Shape shape;
+  std::vector<StatePart> parts;  // as many elements as the tensor has
 };
 struct StateIndex {
   RunState run;
@@ -100,7 +123,8 @@ RunState load_run_state(const std::string& folder);
 // Whether a checkpoint folder holds this tensor of the state.
 bool has_state_tensor(const std::string& folder, const std::string& kind, const std::string& name);
 
-// Reads a checkpoint folder into the tensors (every one must be there with its shape). Throws base::Error naming the
+// Reads a checkpoint folder into the tensors (every one must be there with its global shape), and of its files only what
+// they need. Throws base::Error naming the
 // file when something is missing, cut off or damaged.
 RunState load_checkpoint(const std::string& folder, const std::vector<StateTensor>& tensors);
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
@@ -9,6 +11,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "io/safetensors.h"
+#include "train/checkpoint_boxes.h"
 
 namespace sinter::train {
 namespace {
@@ -24,56 +27,96 @@ std::string rank_file(int64_t rank) { return fmt::format("rank-{:05}.safetensors
 struct Stretch {
   int64_t begin = 0, count = 0;
 };
-// What `rank` of `ranks` writes of it.
-Stretch share_of(int64_t elements, int64_t rank, int64_t ranks) {
+// What `rank` of `ranks` writes of its values.
+Stretch share_of(const StateTensor& t, int64_t rank, int64_t ranks) {
+  const int64_t elements = t.values.num_elements();
+  if (t.place) rank = t.place->copy, ranks = t.place->copies;
   const int64_t begin = elements * rank / ranks;
   return {begin, elements * (rank + 1) / ranks - begin};
 }
 // What the copy of `rank` holds of it.
 Stretch copied_of(const StateTensor& t, int rank, int ranks, bool with_masters) {
-  const int64_t elements = t.values.num_elements();
-  return with_masters && rank == 0 && t.kind == kMaster ? Stretch{0, elements} : share_of(elements, rank, ranks);
+  return with_masters && rank == 0 && t.kind == kMaster ? Stretch{0, t.values.num_elements()}
+                                                        : share_of(t, rank, ranks);
 }
 
 size_t aligned(size_t bytes) { return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes; }
 core::Tensor flat(const core::Tensor& t) { return t.reshape({t.num_elements()}); }
 
-// This rank's pieces into its file; returns their hashes in the order of the tensors.
-std::vector<uint64_t> write_rank_file(const std::string& path, const std::vector<StateTensor>& tensors,
-                                      const std::vector<core::Tensor>& pieces) {
-  io::SafetensorsWriter writer(path, {{"format", "sinter state"}});
-  for (size_t i = 0; i < tensors.size(); ++i)
-    writer.declare(state_key(tensors[i].kind, tensors[i].name), base::DType::f32, {pieces[i].num_elements()});
-  std::vector<uint64_t> hashes;
-  std::vector<float> scratch;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const std::span<const std::byte> bytes = std::as_bytes(core::host_floats(pieces[i], scratch));
-    hashes.push_back(base::hash_bytes(bytes));
-    writer.write(state_key(tensors[i].kind, tensors[i].name), bytes);
+json axes_of(const base::Shape& shape) {
+  json axes = json::array();
+  for (int axis = 0; axis < shape.rank(); ++axis) axes.push_back(shape[axis]);
+  return axes;
+}
+
+json hashes_of(std::span<const std::byte> bytes) {
+  json hashes = json::array();
+  for (size_t at = 0; at < bytes.size(); at += kStateChunkBytes) {
+    const size_t count = std::min<size_t>(kStateChunkBytes, bytes.size() - at);
+    hashes.push_back(fmt::format("{:016x}", base::hash_bytes(bytes.subspan(at, count))));
   }
-  writer.commit();
   return hashes;
 }
 
-// `hashes`: of all ranks' pieces, rank by rank.
-json make_index(const RunState& run, const std::vector<StateTensor>& tensors, const std::vector<uint64_t>& hashes,
-                int ranks) {
-  json entries = json::array();
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    json pieces = json::array(), shape = json::array();
-    for (int r = 0; r < ranks; ++r) {
-      const Stretch share = share_of(tensors[i].values.num_elements(), r, ranks);
-      const uint64_t hash = hashes[static_cast<size_t>(r) * tensors.size() + i];
-      pieces.push_back({{"file", rank_file(r)},
-                        {"begin", share.begin},
-                        {"count", share.count},
-                        {"hash", fmt::format("{:016x}", hash)}});
+// This rank's share of the tensors into its file; returns what of them is there, as entries of the index with one part.
+json write_rank_file(const std::string& folder, int rank, int ranks, const std::vector<StateTensor>& tensors,
+                     const std::vector<core::Tensor>& pieces) {
+  io::SafetensorsWriter writer(folder + "/state/" + rank_file(rank), {{"format", "sinter state"}});
+  std::vector<std::vector<HeldPiece>> held;
+  for (const StateTensor& t : tensors) {
+    const Stretch share = share_of(t, rank, ranks);
+    held.push_back(held_pieces(t, share.begin, share.count, true));
+    int64_t count = 0;
+    for (HeldPiece& piece : held.back()) {
+      piece.at -= share.begin;
+      count += piece.box.num_elements();
     }
-    for (int axis = 0; axis < tensors[i].values.shape().rank(); ++axis) shape.push_back(tensors[i].values.size(axis));
-    entries.push_back({{"kind", tensors[i].kind}, {"name", tensors[i].name}, {"shape", shape}, {"pieces", pieces}});
+    if (count > 0) writer.declare(state_key(t.kind, t.name), base::DType::f32, {count});
+  }
+  json entries = json::array();
+  std::vector<float> scratch, stored;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (held[i].empty()) continue;
+    const StateTensor& t = tensors[i];
+    const std::span<const float> values = core::host_floats(pieces[i], scratch);
+    json boxes = json::array();
+    stored.clear();
+    for (const HeldPiece& piece : held[i]) {
+      const auto from = values.subspan(static_cast<size_t>(piece.at), static_cast<size_t>(piece.box.num_elements()));
+      stored.insert(stored.end(), from.begin(), from.end());
+      json box = axes_of(piece.box.begin);
+      for (const json& size : axes_of(piece.box.size)) box.push_back(size);
+      boxes.push_back(std::move(box));
+    }
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(stored));
+    writer.write(state_key(t.kind, t.name), bytes);
+    json part{{"file", rank_file(rank)}, {"boxes", std::move(boxes)}, {"hashes", hashes_of(bytes)}};
+    entries.push_back({{"kind", t.kind},
+                       {"name", t.name},
+                       {"shape", axes_of(global_shape(t))},
+                       {"parts", json::array({std::move(part)})}});
+  }
+  writer.commit();
+  return entries;
+}
+
+// `written`: what each rank's write_rank_file returned, as text.
+json make_index(const RunState& run, const std::vector<std::string>& written) {
+  json entries = json::array();
+  std::map<std::string, size_t> places;
+  for (const std::string& text : written) {
+    for (json& entry : json::parse(text)) {
+      const std::string key = state_key(entry["kind"], entry["name"]);
+      const auto [place, is_new] = places.try_emplace(key, entries.size());
+      if (is_new) {
+        entries.push_back(std::move(entry));
+      } else {
+        entries[place->second]["parts"].push_back(std::move(entry["parts"][0]));
+      }
+    }
   }
   return {{"format", "sinter state"},
-          {"version", 1},
+          {"version", 2},
           {"step", run.step},
           {"updates", run.updates},
           {"tokens", run.tokens},
@@ -81,7 +124,7 @@ json make_index(const RunState& run, const std::vector<StateTensor>& tensors, co
           {"noise_scale", run.noise_scale},
           {"loss_scale", run.loss_scale},
           {"kernel_choices", run.kernel_choices},
-          {"ranks", ranks},
+          {"ranks", written.size()},
           {"tokenizer", run.tokenizer},
           {"recipe", run.recipe},
           {"tensors", entries}};
@@ -104,8 +147,10 @@ std::vector<StateTensor> state_tensors(const models::ParameterStore& store, cons
   std::vector<StateTensor> tensors;
   for (const auto& slot : store.slots()) tensors.push_back({kMaster, slot.info.name, slot.parameter.master});
   for (const Optimizer::State& state : optimizer.states()) {
-    const spec::Parameter& info = store.slots()[state.slot].info;
-    tensors.push_back({state.kind, info.name, state.values.reshape(info.shape)});
+    const models::ParameterStore::Slot& slot = store.slots()[state.slot];
+    const OptimizerShard& shard = optimizer.shard();
+    tensors.push_back({state.kind, slot.info.name, state.values,
+                       StatePlace{slot.global_shape, slot.info.shape, slot.boxes, state.first, shard.copy, shard.copies}});
   }
   return tensors;
 }
@@ -131,7 +176,7 @@ StateCopy::StateCopy(const std::vector<StateTensor>& tensors, core::Device devic
   }
   for (const StateTensor& t : tensors) {
     const Stretch copied = copied_of(t, rank, ranks, with_masters),
-                  share = share_of(t.values.num_elements(), rank, ranks);
+                  share = share_of(t, rank, ranks);
     begins_.push_back(copied.begin);
     copies_.push_back(core::Tensor::view_of(next, {copied.count}, t.values.dtype(), {}));
     pieces_.push_back(copies_.back().slice(share.begin - copied.begin, share.count));
@@ -161,7 +206,7 @@ struct CheckpointWriter::Job {
   std::vector<StateTensor> tensors;  // whole; in the background only names and shapes are read
   std::vector<core::Tensor> pieces, masters;
   Exporter exporter;             // the first rank's; may be empty
-  std::vector<uint64_t> hashes;  // of the pieces, once written
+  std::string written;           // entries of the index of what this rank wrote
   std::string error;             // this rank's
 };
 
@@ -193,7 +238,7 @@ void CheckpointWriter::start(const RunState& run, const std::vector<StateTensor>
     return;
   }
   for (const StateTensor& t : tensors) {
-    const Stretch share = share_of(t.values.num_elements(), comm_.rank(), comm_.size());
+    const Stretch share = share_of(t, comm_.rank(), comm_.size());
     job.pieces.push_back(flat(t.values).slice(share.begin, share.count));
     if (t.kind == kMaster) job.masters.push_back(t.values);
   }
@@ -204,9 +249,9 @@ void CheckpointWriter::start(const RunState& run, const std::vector<StateTensor>
 // One rank needs nobody's word, so its checkpoint is complete when the files are.
 void CheckpointWriter::write(Job& job) const {
   const std::string folder = folder_.temporary(job.run.step);
-  job.hashes = write_rank_file(folder + "/state/" + rank_file(comm_.rank()), job.tensors, job.pieces);
+  job.written = write_rank_file(folder, comm_.rank(), comm_.size(), job.tensors, job.pieces).dump();
   if (job.exporter) job.exporter(folder, job.masters);
-  if (comm_.size() == 1) folder_.commit(job.run.step, make_index(job.run, job.tensors, job.hashes, 1));
+  if (comm_.size() == 1) folder_.commit(job.run.step, make_index(job.run, {job.written}));
 }
 
 void CheckpointWriter::advance() {
@@ -220,11 +265,9 @@ void CheckpointWriter::advance() {
 void CheckpointWriter::exchange(bool in_background) {
   Job& job = *job_;
   if (comm_.size() == 1) return end(job.error.empty());
-  std::vector<uint64_t> hashes(job.tensors.size() * static_cast<size_t>(comm_.size()));
   if (!agree(job.error.empty())) return end(false);
-  comm_.all_gather(std::as_bytes(std::span(job.hashes)), std::as_writable_bytes(std::span(hashes)));
-  auto commit = [this, &job, hashes = std::move(hashes)] {
-    folder_.commit(job.run.step, make_index(job.run, job.tensors, hashes, comm_.size()));
+  auto commit = [this, &job, written = comm_.gather_texts(job.written)] {
+    folder_.commit(job.run.step, make_index(job.run, written));
   };
   if (in_background) {
     stage_ = Stage::committing;

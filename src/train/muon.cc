@@ -26,21 +26,41 @@ Tensor rows_of(const Tensor& t, int64_t first, int64_t rows) {
   return t.reshape({t.num_elements() / columns, columns}).slice(first, rows);
 }
 
+// Each tensor to one of `shards`: the largest first, to the one with least so far.
+std::map<size_t, int64_t> share_matrices(const models::ParameterStore& store, int64_t shards) {
+  std::vector<std::pair<int64_t, size_t>> by_size;
+  for (size_t i = 0; i < store.slots().size(); ++i) {
+    const spec::Parameter& info = store.slots()[i].info;
+    if (Muon::takes(info)) by_size.emplace_back(-info.num_elements(), i);
+  }
+  std::sort(by_size.begin(), by_size.end());
+  std::vector<int64_t> loads(static_cast<size_t>(shards));
+  std::map<size_t, int64_t> owners;
+  for (const auto& [size, slot] : by_size) {
+    const auto least = std::min_element(loads.begin(), loads.end());
+    *least -= size;
+    owners[slot] = least - loads.begin();
+  }
+  return owners;
+}
+
 }  // namespace
 
 bool Muon::takes(const spec::Parameter& info) {
   return info.role == spec::ParameterRole::matrix || info.role == spec::ParameterRole::expert_matrix;
 }
 
-Muon::Muon(const spec::OptimizerRecipe& recipe, models::ParameterStore& store)
+Muon::Muon(const spec::OptimizerRecipe& recipe, models::ParameterStore& store, const OptimizerShard& shard)
     : recipe_(recipe),
       store_(store),
       stream_(core::runtime(store.options().device).stream()),
       kernels_(kernels::kernels_for(store.options().device)) {
   core::DeviceRuntime& device = core::runtime(store.options().device);
+  owners_ = share_matrices(store, shard.count);
   for (size_t i = 0; i < store.slots().size(); ++i) {
     const spec::Parameter& info = store.slots()[i].info;
     if (!takes(info)) continue;
+    if (owners_.at(i) != shard.index) continue;
     Tensor momentum(device.allocator(), info.shape, recipe.states);
     device.set_zero(momentum.raw(), momentum.bytes(), device.stream());
     states_.push_back({i, momentum});

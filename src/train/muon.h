@@ -3,17 +3,20 @@
 // Matrices of one shape go through the iterations together, and nothing on the way is read by the host.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "kernels/table.h"
 #include "models/parameter_store.h"
 #include "spec/recipe.h"
+#include "train/optimizer.h"
 
 namespace sinter::train {
 
 class Muon {
  public:
-  Muon(const spec::OptimizerRecipe& recipe, models::ParameterStore& store);
+  // Keeps the momentum of the matrices that fall to this shard.
+  Muon(const spec::OptimizerRecipe& recipe, models::ParameterStore& store, const OptimizerShard& shard = {});
   // Whether Muon updates this tensor.
   static bool takes(const spec::Parameter& info);
 
@@ -27,6 +30,8 @@ class Muon {
     core::Tensor momentum;  // shaped as the tensor
   };
   const std::vector<State>& states() const { return states_; }
+  // Which shard updates each of Muon's tensors, by slot.
+  const std::map<size_t, int64_t>& owners() const { return owners_; }
   size_t bytes() const;
 
  private:
@@ -51,6 +56,7 @@ class Muon {
   core::Stream& stream_;
   const kernels::KernelTable& kernels_;
   std::vector<State> states_;
+  std::map<size_t, int64_t> owners_;
   std::vector<Group> groups_;
   core::Tensor direction_, next_;  // of the largest group; these four in f32 or bf16
   core::Tensor gram_, square_;     // of the group with the largest squares of smaller sides

@@ -16,13 +16,19 @@ constexpr uint64_t kRoundingStream = 0x524f554e44;  // apart from dropout's and 
 
 }  // namespace
 
-Optimizer::Optimizer(const spec::OptimizerRecipe& recipe, models::ParameterStore& store, uint64_t seed)
-    : recipe_(recipe), seed_(seed), store_(store) {
+OptimizerShard optimizer_shard(const parallel::Mesh& mesh) {
+  if (mesh.layout().zero == 0) return {0, 1, mesh.data().rank(), mesh.data().size(), nullptr};
+  return {mesh.at().shard, mesh.shard().size(), mesh.at().replica, mesh.replica().size(), &mesh.shard()};
+}
+
+Optimizer::Optimizer(const spec::OptimizerRecipe& recipe, models::ParameterStore& store, uint64_t seed,
+                     const OptimizerShard& shard)
+    : recipe_(recipe), seed_(seed), store_(store), shard_(shard) {
   std::vector<size_t> order(store.slots().size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::sort(order.begin(), order.end(),
             [&](size_t a, size_t b) { return store.slots()[a].offset < store.slots()[b].offset; });
-  if (recipe.kind == OptimizerKind::muon) muon_ = std::make_unique<Muon>(recipe, store);
+  if (recipe.kind == OptimizerKind::muon) muon_ = std::make_unique<Muon>(recipe, store, shard);
   // Neighbours that are treated alike are one range.
   int64_t begin = 0;
   for (size_t i = 0; i < order.size(); ++i) {
@@ -34,15 +40,47 @@ Optimizer::Optimizer(const spec::OptimizerRecipe& recipe, models::ParameterStore
              next.parameter.grad.dtype() == slot.parameter.grad.dtype();
     };
     if (i + 1 < order.size() && is_alike(store.slots()[order[i + 1]])) continue;
-    if (!is_muon) add_range(begin, end, slot.info.decays);
+    if (!is_muon) plan_exchange(begin, end);
+    for (const Owned& part : is_muon ? std::vector<Owned>() : std::vector<Owned>(owned_)) {
+      const int64_t first = std::max(begin, part.begin), last = std::min(end, part.begin + part.count);
+      if (part.owner == shard_.index && first < last) add_range(first, last, slot.info.decays);
+    }
     begin = end;
   }
   if (muon_) {
     for (const Muon::State& state : muon_->states()) states_.push_back({"momentum", state.slot, state.momentum});
+    for (const auto& [slot, owner] : muon_->owners())
+      owned_.push_back({store.slots()[slot].offset, store.slots()[slot].info.num_elements(), owner});
   }
 }
 
 Optimizer::~Optimizer() = default;
+
+// Cuts a stretch of the flat order at the borders of the shards.
+void Optimizer::plan_exchange(int64_t begin, int64_t end) {
+  constexpr int64_t kAlign = 64;
+  const int64_t part = (store_.num_elements() / kAlign + shard_.count - 1) / shard_.count * kAlign;
+  while (begin < end) {
+    const int64_t owner = begin / part, next = std::min(end, (owner + 1) * part);
+    if (!owned_.empty() && owned_.back().owner == owner && owned_.back().begin + owned_.back().count == begin) {
+      owned_.back().count += next - begin;
+    } else {
+      owned_.push_back({begin, next - begin, owner});
+    }
+    begin = next;
+  }
+}
+
+// Every owner's new masters to the ranks of the other shards.
+void Optimizer::exchange() {
+  if (shard_.count == 1 || !shard_.group) return;
+  std::vector<comm::Handle> works;
+  for (const Owned& part : owned_) {
+    works.push_back(
+        shard_.group->start_broadcast(store_.master().slice(part.begin, part.count), static_cast<int>(part.owner)));
+  }
+  for (comm::Handle& work : works) work->wait();
+}
 
 void Optimizer::add_range(int64_t begin, int64_t end, bool decays) {
   core::DeviceRuntime& device = core::runtime(store_.options().device);
@@ -65,10 +103,12 @@ void Optimizer::add_range(int64_t begin, int64_t end, bool decays) {
 void Optimizer::add_states(const Range& range) {
   for (size_t i = 0; i < store_.slots().size(); ++i) {
     const models::ParameterStore::Slot& slot = store_.slots()[i];
-    if (slot.offset < range.begin || slot.offset >= range.begin + range.count) continue;
-    const int64_t at = slot.offset - range.begin, n = slot.info.num_elements();
-    if (range.first) states_.push_back({range.second ? "m" : "velocity", i, range.first.slice(at, n)});
-    if (range.second) states_.push_back({"v", i, range.second.slice(at, n)});
+    const int64_t begin = std::max(slot.offset, range.begin);
+    const int64_t n = std::min(slot.offset + slot.info.num_elements(), range.begin + range.count) - begin;
+    if (n <= 0) continue;
+    const int64_t at = begin - range.begin, first = begin - slot.offset;
+    if (range.first) states_.push_back({range.second ? "m" : "velocity", i, range.first.slice(at, n), first});
+    if (range.second) states_.push_back({"v", i, range.second.slice(at, n), first});
   }
 }
 
@@ -117,7 +157,12 @@ void Optimizer::update(const Tensor& control, double lr_factor, int64_t step) {
     }
   }
   if (muon_) muon_->update(control, static_cast<float>(recipe_.muon_lr * lr_factor), key);
-  store_.bump_versions();
+  exchange();
+  if (shard_.count > 1 && rounds) {
+    store_.refresh_compute();
+  } else {
+    store_.bump_versions();
+  }
 }
 
 }  // namespace sinter::train

@@ -7,21 +7,33 @@
 #include <vector>
 
 #include "models/parameter_store.h"
+#include "parallel/mesh.h"
 #include "spec/recipe.h"
 
 namespace sinter::train {
 
 class Muon;
 
+// ZeRO-1: which part of the state a rank keeps and updates. The flat order is cut into `count` equal stretches (of whole
+// 64 elements; the last may be shorter or empty); Muon's matrices are given out whole, the largest first, each to the rank
+// with least.
+struct OptimizerShard {
+  int64_t index = 0, count = 1;
+  int64_t copy = 0, copies = 1;          // of the ranks that keep the same part
+  comm::Communicator* group = nullptr;  // the ranks of the parts, by index; null: nothing is exchanged (plans)
+};
+OptimizerShard optimizer_shard(const parallel::Mesh& mesh);
+
 class Optimizer {
  public:
   // Allocates its state (zeros) on the store's device. `seed` keys the stochastic rounding of bf16 states.
-  Optimizer(const spec::OptimizerRecipe& recipe, models::ParameterStore& store, uint64_t seed = 0);
+  Optimizer(const spec::OptimizerRecipe& recipe, models::ParameterStore& store, uint64_t seed = 0,
+            const OptimizerShard& shard = {});
   ~Optimizer();
 
   // One update from the store's gradients, if control says so. control as for the kernels, on the device: of
   // kControlSize as step_control writes it, or (2) without Muon, where updates are counted here. Rounds the new masters
-  // into the compute copy. `step` (from 0) keys random numbers, so that a resumed run draws the same.
+  // into the compute copy, and brings those of other shards here. `step` (from 0) keys random numbers, so that a resumed run draws the same.
   void update(const core::Tensor& control, double lr_factor, int64_t step = 0);
 
   // A stretch of state that belongs to one stored tensor, element for element.
@@ -29,7 +41,9 @@ class Optimizer {
     std::string kind;  // "m", "v", "velocity", "momentum"
     size_t slot = 0;   // index in the store
     core::Tensor values;
+    int64_t first = 0;  // their first element in the tensor
   };
+  const OptimizerShard& shard() const { return shard_; }
   const std::vector<State>& states() const { return states_; }
   size_t state_bytes() const;
 
@@ -40,6 +54,8 @@ class Optimizer {
     bool decays = false;
     core::Tensor first, second;  // (count) f32 or bf16: m and v, or velocity and nothing
   };
+  void plan_exchange(int64_t begin, int64_t end);
+  void exchange();
   void add_range(int64_t begin, int64_t end, bool decays);
   void add_states(const Range& range);
 
@@ -49,6 +65,12 @@ class Optimizer {
   std::vector<Range> ranges_;
   std::vector<State> states_;
   std::unique_ptr<Muon> muon_;
+  const OptimizerShard shard_;
+  // Stretches of the masters and who updates them.
+  struct Owned {
+    int64_t begin = 0, count = 0, owner = 0;
+  };
+  std::vector<Owned> owned_;
   int64_t num_calls_ = 0;  // of update
 };
 

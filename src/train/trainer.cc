@@ -73,7 +73,7 @@ class Run {
         bytes_before_(device_.allocator().stats().current_bytes),
         store_(plan.model, plan.store_options(plan.device)),
         transformer_(plan.model, store_),
-        optimizer_(recipe_.optimizer, store_, static_cast<uint64_t>(recipe_.train.seed)),
+        optimizer_(recipe_.optimizer, store_, static_cast<uint64_t>(recipe_.train.seed), optimizer_shard(mesh)),
         runner_(transformer_, plan.shape, plan.memory, mesh),
         guard_(recipe_, plan.device),
         squares_(device_.allocator(), {1}, core::DType::f32),

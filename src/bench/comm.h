@@ -1,0 +1,21 @@
+// Collectives between the ranks of this launch: time by size, algorithm and bus bandwidth, and the latency and bandwidth
+// that fit them (time = alpha + bytes / beta).
+#pragma once
+#include <vector>
+
+#include "bench/report.h"
+
+namespace sinter::bench {
+
+struct LineFit {
+  double alpha = 0;      // seconds
+  double per_byte = 0;   // seconds: 1 / beta
+  double r_squared = 0;  // of the relative errors' weights
+};
+// Least squares of seconds over bytes, each point weighted by 1 / seconds^2: sizes span many powers of ten.
+LineFit fit_line(const std::vector<double>& bytes, const std::vector<double>& seconds);
+
+// Every rank calls it; the report is the same on all. Throws base::Error on one rank.
+Report bench_comm(const Options& options);
+
+}  // namespace sinter::bench

@@ -1,0 +1,124 @@
+#include "eval/layouts/compare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "comm/together.h"
+#include "eval/recipes/draw.h"
+#include "models/parameter_store.h"
+#include "train/checkpoint.h"
+#include "train/trainer.h"
+
+namespace sinter::eval {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Step {
+  double loss = 0, norm = 0;
+};
+
+std::vector<Step> read_steps(const std::string& run) {
+  std::vector<Step> steps;
+  const std::string path = run + "/metrics.jsonl";
+  std::istringstream lines(base::read_file(path));
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json j = base::parse_json(line, path);
+    steps.push_back({j["loss"].get<double>(), j["grad_norm"].get<double>()});
+  }
+  return steps;
+}
+
+// All masters of a run's last checkpoint, whatever layout wrote it.
+std::vector<float> read_parameters(const std::string& run, const spec::Recipe& recipe) {
+  const models::ParameterStore store(spec::make_model_spec(recipe, 0), {.trains = true});
+  std::vector<train::StateTensor> tensors;
+  for (const auto& slot : store.slots()) tensors.push_back({"master", slot.info.name, slot.parameter.master});
+  train::load_checkpoint(run + "/latest", tensors);
+  return core::to_host<float>(store.master());
+}
+
+// Trains `steps` steps under a layout on the first ranks of the world; the others wait. "" or why it failed.
+std::string train_under(spec::Recipe recipe, const spec::ParallelSpec& layout, int64_t steps, comm::Communicator& world) {
+  const bool takes_part = world.rank() < layout.ranks();
+  const std::unique_ptr<comm::Communicator> group = world.split(takes_part ? 0 : 1, world.rank(), "case");
+  const double bucket = recipe.parallel.bucket_mib;
+  recipe.parallel = layout;
+  recipe.parallel.bucket_mib = bucket;
+  recipe.train.steps = steps;
+  try {
+    comm::together(world, [&] {
+      if (takes_part) train::Trainer(recipe, *group).run();
+    });
+  } catch (const comm::JointError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+double relative(double a, double b) { return std::abs(a - b) / std::max(std::abs(b), 1e-6); }
+
+void compare_runs(const std::string& ours, const std::string& one, const spec::Recipe& recipe, LayoutOutcome& out) {
+  const std::vector<Step> a = read_steps(ours), b = read_steps(one);
+  if (a.size() != b.size() || a.empty()) {
+    out.problem = fmt::format("{} steps, one rank has {}", a.size(), b.size());
+    return;
+  }
+  auto worst = [](double& error, double value) { error = std::max(error, std::isnan(value) ? INFINITY : value); };
+  for (size_t i = 0; i < a.size(); ++i) {
+    worst(out.loss_error, relative(a[i].loss, b[i].loss));
+    worst(out.norm_error, relative(a[i].norm, b[i].norm));
+  }
+  const std::vector<float> p = read_parameters(ours, recipe), q = read_parameters(one, recipe);
+  for (size_t i = 0; i < p.size(); ++i) worst(out.parameter_error, std::abs(double(p[i]) - q[i]));
+  const bool is_f32 = recipe.train.precision == base::DType::f32;
+  const bool is_muon = recipe.optimizer.kind == spec::OptimizerKind::muon;  // its iterations enlarge rounding
+  out.loss_limit = is_f32 ? 1e-5 : 2e-3;
+  out.norm_limit = is_f32 ? 1e-4 : 2e-2;
+  out.parameter_limit = is_f32 && !is_muon ? 1e-5 : is_f32 ? 1e-3 : 5e-2;
+  if (!(out.loss_error <= out.loss_limit))
+    out.problem = fmt::format("losses are off by {:.1e}, the limit is {:.0e}", out.loss_error, out.loss_limit);
+  else if (!(out.norm_error <= out.norm_limit))
+    out.problem = fmt::format("gradient norms are off by {:.1e}, the limit is {:.0e}", out.norm_error, out.norm_limit);
+  else if (!(out.parameter_error <= out.parameter_limit))
+    out.problem = fmt::format("a weight is off by {:.1e}, the limit is {:.0e}", out.parameter_error, out.parameter_limit);
+}
+
+}  // namespace
+
+LayoutOutcome compare_layout(const LayoutCase& c, comm::Communicator& world, const std::string& folder) {
+  LayoutOutcome out;
+  const bool is_first = world.rank() == 0;
+  spec::Recipe recipe = c.recipe;
+  const std::string shard = folder + "/data.tok", ours = folder + "/ranks", one = folder + "/one";
+  comm::together(world, [&] {
+    if (!is_first) return;
+    fs::remove_all(folder);
+    base::create_folders(folder);
+    write_random_shard(shard, recipe.model.vocab_size, static_cast<uint64_t>(recipe.train.seed));
+  });
+  recipe.data.sources = {{shard}};
+  recipe.checkpoint.dir = ours;
+  const int64_t all = recipe.train.steps, first = c.is_resumed ? all - 2 : all;
+  out.problem = train_under(recipe, c.layout, first, world);
+  if (out.problem.empty() && c.is_resumed) out.problem = train_under(recipe, c.second, all, world);
+  if (!out.problem.empty()) return out;
+  recipe.checkpoint.dir = one;
+  out.problem = train_under(recipe, {}, all, world);
+  if (!out.problem.empty()) return out;
+  comm::together(world, [&] {
+    if (is_first) compare_runs(ours, one, recipe, out);
+  });
+  if (is_first && out.problem.empty()) fs::remove_all(folder);
+  return out;
+}
+
+}  // namespace sinter::eval

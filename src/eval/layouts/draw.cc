@@ -1,0 +1,131 @@
+#include "eval/layouts/draw.h"
+
+#include <fmt/format.h>
+
+#include <initializer_list>
+#include <vector>
+
+#include "base/error.h"
+#include "base/rng.h"
+
+namespace sinter::eval {
+namespace {
+
+constexpr int kMaxZero = 1;  // the highest stage that the trainer does
+
+// Axes that the trainer does, besides data parallelism, which takes the ranks that they leave.
+struct Axis {
+  const char* name;
+  int64_t spec::ParallelSpec::*size;
+};
+constexpr Axis kAxes[] = {{"replica", &spec::ParallelSpec::replica}};
+
+class Dice {
+ public:
+  Dice(uint64_t seed, uint64_t stream) : rng_{seed, stream} {}
+  int64_t between(int64_t least, int64_t most) {
+    return least + static_cast<int64_t>(rng_.bits64(next_++) % static_cast<uint64_t>(most - least + 1));
+  }
+  bool chance(int64_t percent) { return between(0, 99) < percent; }
+  template <class T>
+  T one_of(std::initializer_list<T> values) {
+    return values.begin()[between(0, static_cast<int64_t>(values.size()) - 1)];
+  }
+
+ private:
+  base::CounterRng rng_;
+  uint64_t next_ = 0;
+};
+
+int64_t divisor_of(Dice& dice, int64_t n) {
+  int64_t d = dice.between(1, n);
+  while (n % d != 0) --d;
+  return d;
+}
+
+// 6 to 9 layers, so that few numbers of stages divide them; 8 heads over 2; a prime vocabulary.
+void draw_model(Dice& dice, spec::ModelRecipe& m) {
+  m.family = dice.one_of({"gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"});
+  m.vocab_size = 509;
+  m.layers = dice.between(6, 9);
+  m.heads = 8;
+  m.hidden = 64;
+  m.kv_heads = m.family == "gpt2" ? 8 : 2;
+  m.ffn = 96;
+  m.tied_head = dice.chance(50);
+  m.dropout = dice.chance(25) ? 0.1 : 0.0;
+  m.mtp_heads = dice.chance(15) ? 1 : 0;
+  if (m.family == "mixtral" || m.family == "qwen3_moe") {
+    m.experts = 4;
+    m.experts_per_token = 2;
+    m.expert_ffn = 32;
+  }
+}
+
+void draw_training(Dice& dice, spec::Recipe& r) {
+  r.data.sequence_length = 32;
+  r.data.packing = dice.chance(60) ? spec::Packing::documents : spec::Packing::stream;
+  r.train.micro_batch = dice.between(1, 2);
+  r.train.steps = 5;
+  r.train.seed = dice.between(1, 1000000);
+  r.train.threads = 1;
+  r.train.precision = dice.chance(80) ? base::DType::f32 : base::DType::bf16;
+  r.train.recompute =
+      dice.one_of({spec::Recompute::none, spec::Recompute::none, spec::Recompute::selective, spec::Recompute::full});
+  using Kind = spec::OptimizerKind;
+  r.optimizer.kind = dice.one_of({Kind::adamw, Kind::adamw, Kind::sgd, Kind::muon});
+  r.optimizer.lr = 1e-3;
+  r.optimizer.eps = 1e-5;  // else the first steps are signs of gradients, where rounding decides
+  r.optimizer.clip = dice.chance(70) ? 1.0 : 0.0;
+  r.schedule.kind = spec::ScheduleKind::constant;
+  r.checkpoint.exports = spec::ExportFormat::f32;
+  r.checkpoint.background = dice.chance(50);
+  r.parallel.bucket_mib = dice.one_of({0.01, 0.1, 4.0});
+}
+
+spec::ParallelSpec draw_layout(Dice& dice, const spec::ModelSpec& model, int64_t ranks) {
+  for (;;) {
+    spec::ParallelSpec p;
+    int64_t left = ranks < 2 ? ranks : dice.between(2, ranks);
+    for (const Axis& axis : kAxes) {
+      p.*axis.size = dice.chance(50) ? divisor_of(dice, left) : 1;
+      left /= p.*axis.size;
+    }
+    p.shard = left;
+    p.zero = static_cast<int>(dice.between(0, kMaxZero));
+    p.global_batch = p.dp();
+    if (spec::layout_problem(p, model).empty()) return p;
+  }
+}
+
+}  // namespace
+
+LayoutCase draw_layout_case(uint64_t seed, uint64_t index, int64_t ranks) {
+  Dice dice(seed, index);
+  LayoutCase c;
+  draw_model(dice, c.recipe.model);
+  draw_training(dice, c.recipe);
+  const spec::ModelSpec model = spec::make_model_spec(c.recipe, 0);
+  c.layout = draw_layout(dice, model, ranks);
+  c.is_resumed = dice.chance(40);
+  c.second = draw_layout(dice, model, ranks);
+  // A batch that both divide, in whole micro-batches.
+  int64_t sequences = c.recipe.train.micro_batch * c.layout.dp();
+  if (c.is_resumed) sequences *= c.second.dp();
+  c.recipe.train.batch_tokens = sequences * c.recipe.data.sequence_length;
+  return c;
+}
+
+std::string describe(const LayoutCase& c) {
+  const spec::Recipe& r = c.recipe;
+  constexpr const char* kKinds[] = {"sgd", "adam", "adamw", "muon"};
+  std::string text = fmt::format("{} x{} {} {}{}{}{}, {} rank{}: {}", r.model.family, r.model.layers,
+                                 base::dtype_name(r.train.precision), kKinds[static_cast<int>(r.optimizer.kind)],
+                                 r.model.dropout > 0 ? " dropout" : "", r.model.tied_head ? " tied" : "",
+                                 r.model.mtp_heads > 0 ? " mtp" : "", c.layout.ranks(),
+                                 c.layout.ranks() == 1 ? "" : "s", spec::describe(c.layout));
+  if (c.is_resumed) text += fmt::format(", then {}: {}", c.second.ranks(), spec::describe(c.second));
+  return text;
+}
+
+}  // namespace sinter::eval

@@ -1,0 +1,22 @@
+// Random layouts: a small model of any family, spread over some ranks in some way, valid by construction. What is drawn
+// depends on (seed, index, ranks) only, so anyone can draw the same.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "spec/recipe.h"
+
+namespace sinter::eval {
+
+struct LayoutCase {
+  spec::Recipe recipe;                        // without data.sources and checkpoint.dir; of one rank
+  spec::ParallelSpec layout;                  // what it is trained under
+  bool is_resumed = false;                    // its last steps under another layout
+  spec::ParallelSpec second = spec::ParallelSpec{};  // that one
+};
+
+// At most `ranks` ranks, at least two where there are.
+LayoutCase draw_layout_case(uint64_t seed, uint64_t index, int64_t ranks);
+std::string describe(const LayoutCase& c);
+
+}  // namespace sinter::eval
