@@ -1,6 +1,7 @@
 #include "core/arena.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 namespace sinter::core {
@@ -65,5 +66,85 @@ void* PlannedArena::allocate(size_t bytes) {
 }
 
 void PlannedArena::release(void*, size_t bytes) { count_release(bytes); }
+
+// Lends the block to every plan.
+class ArenaSet::Lender : public Allocator {
+ public:
+  explicit Lender(const Tensor& block) : block_(block) {}
+  Device device() const override { return block_.device(); }
+  void* allocate(size_t bytes) override {
+    SINTER_CHECK(bytes <= block_.bytes(), "[arena] a plan of {} bytes in a block of {}", bytes, block_.bytes());
+    return block_.raw();
+  }
+  void release(void*, size_t) override {}
+
+ private:
+  const Tensor& block_;
+};
+
+ArenaSet::ArenaSet(Allocator& backing, size_t bytes)
+    : block_(backing, {static_cast<int64_t>(std::max<size_t>(bytes, 256))}, DType::u8),
+      lender_(std::make_unique<Lender>(block_)) {}
+ArenaSet::~ArenaSet() = default;
+
+PlannedArena& ArenaSet::get(Kind kind, const std::function<MemoryPlan()>& make_plan) {
+  std::unique_ptr<PlannedArena>& arena = arenas_[kind];
+  if (!arena) {
+    try {
+      arena = std::make_unique<PlannedArena>(*lender_, make_plan());
+    } catch (...) {
+      arenas_.erase(kind);
+      throw;
+    }
+  }
+  return *arena;
+}
+
+PassPlan plan_pass(const AllocationTrace& trace, int64_t forward_end) {
+  PassPlan plan;
+  AllocationTrace kept, forward, backward;
+  std::vector<AllocationTrace*> part_of;
+  for (const auto& entry : trace.entries) {
+    const bool is_forward = entry.born < forward_end;
+    const bool is_kept = is_forward && (entry.dies < 0 || entry.dies >= forward_end);
+    part_of.push_back(is_kept ? &kept : is_forward ? &forward : &backward);
+    part_of.back()->entries.push_back(entry);
+    plan.sizes.push_back(entry.bytes);
+    plan.is_kept.push_back(is_kept);
+    plan.num_forward += is_forward;
+  }
+  std::map<AllocationTrace*, MemoryPlan> plans;
+  std::map<AllocationTrace*, size_t> next;
+  for (AllocationTrace* part : {&kept, &forward, &backward}) plans[part] = plan_memory(*part);
+  for (AllocationTrace* part : part_of) plan.offsets.push_back(plans[part].offsets[next[part]++]);
+  plan.kept_bytes = plans[&kept].total_bytes;
+  plan.transient_bytes = std::max(plans[&forward].total_bytes, plans[&backward].total_bytes);
+  return plan;
+}
+
+PassArena::PassArena(Allocator& backing, PassPlan plan, int64_t in_flight)
+    : plan_(std::move(plan)),
+      in_flight_(in_flight),
+      block_(backing, {static_cast<int64_t>(std::max<size_t>(plan_.bytes(in_flight), 256))}, DType::u8) {}
+
+void PassArena::begin_forward(int64_t slot) {
+  SINTER_CHECK(slot >= 0 && slot < in_flight_, "[arena] pass {} of {} in flight", slot, in_flight_);
+  slot_ = slot, next_ = 0;
+}
+
+void PassArena::begin_backward(int64_t slot) {
+  begin_forward(slot);
+  next_ = plan_.num_forward;
+}
+
+void* PassArena::allocate(size_t bytes) {
+  SINTER_CHECK(next_ < plan_.sizes.size() && plan_.sizes[next_] == bytes,
+               "[arena] allocation {} of a pass is {} bytes, but the memory plan has {}", next_, bytes,
+               next_ < plan_.sizes.size() ? std::to_string(plan_.sizes[next_]) : "no such allocation");
+  count_allocate(bytes);
+  const size_t part = plan_.is_kept[next_] ? static_cast<size_t>(slot_) * plan_.kept_bytes
+                                           : static_cast<size_t>(in_flight_) * plan_.kept_bytes;
+  return block_.data<char>() + part + plan_.offsets[next_++];
+}
 
 }  // namespace sinter::core

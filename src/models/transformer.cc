@@ -23,7 +23,11 @@ kernels::RandomKey random_key(const DropoutKey& key, uint64_t layer, uint64_t us
 }  // namespace
 
 Transformer::Transformer(const spec::ModelSpec& spec, ParameterStore& store, const TransformerPart& part)
-    : spec_(spec), store_(store), part_(part) {
+    : spec_(spec), local_(spec), store_(store), part_(part) {
+  if (part.tensor) {
+    local_.num_heads = part.tensor->heads().num_heads;
+    local_.num_kv_heads = part.tensor->heads().num_kv_heads;
+  }
   if (part.has_embedding) {
     embedding_ = &store.get("embedding.weight");
     position_ = store.find("position.weight");
@@ -86,29 +90,33 @@ Tensor Transformer::make_cos_sin(const Context& context, const RaggedBatch& batc
 Variable Transformer::drop(const Context& context, const Variable& x, float p, const DropoutKey& key,
                            uint64_t use) const {
   if (!key.is_on || p == 0.0f) return x;
-  return ops::dropout(context, x, p, {key.seed, use}, key.first_token * static_cast<uint64_t>(spec_.hidden));
+  uint64_t first = key.first_token;
+  if (part_.tensor) first += static_cast<uint64_t>(part_.tensor->first_row(x.value.rows() * part_.tensor->size()));
+  return ops::dropout(context, x, p, {key.seed, use}, first * static_cast<uint64_t>(spec_.hidden));
 }
 
 // Whether a sublayer's last product adds the stream: nothing may come between them, and a router wants to see the sum
 // unrounded.
 bool Transformer::adds_residual(const Context& context, const Parameter& last, const Variable& residual,
                                 const Shared& shared) const {
+  if (part_.tensor) return false;  // the residual is added to a sum over ranks
   const bool drops = shared.dropout.is_on && spec_.dropout.residual > 0;
   return !drops && ops::adds_residual(context, last, residual.value.rows());
 }
 
 Transformer::Stream Transformer::attention_part(const Context& context, const Block& block, const Variable& h,
                                                 const Variable& residual, const Shared& shared) const {
-  Variable qkv;  // (T, W)
+  const Variable rows = enter(context, h);  // (T, C)
+  Variable qkv;                             // (T, W)
   if (shared.cos_sin && !block.q_norm) {
-    qkv = ops::rotated_linear(context, h, *block.qkv, block.qkv_bias, shared.cos_sin, spec_);
+    qkv = ops::rotated_linear(context, rows, *block.qkv, block.qkv_bias, shared.cos_sin, local_);
   } else {
-    qkv = ops::linear(context, h, *block.qkv, block.qkv_bias);
-    if (block.q_norm) qkv = ops::head_norm(context, qkv, *block.q_norm, *block.k_norm, spec_);
-    if (shared.cos_sin) ops::rope(context, qkv.value, shared.cos_sin, spec_);
+    qkv = ops::linear(context, rows, *block.qkv, block.qkv_bias);
+    if (block.q_norm) qkv = ops::head_norm(context, qkv, *block.q_norm, *block.k_norm, local_);
+    if (shared.cos_sin) ops::rope(context, qkv.value, shared.cos_sin, local_);
   }
-  kernels::AttentionShape shape{.num_heads = spec_.num_heads,
-                                .num_kv_heads = spec_.num_kv_heads,
+  kernels::AttentionShape shape{.num_heads = local_.num_heads,
+                                .num_kv_heads = local_.num_kv_heads,
                                 .head_dim = spec_.head_dim,
                                 .window = spec_.window_of(block.layer),
                                 .scale = spec_.scale_of(block.layer)};
@@ -116,12 +124,14 @@ Transformer::Stream Transformer::attention_part(const Context& context, const Bl
     shape.dropout = spec_.dropout.attention;
     shape.key = random_key(shared.dropout, static_cast<uint64_t>(block.layer), kAttentionDrop);
     shape.first_token = static_cast<int64_t>(shared.dropout.first_token);
+    shape.total_heads = spec_.num_heads;
+    if (part_.tensor) shape.first_head = part_.tensor->heads().first_head;
   }
   Variable mixed = ops::attention(context, qkv, shared.cos_sin, shared.batch, shape, block.layer);  // (T, H D)
   if (!block.router && adds_residual(context, *block.out, residual, shared)) {
     return {ops::linear(context, mixed, *block.out, block.out_bias, residual), {}};
   }
-  Variable out = ops::linear(context, mixed, *block.out, block.out_bias);  // (T, C)
+  Variable out = leave(context, ops::linear(context, mixed, *block.out, added_once(block.out_bias)));  // (T, C)
   out = drop(context, out, spec_.dropout.residual, shared.dropout,
              random_key(shared.dropout, static_cast<uint64_t>(block.layer), kAttentionOutDrop).stream);
   return {out, residual};
@@ -137,14 +147,20 @@ Transformer::Stream Transformer::mlp_part(const Context& context, const Block& b
   if (block.router) {
     std::function<void(const Tensor&)> on_logits;
     if (on_router_logits) on_logits = [&](const Tensor& logits) { on_router_logits(block.layer, logits); };
+    // Experts are cut inside, so that all that flows back from them is in parts; the balance loss's gradient is one
+    // rank's part.
+    ops::BalanceLoss balance = shared.balance;
+    if (part_.tensor && !part_.tensor->adds_bias()) balance.scale = {};
+    const Tensor wide = part_.tensor ? part_.tensor->gather_rows(context, unrounded) : unrounded;
     Variable mixed =
-        ops::moe(context, h, unrounded, {*block.router, *block.up, *block.down}, spec_, shared.balance, on_logits);
-    return {drop_mlp(mixed), residual};
+        ops::moe(context, enter(context, h), wide, {*block.router, *block.up, *block.down}, spec_, balance, on_logits);
+    return {drop_mlp(leave(context, mixed)), residual};
   }
   const bool adds = adds_residual(context, *block.down, residual, shared);
-  const ops::MlpWeights weights{*block.up, block.up_bias, *block.down, block.down_bias};
+  const ops::MlpWeights weights{*block.up, block.up_bias, *block.down, added_once(block.down_bias)};
   auto mlp = spec_.gated_mlp ? ops::gated_mlp : ops::plain_mlp;
-  Variable down = mlp(context, h, weights, spec_.activation, adds ? residual : Variable{});  // (T, C)
+  Variable down = mlp(context, enter(context, h), weights, spec_.activation, adds ? residual : Variable{});
+  down = leave(context, down);  // (T, C)
   if (adds) return {down, {}};
   return {drop_mlp(down), residual};
 }
@@ -166,10 +182,10 @@ Transformer::Stream Transformer::block_body(const Context& context, const Block&
 
 Transformer::Stream Transformer::run_block(const Context& context, const Block& block, Stream stream,
                                            const Shared& shared) const {
-  enter(context, block.layer);
+  begin_layer(context, block.layer);
   if (!context.is_recording() || context.tape->mode() != autograd::Recompute::full) {
     Stream result = block_body(context, block, stream, shared);
-    leave(context, block.layer);
+    end_layer(context, block.layer);
     return result;
   }
   std::vector<Variable> inputs{stream.x};
@@ -187,22 +203,43 @@ Transformer::Stream Transformer::run_block(const Context& context, const Block& 
         if (result.residual.value) out.push_back(result.residual);
         return out;
       });
-  leave(context, block.layer);
+  end_layer(context, block.layer);
   return {outputs[0], outputs.size() > 1 ? outputs[1] : Variable{}};
 }
 
-void Transformer::enter(const Context& context, int64_t layer) const {
+void Transformer::begin_layer(const Context& context, int64_t layer) const {
   if (hooks.before_forward) hooks.before_forward(layer);
   if (context.is_recording() && hooks.after_backward) {
     context.tape->record([this, layer] { hooks.after_backward(layer); });
   }
 }
 
-void Transformer::leave(const Context& context, int64_t layer) const {
+void Transformer::end_layer(const Context& context, int64_t layer) const {
   if (hooks.after_forward) hooks.after_forward(layer);
   if (context.is_recording() && hooks.before_backward) {
     context.tape->record([this, layer] { hooks.before_backward(layer); });
   }
+}
+
+Variable Transformer::enter(const Context& context, const Variable& h) const {
+  return part_.tensor ? part_.tensor->enter(context, h) : h;
+}
+
+Variable Transformer::leave(const Context& context, const Variable& part) const {
+  return part_.tensor ? part_.tensor->leave(context, part) : part;
+}
+
+Parameter* Transformer::added_once(Parameter* bias) const {
+  return part_.tensor && !part_.tensor->adds_bias() ? nullptr : bias;
+}
+
+void Transformer::head_loss(const Context& context, const Variable& hidden, const Tensor& targets, const Tensor& scale,
+                            const Tensor& losses) const {
+  if (!part_.tensor) {
+    ops::linear_cross_entropy(context, hidden, head(), targets, scale, losses);
+    return;
+  }
+  part_.tensor->linear_cross_entropy(context, enter(context, hidden), head(), targets, scale, losses);
 }
 
 Variable Transformer::final_norm(const Context& context, const Stream& stream, Variable* trunk) const {
@@ -215,11 +252,12 @@ Variable Transformer::final_norm(const Context& context, const Stream& stream, V
 Transformer::Stream Transformer::run_layers(const Context& context, const Shared& shared, const Variable& input) const {
   Stream stream{input, {}};
   if (part_.has_embedding) {
-    enter(context, -1);
-    Variable x = ops::embedding(context, shared.batch, *embedding_, position_);  // (T, C)
+    begin_layer(context, -1);
+    Variable x = part_.tensor ? part_.tensor->embedding(context, shared.batch, *embedding_, position_)
+                              : ops::embedding(context, shared.batch, *embedding_, position_);  // (T, C)
     x = drop(context, x, spec_.dropout.embedding, shared.dropout, random_key(shared.dropout, 0, kEmbeddingDrop).stream);
     stream.x = x;
-    leave(context, -1);
+    end_layer(context, -1);
   }
   SINTER_CHECK(static_cast<bool>(stream.x.value), "[transformer] layers {} and on need the stream of the stage before",
                part_.layers.begin);
@@ -236,9 +274,9 @@ Variable Transformer::stage(const Context& context, const RaggedBatch& batch, co
 Variable Transformer::forward(const Context& context, const RaggedBatch& batch, const DropoutKey& dropout,
                               Variable* trunk, const ops::BalanceLoss& balance) const {
   const Stream stream = run_layers(context, {batch, dropout, make_cos_sin(context, batch), balance}, {});
-  enter(context, spec_.num_layers);
+  begin_layer(context, spec_.num_layers);
   Variable hidden = final_norm(context, stream, trunk);
-  leave(context, spec_.num_layers);
+  end_layer(context, spec_.num_layers);
   return hidden;
 }
 
@@ -250,6 +288,8 @@ Variable Transformer::extra_hidden(const Context& context, const RaggedBatch& ba
 }
 
 Tensor Transformer::logits(const Context& context, const Tensor& hidden) const {
+  SINTER_CHECK(!part_.tensor, "[logits] the head is cut among {} ranks; none has the logits of all {} tokens",
+               part_.tensor->size(), spec_.vocab_size);
   Tensor y = context.make({hidden.rows(), spec_.vocab_size}, core::DType::f32);
   ops::linear_forward(context, hidden, head(), nullptr, {}, y);
   return y;
@@ -264,14 +304,14 @@ void Transformer::loss(const Context& context, const RaggedBatch& batch, const D
   SINTER_CHECK(places.mtp_targets.size() >= num_extra && places.mtp_losses.size() >= num_extra,
                "[loss] targets for {} extra heads of {}", places.mtp_targets.size(), num_extra);
   const Stream stream = run_layers(context, {batch, dropout, make_cos_sin(context, batch), places.balance}, input);
-  enter(context, spec_.num_layers);
+  begin_layer(context, spec_.num_layers);
   Variable hidden = final_norm(context, stream, num_extra > 0 ? &trunk : nullptr);
-  ops::linear_cross_entropy(context, hidden, head(), batch.targets, places.scale, places.losses);
+  head_loss(context, hidden, batch.targets, places.scale, places.losses);
   for (size_t j = 0; j < num_extra; ++j) {
     Variable ahead = extra_hidden(context, batch, dropout, trunk, j);
-    ops::linear_cross_entropy(context, ahead, head(), places.mtp_targets[j], places.mtp_scale, places.mtp_losses[j]);
+    head_loss(context, ahead, places.mtp_targets[j], places.mtp_scale, places.mtp_losses[j]);
   }
-  leave(context, spec_.num_layers);
+  end_layer(context, spec_.num_layers);
 }
 
 }  // namespace sinter::models

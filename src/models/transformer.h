@@ -8,6 +8,7 @@
 #include "ops/attention.h"
 #include "ops/context.h"
 #include "ops/moe.h"
+#include "parallel/tensor.h"
 #include "spec/model_spec.h"
 #include "spec/schedule.h"
 
@@ -40,6 +41,8 @@ struct TransformerPart {
   spec::LayerRange layers{0, -1};  // count < 0: all
   bool has_embedding = true;       // begins with tokens, else with the stream of the stage before
   bool has_head = true;            // ends with final norm, head and extra heads, else with the stream
+  // The ranks that share every layer; null: this one has all heads and columns. Must outlive the transformer.
+  const parallel::TensorAxis* tensor = nullptr;
 };
 
 // Called around every block with its layer (-1 for the embeddings, num_layers for final norm and head, then the extra
@@ -61,7 +64,7 @@ class Transformer {
   // What extra head j reads its logits from: (T, C), from the trunk.
   Variable extra_hidden(const Context& context, const RaggedBatch& batch, const DropoutKey& dropout,
                         const Variable& trunk, size_t j) const;
-  // Logits of rows of hidden states: (R, C) -> (R, V) f32. Extra heads share the head.
+  // Logits of rows of hidden states: (R, C) -> (R, V) f32. Extra heads share the head. Not where ranks share it.
   Tensor logits(const Context& context, const Tensor& hidden) const;
   // Of a part without head: the residual stream after its last block, (T, C). `input` (T, C): the stream of the stage
   // before, for a part without embedding; its gradient gathers there.
@@ -114,11 +117,19 @@ class Transformer {
   Stream run_layers(const Context& context, const Shared& shared, const Variable& input) const;
   Variable final_norm(const Context& context, const Stream& stream, Variable* trunk) const;
   // Calls of the hooks of a layer around what is done between them.
-  void enter(const Context& context, int64_t layer) const;
-  void leave(const Context& context, int64_t layer) const;
+  void begin_layer(const Context& context, int64_t layer) const;
+  void end_layer(const Context& context, int64_t layer) const;
+  // Where a sublayer that ranks share begins and ends (parallel/tensor.h); nothing on one rank.
+  Variable enter(const Context& context, const Variable& h) const;
+  Variable leave(const Context& context, const Variable& part) const;
+  // The bias of a row-cut product, on the one rank that adds it; else null.
+  Parameter* added_once(Parameter* bias) const;
+  void head_loss(const Context& context, const Variable& hidden, const Tensor& targets, const Tensor& scale,
+                 const Tensor& losses) const;
   Parameter& head() const { return spec_.tied_head ? *embedding_ : *head_; }
 
   const spec::ModelSpec spec_;
+  spec::ModelSpec local_;  // with the heads of this rank
   ParameterStore& store_;
   const TransformerPart part_;
   Parameter *embedding_ = nullptr, *position_ = nullptr, *final_norm_ = nullptr, *final_norm_bias_ = nullptr,

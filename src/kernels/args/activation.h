@@ -33,4 +33,12 @@ struct DropoutArgs {
   Tensor x, y;
 };
 
+// Dropout of rows that are not neighbours in the step: element c of row r is number rows[r] * C + c.
+struct RowDropoutArgs {
+  float p = 0.0f;
+  RandomKey key;
+  Tensor rows;  // (R) i32
+  Tensor x, y;  // (R, C); y may alias x
+};
+
 }  // namespace sinter::kernels

@@ -21,4 +21,19 @@ struct EmbeddingBackwardArgs {  // ADDS into the tables' gradients, in a fixed o
   Tensor dtable_squares;
 };
 
+// The same over rows [first, first + V) of a vocabulary that several ranks share: tokens outside give 0 and get no
+// gradient, so that the ranks' results add up to the whole.
+struct VocabEmbeddingForwardArgs {
+  Tensor tokens;  // (T) i32
+  Tensor table;   // (V, C) compute format
+  int64_t first = 0;
+  Tensor y;  // (T, C)
+};
+struct VocabEmbeddingBackwardArgs {  // ADDS into dtable, in the order of the tokens
+  Tensor tokens;                     // (T) i32
+  Tensor dy;                         // (T, C)
+  int64_t first = 0;
+  Tensor dtable;  // (V, C) f32
+};
+
 }  // namespace sinter::kernels

@@ -31,4 +31,27 @@ struct LinearCrossEntropyArgs {
   Tensor dweight_squares;   // (1) f32 or empty: as c_squares of the product that writes dweight
 };
 
+// Cross entropy over a vocabulary that P ranks share: each finds the terms of its columns [first, first + V), all
+// gather them, and each turns its logits into their gradient by the loss of the whole row.
+struct SoftmaxTermsArgs {
+  static constexpr int64_t kTerms = 3;  // largest logit, sum of exp(logit - largest), the target's logit (0: not here)
+  Tensor logits;                        // (R, V) compute format or f32
+  Tensor targets;                       // (R) i32 of the whole vocabulary; -1 = no loss
+  int64_t first = 0;
+  Tensor terms;  // (R, kTerms) f32 out
+};
+struct SoftmaxLossArgs {
+  Tensor terms;    // (P, R, kTerms) f32: of all ranks, in their order
+  Tensor targets;  // (R) i32
+  Tensor lse;      // (R) f32 out: log of the sum of exp over the whole row
+  Tensor losses;   // (R) f32 out: 0 where not supervised
+};
+struct SoftmaxGradientArgs {  // logits become (softmax - onehot) * scale in place
+  Tensor logits;              // (R, V)
+  Tensor targets;             // (R) i32; -1: zeros
+  int64_t first = 0;
+  Tensor lse;    // (R) f32
+  Tensor scale;  // (1) f32
+};
+
 }  // namespace sinter::kernels

@@ -17,7 +17,7 @@ struct AttentionParams {
   float* lse;                    // (H, T)
   float* delta;                  // (H, T)
   void* dqkv;
-  int64_t tokens, width, max_blocks, first_token;
+  int64_t tokens, width, max_blocks, first_token, first_head, total_heads;
   int num_sequences, num_heads, num_kv_heads, head_dim, group, block_size;
   int window;
   bool vector;  // every row of a head starts on a 16-byte boundary
@@ -74,7 +74,7 @@ __device__ __forceinline__ bool sees(const AttentionParams& p, int position, int
 __device__ __forceinline__ float dropout_factor(const AttentionParams& p, const AttentionSequence& s, int m, int key) {
   int64_t row = s.first + m / p.group, head = s.kv_head * p.group + m % p.group;
   uint64_t index =
-      (static_cast<uint64_t>((p.first_token + row) * p.num_heads + head) << AttentionShape::kContextBits) + key;
+      (static_cast<uint64_t>((p.first_token + row) * p.total_heads + p.first_head + head) << AttentionShape::kContextBits) + key;
   return random_uniform(p.key, index) >= p.dropout ? p.keep_factor : 0.0f;
 }
 

@@ -230,6 +230,8 @@ AttentionParams make_attention_params(const AttentionShape& shape, const RaggedB
   p.tokens = qkv.size(0);
   p.width = qkv.size(-1);
   p.first_token = shape.first_token;
+  p.first_head = shape.first_head;
+  p.total_heads = shape.total_heads > 0 ? shape.total_heads : shape.num_heads;
   p.num_sequences = static_cast<int>(batch.num_sequences);
   p.num_heads = static_cast<int>(shape.num_heads);
   p.num_kv_heads = static_cast<int>(shape.num_kv_heads);
