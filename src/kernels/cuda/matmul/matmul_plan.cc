@@ -126,7 +126,8 @@ std::map<std::vector<int64_t>, Choice>& restored_choices() {
 }
 
 std::vector<int64_t> fields_of(const ProductKey& key) {
-  return {key.m,
+  std::vector<int64_t> fields{
+          key.m,
           key.n,
           key.k,
           key.batch,
@@ -144,6 +145,8 @@ std::vector<int64_t> fields_of(const ProductKey& key) {
           key.align_a,
           key.align_b,
           key.align_c};
+  if (key.c_stride != key.n) fields.push_back(key.c_stride);
+  return fields;
 }
 
 // Puts an earlier run's choice in the place of all candidates.
@@ -186,12 +189,12 @@ Plan make_plan(const ProductKey& key, const Pointers& p) {
     set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
     set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, type_of(key.out));
   }
-  auto layout = [&](cublasLtMatrixLayout_t* l, base::DType dtype, int64_t rows, int64_t columns) {
+  auto layout = [&](cublasLtMatrixLayout_t* l, base::DType dtype, int64_t rows, int64_t columns, int64_t row_stride) {
     SINTER_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(l, type_of(dtype), static_cast<uint64_t>(columns),
-                                                   static_cast<uint64_t>(rows), columns));
+                                                   static_cast<uint64_t>(rows), row_stride));
     if (key.batch == 1) return;
     const auto count = static_cast<int32_t>(key.batch);
-    const int64_t stride = rows * columns;
+    const int64_t stride = rows * row_stride;
     SINTER_CUBLAS_CHECK(
         cublasLtMatrixLayoutSetAttribute(*l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)));
     SINTER_CUBLAS_CHECK(
@@ -201,9 +204,10 @@ Plan make_plan(const ProductKey& key, const Pointers& p) {
     set(plan.operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(key.is_fast));
     set_scales(plan, p);
   }
-  layout(&plan.first, key.in_b, key.transpose_b ? key.n : key.k, key.transpose_b ? key.k : key.n);
-  layout(&plan.second, key.in_a, key.transpose_a ? key.k : key.m, key.transpose_a ? key.m : key.k);
-  layout(&plan.out, key.out, key.m, key.n);
+  const int64_t b_columns = key.transpose_b ? key.k : key.n, a_columns = key.transpose_a ? key.m : key.k;
+  layout(&plan.first, key.in_b, key.transpose_b ? key.n : key.k, b_columns, b_columns);
+  layout(&plan.second, key.in_a, key.transpose_a ? key.k : key.m, a_columns, a_columns);
+  layout(&plan.out, key.out, key.m, key.n, key.c_stride);
   find_candidates(key, plan);
   bool has_extras = key.has_sums || key.has_gelu || key.has_gelu_gradient;
   plan.runs_apart = has_extras && plan.candidates.empty();
