@@ -1,5 +1,5 @@
-// How each block format is read: decode<format>(block, put) calls put(i, value) for every number of one block. All of it
-// is constexpr, so that kernels for the GPU use the same text.
+// How each block format is read: decode<format>(block, put) calls put(i, value) for every number of one block. All of
+// it is constexpr, so that kernels for the GPU use the same text.
 //
 // The order of the roundings is the format's: first scale times sub-scale, then times code, then minus the minimum.
 #pragma once
@@ -200,30 +200,68 @@ constexpr void decode(const uint8_t* block, Put&& put) {
   }
 }
 
-// Calls visit.template operator()<format>() for a format with scales in its blocks that decode() knows; false for others.
+// Calls visit.template operator()<format>() for a format with scales in its blocks that decode() knows; false for
+// others.
 template <class Visit>
 constexpr bool visit_format(WeightFormat format, Visit&& visit) {
   using enum WeightFormat;
   switch (format) {
-    case q4_0: visit.template operator()<q4_0>(); return true;
-    case q4_1: visit.template operator()<q4_1>(); return true;
-    case q5_0: visit.template operator()<q5_0>(); return true;
-    case q5_1: visit.template operator()<q5_1>(); return true;
-    case q8_0: visit.template operator()<q8_0>(); return true;
-    case q2_k: visit.template operator()<q2_k>(); return true;
-    case q3_k: visit.template operator()<q3_k>(); return true;
-    case q4_k: visit.template operator()<q4_k>(); return true;
-    case q5_k: visit.template operator()<q5_k>(); return true;
-    case q6_k: visit.template operator()<q6_k>(); return true;
-    case iq4_nl: visit.template operator()<iq4_nl>(); return true;
-    case iq4_xs: visit.template operator()<iq4_xs>(); return true;
-    case mxfp4: visit.template operator()<mxfp4>(); return true;
-    case nvfp4: visit.template operator()<nvfp4>(); return true;
-    case q1_0: visit.template operator()<q1_0>(); return true;
-    case q2_0: visit.template operator()<q2_0>(); return true;
-    case tq1_0: visit.template operator()<tq1_0>(); return true;
-    case tq2_0: visit.template operator()<tq2_0>(); return true;
-    default: return false;
+    case q4_0:
+      visit.template operator()<q4_0>();
+      return true;
+    case q4_1:
+      visit.template operator()<q4_1>();
+      return true;
+    case q5_0:
+      visit.template operator()<q5_0>();
+      return true;
+    case q5_1:
+      visit.template operator()<q5_1>();
+      return true;
+    case q8_0:
+      visit.template operator()<q8_0>();
+      return true;
+    case q2_k:
+      visit.template operator()<q2_k>();
+      return true;
+    case q3_k:
+      visit.template operator()<q3_k>();
+      return true;
+    case q4_k:
+      visit.template operator()<q4_k>();
+      return true;
+    case q5_k:
+      visit.template operator()<q5_k>();
+      return true;
+    case q6_k:
+      visit.template operator()<q6_k>();
+      return true;
+    case iq4_nl:
+      visit.template operator()<iq4_nl>();
+      return true;
+    case iq4_xs:
+      visit.template operator()<iq4_xs>();
+      return true;
+    case mxfp4:
+      visit.template operator()<mxfp4>();
+      return true;
+    case nvfp4:
+      visit.template operator()<nvfp4>();
+      return true;
+    case q1_0:
+      visit.template operator()<q1_0>();
+      return true;
+    case q2_0:
+      visit.template operator()<q2_0>();
+      return true;
+    case tq1_0:
+      visit.template operator()<tq1_0>();
+      return true;
+    case tq2_0:
+      visit.template operator()<tq2_0>();
+      return true;
+    default:
+      return false;
   }
 }
 

@@ -6,8 +6,7 @@ namespace sinter::base {
 namespace {
 
 // bitsandbytes' 4-bit float over its largest value: codes 0 to 7, bit 3 is the sign.
-constexpr float kFp4Values[8] = {0.0f,        0.005208333f, 0.66666667f, 1.0f,
-                                 0.33333333f, 0.5f,         0.16666667f, 0.25f};
+constexpr float kFp4Values[8] = {0.0f, 0.005208333f, 0.66666667f, 1.0f, 0.33333333f, 0.5f, 0.16666667f, 0.25f};
 
 void dequantize_4bit(WeightFormat format, const uint8_t* codes, const float* scales, float* y, int64_t count) {
   SINTER_CHECK(scales, "{} needs its scales", name_of(format));
@@ -32,7 +31,8 @@ void dequantize_blocks(WeightFormat format, const void* source, const float* sca
       block::decode<kFormat>(bytes, [y](int j, float value) { y[j] = value; });
     }
   });
-  SINTER_CHECK(is_known, "weights in {} cannot be read; convert the model to another type, for example q4_k_m", info.name);
+  SINTER_CHECK(is_known, "weights in {} cannot be read; convert the model to another type, for example q4_k_m",
+               info.name);
 }
 
 }  // namespace sinter::base

@@ -1,7 +1,7 @@
 // The one table of weight formats: plain numbers, GGUF's blocks, and the packed formats of Hugging Face folders.
 //
-// A format with blocks stores each row of a weight as whole blocks of `block_elements` numbers along the columns, each in
-// `block_bytes` bytes, scales included, unless `scales` says that these stand in a tensor of their own.
+// A format with blocks stores each row of a weight as whole blocks of `block_elements` numbers along the columns, each
+// in `block_bytes` bytes, scales included, unless `scales` says that these stand in a tensor of their own.
 #pragma once
 #include <cstdint>
 #include <span>

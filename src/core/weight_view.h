@@ -1,9 +1,9 @@
 // How a linear layer sees its weight: the numbers to multiply by, in whatever format, and what was derived from them.
 //
-// A plain weight is one tensor in the compute format. Any other one is a list of row blocks ("parts"), each in a format of
-// its own and where it lies already, in a mapped file for example: Q, K and V or gate and up are one weight for us but
-// three or two tensors there, and a file may well give V more bits than Q and K. Ops and kernels ask the accessors for
-// sizes, never `data`.
+// A plain weight is one tensor in the compute format. Any other one is a list of row blocks ("parts"), each in a format
+// of its own and where it lies already, in a mapped file for example: Q, K and V or gate and up are one weight for us
+// but three or two tensors there, and a file may well give V more bits than Q and K. Ops and kernels ask the accessors
+// for sizes, never `data`.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -52,9 +52,9 @@ struct WeightAdapter {
 
 struct WeightView {
   Tensor data;  // plain: (N, K), or (E, N, K) for a stack of experts, in the compute format
-  std::shared_ptr<const WeightBlocks> blocks;              // instead of data; null: plain
+  std::shared_ptr<const WeightBlocks> blocks;                  // instead of data; null: plain
   std::shared_ptr<const std::vector<WeightAdapter>> adapters;  // or null
-  uint64_t version = 1;                                    // grows whenever the master changes
+  uint64_t version = 1;                                        // grows whenever the master changes
   // Where a backend may keep a repacked copy between calls; null in training, where every step changes the weight.
   std::shared_ptr<DerivedWeight>* derived = nullptr;
 

@@ -5,8 +5,8 @@
 namespace sinter::ops {
 namespace {
 
-void look_up(const Context& context, const core::RaggedBatch& batch, const Parameter& tokens, const Parameter* positions,
-             const Tensor& y) {
+void look_up(const Context& context, const core::RaggedBatch& batch, const Parameter& tokens,
+             const Parameter* positions, const Tensor& y) {
   const Tensor position_table = positions ? positions->weight.data : Tensor();
   if (tokens.weight.is_plain()) {
     return context.kernels.embedding_forward(context.stream, {.tokens = batch.tokens,

@@ -39,8 +39,11 @@ void dequantize(Stream& stream, const DequantizeArgs& args) {
     const base::WeightFormatInfo& info = base::info_of(part.format);
     const int64_t row_blocks = weight.columns / info.block_elements;
     const auto* blocks = part.data.data<uint8_t>() + args.expert * part.rows * row_blocks * info.block_bytes;
-    const RowRange range{blocks,     args.rows ? args.rows.data<int32_t>() : nullptr, args.first_row, count, part_first,
-                         part.rows,  row_blocks,                                      weight.columns, part.global_scale};
+    const RowRange range{blocks,           args.rows ? args.rows.data<int32_t>() : nullptr,
+                         args.first_row,   count,
+                         part_first,       part.rows,
+                         row_blocks,       weight.columns,
+                         part.global_scale};
     constexpr int kThreads = 128;
     const auto grid = static_cast<unsigned>(div_up(count * row_blocks, int64_t{kThreads}));
     bool is_known = false;

@@ -31,11 +31,11 @@ void check_formats(const MatmulArgs& args) {
                base::dtype_name(args.c.dtype()), base::dtype_name(dtype));
   SINTER_CHECK(!args.bias || args.bias.dtype() == args.c.dtype(), "[matmul] bias is {}; expected c's format, {}",
                base::dtype_name(args.bias.dtype()), base::dtype_name(args.c.dtype()));
-  SINTER_CHECK(args.c_columns == 0 || (args.c_first_column >= 0 &&
-                                       args.c_first_column + args.c_columns <= args.c.size(-1) && !args.c_squares &&
-                                       !(args.group_offsets && args.transpose_a)),
-               "[matmul] columns {} to {} of c {}: past its end, or with squares or gradients of groups",
-               args.c_first_column, args.c_first_column + args.c_columns, args.c.shape().to_string());
+  SINTER_CHECK(
+      args.c_columns == 0 || (args.c_first_column >= 0 && args.c_first_column + args.c_columns <= args.c.size(-1) &&
+                              !args.c_squares && !(args.group_offsets && args.transpose_a)),
+      "[matmul] columns {} to {} of c {}: past its end, or with squares or gradients of groups", args.c_first_column,
+      args.c_first_column + args.c_columns, args.c.shape().to_string());
   SINTER_CHECK(!args.c_squares || (args.c.dtype() == DType::f32 && !args.group_offsets),
                "[matmul] squares of c asked for, which is {}{}; expected f32 without groups",
                base::dtype_name(args.c.dtype()), args.group_offsets ? " in groups" : "");

@@ -433,8 +433,8 @@ class ProductRun {
     if (p_.c_is_turned) {
       alignas(64) float turned[kMaxTileElements];
       kernel_.transpose(tile.sums, tile.stride, turned);
-      kernel_.finish(
-          {turned, kernel_.rows, tile.columns, tile.num_rows, c, p_.c_stride, p_.c_dtype, nullptr, p_.alpha, added, streams_});
+      kernel_.finish({turned, kernel_.rows, tile.columns, tile.num_rows, c, p_.c_stride, p_.c_dtype, nullptr, p_.alpha,
+                      added, streams_});
     } else {
       kernel_.finish({tile.sums, tile.stride, tile.num_rows, tile.columns, c, p_.c_stride, p_.c_dtype, bias_at(tile),
                       p_.alpha, added, streams_});

@@ -21,7 +21,8 @@ Tensor room_for(int64_t rows, int64_t columns, const MatmulArgs& args) {
 void multiply_in_strips(Stream& stream, const MatmulArgs& args, int64_t expert) {
   constexpr int64_t kStripElements = 1 << 20;
   const int64_t N = args.b.rows(), K = args.b.columns();
-  const int64_t step = std::clamp<int64_t>(kStripElements / std::max<int64_t>(1, K) / 64 * 64, 64, std::max<int64_t>(64, N));
+  const int64_t step =
+      std::clamp<int64_t>(kStripElements / std::max<int64_t>(1, K) / 64 * 64, 64, std::max<int64_t>(64, N));
   for (int64_t first = 0; first < N; first += step) {
     const int64_t rows = std::min(step, N - first);
     const Tensor strip = room_for(rows, K, args);

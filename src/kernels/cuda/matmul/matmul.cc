@@ -53,8 +53,7 @@ MatmulArgs with_plain_weight(Stream& stream, const MatmulArgs& args) {
   const auto bytes = static_cast<size_t>(E * N * K) * base::dtype_bytes(args.a.dtype());
   void* room = scratch(stream, Scratch::weight, bytes);
   const Tensor all = Tensor::view_of(room, {E * N, K}, args.a.dtype(), args.c.device());
-  for (int64_t e = 0; e < E; ++e)
-    dequantize(stream, {.weight = args.b, .expert = e, .y = all.slice(e * N, N)});
+  for (int64_t e = 0; e < E; ++e) dequantize(stream, {.weight = args.b, .expert = e, .y = all.slice(e * N, N)});
   MatmulArgs plain = args;
   plain.b = {.data = args.group_offsets ? all.reshape({E, N, K}) : all};
   return plain;
@@ -111,16 +110,9 @@ bool run_product(Stream& stream, const FusedMatmulArgs& fused) {
   std::lock_guard lock(plans_mutex());
   void* sums = fused.a_sums ? scratch(stream, Scratch::tokens, sizeof(float) * static_cast<size_t>(m)) : nullptr;
   const void* aux = fused.pre_activation ? fused.pre_activation.raw() : fused.activation_input.raw();
-  Pointers pointers{b,
-                    a,
-                    sums ? sums : args.bias.raw(),
-                    aux,
-                    args.b_scale.raw(),
-                    args.a_scale.raw(),
-                    c.raw(),
-                    c.raw(),
-                    args.alpha,
-                    args.accumulate ? 1.0f : 0.0f};
+  Pointers pointers{
+      b,       a,          sums ? sums : args.bias.raw(), aux, args.b_scale.raw(), args.a_scale.raw(), c.raw(),
+      c.raw(), args.alpha, args.accumulate ? 1.0f : 0.0f};
   if (args.addend) pointers.c = addend.raw(), pointers.beta = args.beta;
   Plan& plan = plan_for(key, pointers);
   if (plan.runs_apart) return false;

@@ -17,12 +17,12 @@
 namespace sinter::kernels::cuda {
 namespace {
 
-#define SINTER_CUBLAS_CHECK(call)                                                                               \
-  do {                                                                                                          \
-    cublasStatus_t sinter_status_ = (call);                                                                     \
-    if (sinter_status_ != CUBLAS_STATUS_SUCCESS) [[unlikely]]                                                   \
+#define SINTER_CUBLAS_CHECK(call)                                                                                      \
+  do {                                                                                                                 \
+    cublasStatus_t sinter_status_ = (call);                                                                            \
+    if (sinter_status_ != CUBLAS_STATUS_SUCCESS) [[unlikely]]                                                          \
       base::fail("cuBLASLt error {} at kernels/cuda/matmul/matmul_plan.cc:{} in {}", static_cast<int>(sinter_status_), \
-                 __LINE__, #call);                                                                              \
+                 __LINE__, #call);                                                                                     \
   } while (0)
 
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;
@@ -126,25 +126,24 @@ std::map<std::vector<int64_t>, Choice>& restored_choices() {
 }
 
 std::vector<int64_t> fields_of(const ProductKey& key) {
-  std::vector<int64_t> fields{
-          key.m,
-          key.n,
-          key.k,
-          key.batch,
-          static_cast<int64_t>(key.in_a),
-          static_cast<int64_t>(key.in_b),
-          static_cast<int64_t>(key.out),
-          key.transpose_a,
-          key.transpose_b,
-          key.accumulate,
-          key.has_bias,
-          key.has_sums,
-          key.has_gelu,
-          key.has_gelu_gradient,
-          key.is_fast,
-          key.align_a,
-          key.align_b,
-          key.align_c};
+  std::vector<int64_t> fields{key.m,
+                              key.n,
+                              key.k,
+                              key.batch,
+                              static_cast<int64_t>(key.in_a),
+                              static_cast<int64_t>(key.in_b),
+                              static_cast<int64_t>(key.out),
+                              key.transpose_a,
+                              key.transpose_b,
+                              key.accumulate,
+                              key.has_bias,
+                              key.has_sums,
+                              key.has_gelu,
+                              key.has_gelu_gradient,
+                              key.is_fast,
+                              key.align_a,
+                              key.align_b,
+                              key.align_c};
   if (key.c_stride != key.n) fields.push_back(key.c_stride);
   return fields;
 }
