@@ -31,12 +31,12 @@ void matmul_in_parts(const KernelTable& table, Stream& stream, const FusedMatmul
 }
 
 void fused_matmul(const KernelTable& table, Stream& stream, const FusedMatmulArgs& args) {
-  if (table.fused_matmul && table.fused_matmul(stream, args)) return;
+  if (table.fused_matmul && is_ordinary(args.product) && table.fused_matmul(stream, args)) return;
   matmul_in_parts(table, stream, args);
 }
 
 void rotated_matmul(const KernelTable& table, Stream& stream, const RotatedMatmulArgs& args) {
-  if (table.rotated_matmul && table.rotated_matmul(stream, args)) return;
+  if (table.rotated_matmul && is_ordinary(args.product) && table.rotated_matmul(stream, args)) return;
   table.matmul(stream, args.product);
   table.rope(stream, args.rope);
 }
@@ -77,7 +77,7 @@ HeadPart part_of_head(const LinearCrossEntropyArgs& args, int64_t first, int64_t
 std::vector<HeadPart> parts_of_head(const LinearCrossEntropyArgs& args) {
   constexpr int64_t kLine = CrossEntropyArgs::kMostApart, kLarge = 1024;
   const int64_t V = args.logits.size(-1), apart = V % kLine;
-  const bool is_split = apart > 0 && V >= kLarge && args.weight.format == core::WeightFormat::plain;
+  const bool is_split = apart > 0 && V >= kLarge && args.weight.is_plain();
   if (!is_split) return {{args.logits, args.weight, args.dweight}};
   return {part_of_head(args, 0, V - apart), part_of_head(args, V - apart, apart)};
 }
@@ -132,7 +132,7 @@ void linear_cross_entropy_in_parts(const KernelTable& table, Stream& stream, con
 }
 
 void linear_cross_entropy(const KernelTable& table, Stream& stream, const LinearCrossEntropyArgs& args) {
-  if (table.linear_cross_entropy && table.linear_cross_entropy(stream, args)) return;
+  if (table.linear_cross_entropy && args.weight.is_plain() && table.linear_cross_entropy(stream, args)) return;
   linear_cross_entropy_in_parts(table, stream, args);
 }
 

@@ -10,6 +10,7 @@
   X(fill, FillArgs, cpu, cuda)                                             \
   X(axpby, AxpbyArgs, cpu, cuda) /* also casts */                          \
   X(matmul, MatmulArgs, cpu, cuda)                                         \
+  X(dequantize, DequantizeArgs, cpu, cuda)                                 \
   X(column_sum, ColumnSumArgs, cpu, cuda)                                  \
   X(embedding_forward, EmbeddingForwardArgs, cpu, cuda)                    \
   X(embedding_backward, EmbeddingBackwardArgs, cpu, cuda)                  \

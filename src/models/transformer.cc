@@ -249,7 +249,9 @@ Variable Transformer::final_norm(const Context& context, const Stream& stream, V
   return result.y;
 }
 
-Transformer::Stream Transformer::run_layers(const Context& context, const Shared& shared, const Variable& input) const {
+Transformer::Stream Transformer::run_layers(const Context& given, const Shared& shared, const Variable& input) const {
+  Context context = given;
+  context.compute = store_.options().compute;
   Stream stream{input, {}};
   if (part_.has_embedding) {
     begin_layer(context, -1);

@@ -22,6 +22,7 @@ struct Context {
   core::Allocator& memory;         // activations and gradients of activations
   Tape* tape = nullptr;            // null: inference, nothing is kept
   const Fp8Layers* fp8 = nullptr;  // which linear layers run in fp8; null: none
+  DType compute = DType::f32;      // of activations; the transformer sets it from its store
 
   Tensor make(Shape shape, DType dtype) const { return Tensor(memory, shape, dtype); }
   bool is_recording() const { return tape != nullptr; }

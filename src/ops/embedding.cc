@@ -3,15 +3,30 @@
 #include "ops/norm.h"
 
 namespace sinter::ops {
+namespace {
+
+void look_up(const Context& context, const core::RaggedBatch& batch, const Parameter& tokens,
+             const Parameter* positions, const Tensor& y) {
+  const Tensor position_table = positions ? positions->weight.data : Tensor();
+  if (tokens.weight.is_plain()) {
+    return context.kernels.embedding_forward(context.stream, {.tokens = batch.tokens,
+                                                              .positions = batch.positions,
+                                                              .table = tokens.weight.data,
+                                                              .position_table = position_table,
+                                                              .y = y});
+  }
+  context.kernels.dequantize(context.stream, {.weight = tokens.weight, .rows = batch.tokens, .y = y});
+  if (!positions) return;
+  Tensor added = context.make(y.shape(), y.dtype());
+  context.kernels.embedding_forward(context.stream, {.tokens = batch.positions, .table = position_table, .y = added});
+  context.kernels.axpby(context.stream, {.x = added, .y = y, .alpha = 1.0f, .beta = 1.0f});
+}
+
+}  // namespace
 
 Variable embedding(const Context& context, const core::RaggedBatch& batch, Parameter& tokens, Parameter* positions) {
-  const Tensor& table = tokens.weight.data;
-  Tensor y = context.make({batch.num_tokens, table.size(1)}, table.dtype());
-  context.kernels.embedding_forward(context.stream, {.tokens = batch.tokens,
-                                                     .positions = batch.positions,
-                                                     .table = table,
-                                                     .position_table = positions ? positions->weight.data : Tensor(),
-                                                     .y = y});
+  Tensor y = context.make({batch.num_tokens, tokens.weight.columns()}, context.compute);
+  look_up(context, batch, tokens, positions, y);
   Variable result = context.make_variable(std::move(y));
   if (!context.is_recording()) return result;
   context.tape->record([context, ids = batch.tokens, places = batch.positions, slot = result.slot, &tokens, positions] {

@@ -26,10 +26,10 @@ void record_linear(const Context& context, const Variable& x, Parameter& weight,
 
 // Room for y = x W^T.
 Tensor make_result(const Context& context, const Variable& x, const Parameter& weight) {
-  const Tensor& w = weight.weight.data;
-  SINTER_CHECK(x.value.size(-1) == w.size(-1), "[linear] {}: x is {}, weight is {}", weight.name,
-               x.value.shape().to_string(), w.shape().to_string());
-  return context.make({x.value.rows(), w.size(-2)}, x.value.dtype());
+  const core::WeightView& w = weight.weight;
+  SINTER_CHECK(x.value.size(-1) == w.columns(), "[linear] {}: x is {}, weight is ({}, {})", weight.name,
+               x.value.shape().to_string(), w.rows(), w.columns());
+  return context.make({x.value.rows(), w.rows()}, x.value.dtype());
 }
 
 Variable linear_impl(const Context& context, const Variable& x, Parameter& weight, Parameter* bias,

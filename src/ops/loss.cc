@@ -7,7 +7,7 @@ namespace sinter::ops {
 
 void linear_cross_entropy(const Context& context, const Variable& x, Parameter& weight, const Tensor& targets,
                           const Tensor& scale, const Tensor& losses) {
-  const int64_t T = x.value.rows(), V = weight.weight.data.size(0);
+  const int64_t T = x.value.rows(), V = weight.weight.rows();
   const int64_t chunk = spec::loss_chunk_rows(T, V, static_cast<int64_t>(base::dtype_bytes(x.value.dtype())));
   Tensor logits = context.make({chunk, V}, x.value.dtype());
   Tensor dx = context.is_recording() ? context.make(x.value.shape(), x.value.dtype()) : Tensor();

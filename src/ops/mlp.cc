@@ -21,8 +21,8 @@ Variable mlp_in_parts(const Context& context, const Variable& x, const MlpWeight
 // Through kernels/fused.h, which has a kernel for the activation in its products or does them one after the other.
 Variable fused_mlp(const Context& context, const Variable& x, const MlpWeights& weights, spec::Activation kind,
                    bool gated, const Variable& residual) {
-  const int64_t R = x.value.rows(), up_rows = weights.up.weight.data.size(-2), F = gated ? up_rows / 2 : up_rows;
-  const int64_t C = weights.down.weight.data.size(-2);
+  const int64_t R = x.value.rows(), up_rows = weights.up.weight.rows(), F = gated ? up_rows / 2 : up_rows;
+  const int64_t C = weights.down.weight.rows();
   // What is kept of the activation for backward: its input, or the slope there, which is all that backward needs where
   // it does not apply the activation again. In f32 it is the input, so that all modes of recompute give the same bits.
   const bool keeps_slope = context.is_recording() && !context.may_drop() && !gated && x.value.dtype() != DType::f32;

@@ -9,8 +9,11 @@ namespace sinter::kernels {
 // c = op(a) op(b) (+ bias) [ADDS into c when accumulate]. With group_offsets, a product per expert (see MatmulArgs).
 struct MatmulArgs {
   Tensor a;      // (M, K), or (K, M) when transpose_a
-  WeightView b;  // (K, N), or (N, K) when transpose_b
+  WeightView b;  // (K, N), or (N, K) when transpose_b. One that is not plain is (N, K): it is dequantized on the way
   Tensor c;      // (M, N): the format of a, or f32 (fp8: see below)
+  // c_columns > 0: c is wider than the product, which writes columns [c_first_column, c_first_column + c_columns) of it
+  // (N = c_columns); addend is as wide as c. Without c_squares, and not with groups and transpose_a.
+  int64_t c_first_column = 0, c_columns = 0;
   bool transpose_a = false;
   bool transpose_b = false;
   bool accumulate = false;
@@ -32,6 +35,20 @@ struct MatmulArgs {
   // (1) f32 or empty, only where the table writes_square_sums: becomes the sum of the squares of all that c then holds,
   // by partial sums in an order fixed by its shape. c is f32, without groups and batch.
   Tensor c_squares;
+};
+
+// N of a product.
+inline int64_t columns_of(const MatmulArgs& args) { return args.c_columns > 0 ? args.c_columns : args.c.size(-1); }
+// Whether kernels that know plain weights and whole results only can run it.
+inline bool is_ordinary(const MatmulArgs& args) { return args.b.is_plain() && args.c_columns == 0; }
+
+// y[i] = row `rows[i]` of the weight, or row first_row + i where `rows` is not given, as plain numbers.
+struct DequantizeArgs {
+  WeightView weight;  // (N, K) or (E, N, K), not plain
+  int64_t expert = 0;
+  int64_t first_row = 0;
+  Tensor rows;  // (R) i32 or empty
+  Tensor y;     // (R, K) f32, bf16 or f16
 };
 
 // Product i of a call with a batch, on its own.

@@ -51,7 +51,7 @@ bool is_measuring_off();  // within a WithoutMeasuring (kernels/choices.h)
 
 // Device memory a backend keeps between calls: at least `bytes`, aligned to 256, valid for work enqueued on `stream`
 // until the same slot is asked for again with the same stream. Grows by a fresh block; must not grow inside a capture.
-enum class Scratch { partials, sort, workspace, attention, tokens };
+enum class Scratch { partials, sort, workspace, attention, tokens, weight };
 void* scratch(Stream& stream, Scratch slot, size_t bytes);
 int num_multiprocessors(const Stream& stream);
 int compute_capability(core::Device device);    // 90 for sm_90

@@ -12,7 +12,7 @@ struct Product {
   std::vector<float> b;  // (K, N)
   int64_t m, n, k;
 
-  void write(const FloatView& c, int64_t c_first, const FloatView& bias, float alpha, bool accumulate,
+  void write(const FloatView& c, int64_t c_first, int64_t c_stride, const FloatView& bias, float alpha, bool accumulate,
              const FloatView& addend = FloatView(Tensor()), float beta = 0) const {
     for_each_index(m, [&](int64_t i) {
       std::vector<double> sum(static_cast<size_t>(n));
@@ -23,7 +23,7 @@ struct Product {
       }
       for (int64_t x = 0; x < n; ++x) {
         double value = alpha * sum[x] + (bias ? bias[x] : 0.0);
-        int64_t at = c_first + i * n + x;
+        int64_t at = c_first + i * c_stride + x;
         if (addend) value += beta * addend[at];
         c.set(at, accumulate ? c[at] + value : value);
       }
@@ -42,6 +42,17 @@ std::vector<float> read_block(const FloatView& x, int64_t first, int64_t rows, i
   return block;
 }
 
+// The weight's numbers in f32, then the plain product.
+void multiply_quantized(Stream& stream, const MatmulArgs& args) {
+  const int64_t E = args.b.experts(), N = args.b.rows(), K = args.b.columns();
+  std::vector<float> values(static_cast<size_t>(E * N * K));
+  const Tensor all = Tensor::view_of(values.data(), {E * N, K}, base::DType::f32, args.c.device());
+  for (int64_t e = 0; e < E; ++e) dequantize(stream, {.weight = args.b, .expert = e, .y = all.slice(e * N, N)});
+  MatmulArgs plain = args;
+  plain.b = {.data = args.group_offsets ? all.reshape({E, N, K}) : all};
+  matmul(stream, plain);
+}
+
 }  // namespace
 
 void matmul(Stream& stream, const MatmulArgs& args) {
@@ -49,8 +60,9 @@ void matmul(Stream& stream, const MatmulArgs& args) {
     for (int64_t i = 0; i < args.batch; ++i) matmul(stream, matmul_of_batch(args, i));
     return;
   }
+  if (!args.b.is_plain()) return multiply_quantized(stream, args);
   FloatView a(args.a), b(args.b.data), c(args.c), bias(args.bias);
-  int64_t n = args.c.size(-1);
+  int64_t n = columns_of(args), c_stride = args.c.size(-1), c_first = args.c_first_column;
   float alpha = args.alpha;  // with the scales of fp8 factors
   for (const Tensor& scale : {args.a_scale, args.b_scale}) {
     if (scale) alpha *= scale.data<float>()[0];
@@ -59,7 +71,7 @@ void matmul(Stream& stream, const MatmulArgs& args) {
     int64_t m = args.c.rows(), k = m == 0 ? 0 : a.size() / m;
     Product product{read_block(a, 0, args.transpose_a ? k : m, args.transpose_a ? m : k, args.transpose_a),
                     read_block(b, 0, args.transpose_b ? n : k, args.transpose_b ? k : n, args.transpose_b), m, n, k};
-    product.write(c, 0, bias, alpha, args.accumulate, FloatView(args.addend), args.beta);
+    product.write(c, c_first, c_stride, bias, alpha, args.accumulate, FloatView(args.addend), args.beta);
     return;
   }
   const int32_t* offsets = args.group_offsets.data<int32_t>();
@@ -69,13 +81,13 @@ void matmul(Stream& stream, const MatmulArgs& args) {
     if (args.transpose_a) {  // c[e] (M, N) = a[rows]^T b[rows]
       int64_t m = args.a.size(-1);
       Product product{read_block(a, first * m, rows, m, true), read_block(b, first * n, rows, n, false), m, n, rows};
-      product.write(c, e * m * n, bias, args.alpha, args.accumulate);
+      product.write(c, e * m * n, n, bias, args.alpha, args.accumulate);
     } else {  // c[rows] = a[rows] b[e]
       int64_t k = args.a.size(-1);
       Product product{read_block(a, first * k, rows, k, false),
                       read_block(b, e * n * k, args.transpose_b ? n : k, args.transpose_b ? k : n, args.transpose_b),
                       rows, n, k};
-      product.write(c, first * n, bias, args.alpha, args.accumulate);
+      product.write(c, first * c_stride + c_first, c_stride, bias, args.alpha, args.accumulate);
     }
   }
 }

@@ -10,6 +10,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/matmul/matmul_product.h"
 #include "kernels/cpu/matmul/matmul_weight.h"
+#include "kernels/cpu/matmul/quantized.h"
 #include "kernels/fused.h"
 
 namespace sinter::kernels::cpu {
@@ -24,13 +25,17 @@ void check_formats(const MatmulArgs& args) {
   DType dtype = args.a.dtype();
   SINTER_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16,
                "[matmul] a is {}; expected f32, bf16 or f16", base::dtype_name(dtype));
-  SINTER_CHECK(args.b.format == core::WeightFormat::plain && args.b.data.dtype() == dtype,
-               "[matmul] a is {} and b is {}; expected one format", base::dtype_name(dtype),
-               base::dtype_name(args.b.data.dtype()));
+  SINTER_CHECK(args.b.is_plain() && args.b.data.dtype() == dtype, "[matmul] a is {} and b is {}; expected one format",
+               base::dtype_name(dtype), args.b.format_name());
   SINTER_CHECK(args.c.dtype() == dtype || args.c.dtype() == DType::f32, "[matmul] c is {}; expected {} or f32",
                base::dtype_name(args.c.dtype()), base::dtype_name(dtype));
   SINTER_CHECK(!args.bias || args.bias.dtype() == args.c.dtype(), "[matmul] bias is {}; expected c's format, {}",
                base::dtype_name(args.bias.dtype()), base::dtype_name(args.c.dtype()));
+  SINTER_CHECK(
+      args.c_columns == 0 || (args.c_first_column >= 0 && args.c_first_column + args.c_columns <= args.c.size(-1) &&
+                              !args.c_squares && !(args.group_offsets && args.transpose_a)),
+      "[matmul] columns {} to {} of c {}: past its end, or with squares or gradients of groups", args.c_first_column,
+      args.c_first_column + args.c_columns, args.c.shape().to_string());
   SINTER_CHECK(!args.c_squares || (args.c.dtype() == DType::f32 && !args.group_offsets),
                "[matmul] squares of c asked for, which is {}{}; expected f32 without groups",
                base::dtype_name(args.c.dtype()), args.group_offsets ? " in groups" : "");
@@ -50,7 +55,8 @@ Product make_product(const MatmulArgs& args, int64_t m, int64_t n, int64_t k, in
   p.k = k;
   p.a = {shifted(args.a, a_at), args.a.dtype(), args.transpose_a ? m : k, !args.transpose_a};
   p.b = {shifted(args.b.data, b_at), args.b.data.dtype(), args.transpose_b ? k : n, args.transpose_b};
-  p.c = const_cast<char*>(shifted(args.c, c_at));
+  p.c = const_cast<char*>(shifted(args.c, c_at + args.c_first_column));
+  p.c_stride = args.group_offsets && args.transpose_a ? n : args.c.size(-1);
   p.c_dtype = args.c.dtype();
   p.bias = args.bias ? args.bias.raw() : nullptr;
   p.alpha = args.alpha;
@@ -60,7 +66,7 @@ Product make_product(const MatmulArgs& args, int64_t m, int64_t n, int64_t k, in
 }
 
 void multiply_plain(const MatmulKernel& kernel, const MatmulArgs& args, const PieceWork* pieces = nullptr) {
-  int64_t n = args.c.size(-1), m = args.c.rows();
+  int64_t n = columns_of(args), m = args.c.rows();
   int64_t k = args.transpose_a ? args.a.rows() : args.a.size(-1);
   if (args.c_squares) args.c_squares.data<float>()[0] = 0.0f;
   if (m == 0 || n == 0) return;
@@ -76,7 +82,7 @@ void multiply_plain(const MatmulKernel& kernel, const MatmulArgs& args, const Pi
   product.pieces = pieces;
   if (args.addend) {
     product.accumulate = true;
-    product.addend = args.addend.raw();
+    product.addend = shifted(args.addend, args.c_first_column);
   }
   PackedWeight::Form form{&kernel, args.a.dtype(), 1, n, k, args.transpose_b};
   if (const PackedWeight* packed = packed_weight(args.b, form)) product.packed_b = packed->panels(0);
@@ -87,7 +93,7 @@ void multiply_plain(const MatmulKernel& kernel, const MatmulArgs& args, const Pi
 std::vector<Product> make_group_products(const MatmulKernel& kernel, const MatmulArgs& args) {
   const int32_t* offsets = args.group_offsets.data<int32_t>();
   int64_t experts = args.group_offsets.num_elements() - 1;
-  int64_t n = args.c.size(-1), last = offsets[experts];
+  int64_t n = columns_of(args), c_stride = args.c.size(-1), last = offsets[experts];
   bool is_offsets_ascending = offsets[0] >= 0 && std::is_sorted(offsets, offsets + experts + 1);
   std::vector<Product> products;
   check_bias(args, n);
@@ -105,13 +111,13 @@ std::vector<Product> make_group_products(const MatmulKernel& kernel, const Matmu
   }
   int64_t k = args.a.size(-1);
   SINTER_CHECK(args.b.data.num_elements() == experts * n * k && is_offsets_ascending &&
-                   last * k <= args.a.num_elements() && last * n <= args.c.num_elements(),
+                   last * k <= args.a.num_elements() && last * c_stride <= args.c.num_elements(),
                "[matmul] {} groups of a {} times b {} do not give c {}", experts, args.a.shape().to_string(),
                args.b.data.shape().to_string(), args.c.shape().to_string());
   const PackedWeight* packed = packed_weight(args.b, {&kernel, args.a.dtype(), experts, n, k, args.transpose_b});
   for (int64_t e = 0; e < experts; ++e) {
     int64_t first = offsets[e], rows = offsets[e + 1] - first;
-    products.push_back(make_product(args, rows, n, k, first * k, e * n * k, first * n));
+    products.push_back(make_product(args, rows, n, k, first * k, e * n * k, first * c_stride));
     if (packed) products.back().packed_b = packed->panels(e);
   }
   return products;
@@ -135,6 +141,7 @@ void multiply_groups(const MatmulKernel& kernel, const MatmulArgs& args) {
 }  // namespace
 
 void matmul(Stream& stream, const MatmulArgs& args) {
+  if (!args.b.is_plain()) return quantized_matmul(stream, args);
   if (args.batch > 1) {
     SINTER_CHECK(!args.c_squares, "[matmul] squares of c asked for with a batch of {}; expected one product",
                  args.batch);
@@ -142,6 +149,7 @@ void matmul(Stream& stream, const MatmulArgs& args) {
     return;
   }
   if (args.addend && (args.beta != 1.0f || args.addend.dtype() != args.c.dtype())) {
+    SINTER_CHECK(args.c_columns == 0, "[matmul] a scaled addend with columns of c; expected beta 1 and c's format");
     axpby(stream, {.x = args.addend, .y = args.c, .alpha = args.beta});
     MatmulArgs rest = args;
     rest.addend = {};

@@ -72,7 +72,8 @@ class ProductRun {
   // Whether c is written past the caches: whole lines that nobody adds to, and more of them than a cache keeps.
   bool streams() const {
     const int64_t width = p_.c_is_turned ? p_.m : p_.n, bytes = static_cast<int64_t>(base::dtype_bytes(p_.c_dtype));
-    if (!kernel_.can_stream || reinterpret_cast<uintptr_t>(p_.c) % kLineBytes != 0 || p_.accumulate || p_.pieces)
+    if (!kernel_.can_stream || reinterpret_cast<uintptr_t>(p_.c) % kLineBytes != 0 || p_.accumulate || p_.pieces ||
+        p_.c_stride != width)
       return false;
     const bool is_large = p_.m * p_.n * bytes >= (p_.is_gradient ? kStreamedGradientBytes : kStreamedBytes);
     if (p_.c_dtype == base::DType::bf16) return is_large && width % kernel_.columns == 0;
@@ -252,23 +253,23 @@ class ProductRun {
     const bool carries_on = !is_first() || adds_in_c_;
     const int64_t num_tiles = cut_.keeps_rows ? divide_up(strip.num_rows, kernel_.rows) : strip.num_panels;
     const int64_t a_step = cut_.keeps_rows ? x.a_panel_stride : 0, b_step = cut_.keeps_rows ? 0 : x.b_panel_stride,
-                  c_step = cut_.keeps_rows ? kernel_.rows * p_.n : kernel_.columns;
+                  c_step = cut_.keeps_rows ? kernel_.rows * p_.c_stride : kernel_.columns;
     auto c_of = [&](const Strip& s) {
-      return static_cast<float*>(p_.c) + (first_row_ + s.row) * p_.n + first_column_ + s.panel * kernel_.columns;
+      return static_cast<float*>(p_.c) + (first_row_ + s.row) * p_.c_stride + first_column_ + s.panel * kernel_.columns;
     };
     float* square = squares_ ? squares_ + strip.row_panel * column_panels_ + strip.column_panel : nullptr;
     TileProduct product{kernel_.rows, block_units(), strip.a,    x.a_row_bytes,  strip.b,
-                        c_of(strip),  p_.n,          carries_on, cut_.keeps_rows};
+                        c_of(strip),  p_.c_stride,   carries_on, cut_.keeps_rows};
     for (int64_t t = 0; t < num_tiles; ++t) {
       const int64_t rows_left = cut_.keeps_rows ? strip.num_rows - t * kernel_.rows : strip.num_rows;
       product.num_rows = static_cast<int>(std::min<int64_t>(kernel_.rows, rows_left));
       if (carries_on) {
         const float* coming = t + 1 < num_tiles ? product.tile + c_step : c_of(next);
-        for (int r = 0; r < product.num_rows; ++r) ask_for(coming + r * p_.n, kernel_.columns);
+        for (int r = 0; r < product.num_rows; ++r) ask_for(coming + r * p_.c_stride, kernel_.columns);
       }
       multiply(product, ahead);
       if (square) {
-        *square = kernel_.sum_squares(product.tile, p_.n, product.num_rows, kernel_.columns);
+        *square = kernel_.sum_squares(product.tile, p_.c_stride, product.num_rows, kernel_.columns);
         square += cut_.keeps_rows ? column_panels_ : 1;
       }
       product.a += a_step, product.b += b_step, product.tile += c_step;
@@ -348,7 +349,7 @@ class ProductRun {
       tile.is_buffered = false;
     } else if (sums_in_c_) {
       tile.so_far = static_cast<float*>(p_.c) + c_at(tile);
-      tile.so_far_stride = p_.n;
+      tile.so_far_stride = p_.c_stride;
       const bool ends_elsewhere = is_first() && is_last() && !is_plain_;
       tile.is_buffered = needs_buffer || tile.columns < kernel_.columns || streams_ || ends_elsewhere;
     }
@@ -360,7 +361,7 @@ class ProductRun {
   }
   int64_t c_at(const Tile& tile) const {
     const int64_t row = first_row_ + tile.row, column = first_column_ + tile.column;
-    return p_.c_is_turned ? column * p_.m + row : row * p_.n + column;
+    return p_.c_is_turned ? column * p_.c_stride + row : row * p_.c_stride + column;
   }
 
   void begin_tile(const Tile& tile) const {
@@ -382,10 +383,10 @@ class ProductRun {
       return ask_for(partials_ + row * cut_.columns + column * kernel_.rows, int64_t{kernel_.rows} * kernel_.columns);
     }
     if (!sums_in_c_) return;
-    const float* c = static_cast<const float*>(p_.c) + (first_row_ + row) * p_.n + first_column_ + column;
+    const float* c = static_cast<const float*>(p_.c) + (first_row_ + row) * p_.c_stride + first_column_ + column;
     const int64_t rows = std::min<int64_t>(kernel_.rows, block_rows() - row),
                   columns = std::min<int64_t>(kernel_.columns, block_columns() - column);
-    for (int64_t r = 0; r < rows; ++r) ask_for(c + r * p_.n, columns);
+    for (int64_t r = 0; r < rows; ++r) ask_for(c + r * p_.c_stride, columns);
   }
 
   // Before the last sums of a tile: what it will be added to, or what is done with it, reads memory.
@@ -394,7 +395,7 @@ class ProductRun {
     if (!p_.accumulate || adds_in_c_ || p_.c_is_turned) return;
     const int64_t bytes = static_cast<int64_t>(base::dtype_bytes(p_.c_dtype));
     const char* row = static_cast<const char*>(p_.addend ? p_.addend : p_.c) + c_at(tile) * bytes;
-    for (int64_t r = 0; r < tile.num_rows; ++r, row += p_.n * bytes) ask_for(row, tile.columns * bytes);
+    for (int64_t r = 0; r < tile.num_rows; ++r, row += p_.c_stride * bytes) ask_for(row, tile.columns * bytes);
   }
   Block piece_at(const Tile& tile) const {
     return {first_row_ + tile.row, tile.num_rows, first_column_ + tile.column, tile.columns};
@@ -417,7 +418,7 @@ class ProductRun {
   float squares_of(const Tile& tile) const {
     return streams_ || p_.c_is_turned
                ? kernel_.sum_squares(tile.sums, tile.stride, tile.num_rows, tile.columns)
-               : kernel_.sum_squares(static_cast<float*>(p_.c) + c_at(tile), p_.n, tile.num_rows, tile.columns);
+               : kernel_.sum_squares(static_cast<float*>(p_.c) + c_at(tile), p_.c_stride, tile.num_rows, tile.columns);
   }
 
   const void* bias_at(const Tile& tile) const {
@@ -432,11 +433,11 @@ class ProductRun {
     if (p_.c_is_turned) {
       alignas(64) float turned[kMaxTileElements];
       kernel_.transpose(tile.sums, tile.stride, turned);
-      kernel_.finish(
-          {turned, kernel_.rows, tile.columns, tile.num_rows, c, p_.m, p_.c_dtype, nullptr, p_.alpha, added, streams_});
-    } else {
-      kernel_.finish({tile.sums, tile.stride, tile.num_rows, tile.columns, c, p_.n, p_.c_dtype, bias_at(tile), p_.alpha,
+      kernel_.finish({turned, kernel_.rows, tile.columns, tile.num_rows, c, p_.c_stride, p_.c_dtype, nullptr, p_.alpha,
                       added, streams_});
+    } else {
+      kernel_.finish({tile.sums, tile.stride, tile.num_rows, tile.columns, c, p_.c_stride, p_.c_dtype, bias_at(tile),
+                      p_.alpha, added, streams_});
     }
   }
   void hand_over(const Tile& tile, bool is_done) const {

@@ -31,7 +31,8 @@ struct Product {
   int64_t m = 0, n = 0, k = 0;
   PackSource a, b;
   PackedPanels packed_b;
-  void* c = nullptr;  // (m, n), rows n apart; when turned (n, m), rows m apart
+  void* c = nullptr;     // (m, n), or (n, m) when turned
+  int64_t c_stride = 0;  // elements between its rows
   bool c_is_turned = false;
   base::DType c_dtype = base::DType::f32;
   const void* bias = nullptr;  // (n) in the format of c

@@ -40,6 +40,25 @@ void check(const MatmulArgs& args, int64_t m, int64_t n, int64_t k) {
   SINTER_CHECK(m > 0, "[matmul] no rows in c");
 }
 
+// The matrix from a column on; its rows stay as far apart.
+Tensor columns_from(const Tensor& t, int64_t first) {
+  if (!t || first == 0) return t;
+  char* at = static_cast<char*>(t.raw()) + static_cast<size_t>(first) * base::dtype_bytes(t.dtype());
+  return Tensor::view_of(at, t.shape(), t.dtype(), t.device());
+}
+
+// The product with the weight's numbers in a's format, dequantized whole into memory that the backend keeps.
+MatmulArgs with_plain_weight(Stream& stream, const MatmulArgs& args) {
+  const int64_t E = args.b.experts(), N = args.b.rows(), K = args.b.columns();
+  const auto bytes = static_cast<size_t>(E * N * K) * base::dtype_bytes(args.a.dtype());
+  void* room = scratch(stream, Scratch::weight, bytes);
+  const Tensor all = Tensor::view_of(room, {E * N, K}, args.a.dtype(), args.c.device());
+  for (int64_t e = 0; e < E; ++e) dequantize(stream, {.weight = args.b, .expert = e, .y = all.slice(e * N, N)});
+  MatmulArgs plain = args;
+  plain.b = {.data = args.group_offsets ? all.reshape({E, N, K}) : all};
+  return plain;
+}
+
 bool has_extras(const FusedMatmulArgs& args) {
   return args.a_sums || args.pre_activation || args.activation_input || args.slope || args.slope_input;
 }
@@ -60,13 +79,14 @@ bool may_fuse(const FusedMatmulArgs& args) {
 // Runs a product; false when its extras are better done apart (nothing was enqueued then).
 bool run_product(Stream& stream, const FusedMatmulArgs& fused) {
   const MatmulArgs& args = fused.product;
-  int64_t m = args.c.rows() / args.batch, n = args.c.size(-1);
+  int64_t m = args.c.rows() / args.batch, n = columns_of(args);
   if (m == 0 || n == 0) return true;
   int64_t k = args.a.num_elements() / (args.batch * m);
   check(args, m, n, k);
   bool extras = has_extras(fused);
   if (extras && !may_fuse(fused)) return false;
   const void *a = args.a.raw(), *b = args.b.data.raw();
+  const Tensor c = columns_from(args.c, args.c_first_column), addend = columns_from(args.addend, args.c_first_column);
   ProductKey key{m,
                  n,
                  k,
@@ -84,25 +104,19 @@ bool run_product(Stream& stream, const FusedMatmulArgs& fused) {
                  args.fast_accumulation,
                  alignment_of(args.a, args.batch),
                  alignment_of(args.b.data, args.batch),
-                 args.addend ? std::min(alignment_of(args.c, args.batch), alignment_of(args.addend, args.batch))
-                             : alignment_of(args.c, args.batch)};
+                 args.addend ? std::min(alignment_of(c, args.batch), alignment_of(addend, args.batch))
+                             : alignment_of(c, args.batch),
+                 args.c.size(-1)};
   std::lock_guard lock(plans_mutex());
   void* sums = fused.a_sums ? scratch(stream, Scratch::tokens, sizeof(float) * static_cast<size_t>(m)) : nullptr;
   const void* aux = fused.pre_activation ? fused.pre_activation.raw() : fused.activation_input.raw();
-  Pointers pointers{b,
-                    a,
-                    sums ? sums : args.bias.raw(),
-                    aux,
-                    args.b_scale.raw(),
-                    args.a_scale.raw(),
-                    args.c.raw(),
-                    args.c.raw(),
-                    args.alpha,
-                    args.accumulate ? 1.0f : 0.0f};
-  if (args.addend) pointers.c = args.addend.raw(), pointers.beta = args.beta;
+  Pointers pointers{
+      b,       a,          sums ? sums : args.bias.raw(), aux, args.b_scale.raw(), args.a_scale.raw(), c.raw(),
+      c.raw(), args.alpha, args.accumulate ? 1.0f : 0.0f};
+  if (args.addend) pointers.c = addend.raw(), pointers.beta = args.beta;
   Plan& plan = plan_for(key, pointers);
   if (plan.runs_apart) return false;
-  if (!plan.is_measured && may_measure(stream)) {
+  if (!plan.is_measured && args.c_columns == 0 && may_measure(stream)) {
     FusedMatmulArgs trial = fused;  // its sums go to scratch too
     if (sums) trial.a_sums = Tensor::view_of(sums, {m}, base::DType::f32, args.c.device());
     trial.c_sums = Tensor();  // as much work either way, and they add up
@@ -130,10 +144,12 @@ bool run_product(Stream& stream, const FusedMatmulArgs& fused) {
 }  // namespace
 
 void matmul(Stream& stream, const MatmulArgs& args) {
+  if (!args.b.is_plain()) return matmul(stream, with_plain_weight(stream, args));
   if (args.group_offsets) {
+    SINTER_CHECK(args.c_columns == 0, "[matmul] a product in groups into columns of c: not on CUDA yet");
     return sm90_takes_groups(stream, args) ? sm90_grouped_matmul(stream, args) : grouped_matmul(stream, args);
   }
-  if (args.bias && own_bias_matmul(stream, args)) return;
+  if (args.bias && is_ordinary(args) && own_bias_matmul(stream, args)) return;
   run_product(stream, {.product = args});
 }
 

@@ -17,12 +17,12 @@
 namespace sinter::kernels::cuda {
 namespace {
 
-#define SINTER_CUBLAS_CHECK(call)                                                                               \
-  do {                                                                                                          \
-    cublasStatus_t sinter_status_ = (call);                                                                     \
-    if (sinter_status_ != CUBLAS_STATUS_SUCCESS) [[unlikely]]                                                   \
+#define SINTER_CUBLAS_CHECK(call)                                                                                      \
+  do {                                                                                                                 \
+    cublasStatus_t sinter_status_ = (call);                                                                            \
+    if (sinter_status_ != CUBLAS_STATUS_SUCCESS) [[unlikely]]                                                          \
       base::fail("cuBLASLt error {} at kernels/cuda/matmul/matmul_plan.cc:{} in {}", static_cast<int>(sinter_status_), \
-                 __LINE__, #call);                                                                              \
+                 __LINE__, #call);                                                                                     \
   } while (0)
 
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;
@@ -126,24 +126,26 @@ std::map<std::vector<int64_t>, Choice>& restored_choices() {
 }
 
 std::vector<int64_t> fields_of(const ProductKey& key) {
-  return {key.m,
-          key.n,
-          key.k,
-          key.batch,
-          static_cast<int64_t>(key.in_a),
-          static_cast<int64_t>(key.in_b),
-          static_cast<int64_t>(key.out),
-          key.transpose_a,
-          key.transpose_b,
-          key.accumulate,
-          key.has_bias,
-          key.has_sums,
-          key.has_gelu,
-          key.has_gelu_gradient,
-          key.is_fast,
-          key.align_a,
-          key.align_b,
-          key.align_c};
+  std::vector<int64_t> fields{key.m,
+                              key.n,
+                              key.k,
+                              key.batch,
+                              static_cast<int64_t>(key.in_a),
+                              static_cast<int64_t>(key.in_b),
+                              static_cast<int64_t>(key.out),
+                              key.transpose_a,
+                              key.transpose_b,
+                              key.accumulate,
+                              key.has_bias,
+                              key.has_sums,
+                              key.has_gelu,
+                              key.has_gelu_gradient,
+                              key.is_fast,
+                              key.align_a,
+                              key.align_b,
+                              key.align_c};
+  if (key.c_stride != key.n) fields.push_back(key.c_stride);
+  return fields;
 }
 
 // Puts an earlier run's choice in the place of all candidates.
@@ -186,12 +188,12 @@ Plan make_plan(const ProductKey& key, const Pointers& p) {
     set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
     set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, type_of(key.out));
   }
-  auto layout = [&](cublasLtMatrixLayout_t* l, base::DType dtype, int64_t rows, int64_t columns) {
+  auto layout = [&](cublasLtMatrixLayout_t* l, base::DType dtype, int64_t rows, int64_t columns, int64_t row_stride) {
     SINTER_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(l, type_of(dtype), static_cast<uint64_t>(columns),
-                                                   static_cast<uint64_t>(rows), columns));
+                                                   static_cast<uint64_t>(rows), row_stride));
     if (key.batch == 1) return;
     const auto count = static_cast<int32_t>(key.batch);
-    const int64_t stride = rows * columns;
+    const int64_t stride = rows * row_stride;
     SINTER_CUBLAS_CHECK(
         cublasLtMatrixLayoutSetAttribute(*l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)));
     SINTER_CUBLAS_CHECK(
@@ -201,9 +203,10 @@ Plan make_plan(const ProductKey& key, const Pointers& p) {
     set(plan.operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(key.is_fast));
     set_scales(plan, p);
   }
-  layout(&plan.first, key.in_b, key.transpose_b ? key.n : key.k, key.transpose_b ? key.k : key.n);
-  layout(&plan.second, key.in_a, key.transpose_a ? key.k : key.m, key.transpose_a ? key.m : key.k);
-  layout(&plan.out, key.out, key.m, key.n);
+  const int64_t b_columns = key.transpose_b ? key.k : key.n, a_columns = key.transpose_a ? key.m : key.k;
+  layout(&plan.first, key.in_b, key.transpose_b ? key.n : key.k, b_columns, b_columns);
+  layout(&plan.second, key.in_a, key.transpose_a ? key.k : key.m, a_columns, a_columns);
+  layout(&plan.out, key.out, key.m, key.n, key.c_stride);
   find_candidates(key, plan);
   bool has_extras = key.has_sums || key.has_gelu || key.has_gelu_gradient;
   plan.runs_apart = has_extras && plan.candidates.empty();

@@ -17,6 +17,7 @@ struct ProductKey {
   base::DType in_a, in_b, out;
   bool transpose_a, transpose_b, accumulate, has_bias, has_sums, has_gelu, has_gelu_gradient, is_fast;
   int align_a, align_b, align_c;
+  int64_t c_stride;  // elements between the rows of c
   auto operator<=>(const ProductKey&) const = default;
 };
 

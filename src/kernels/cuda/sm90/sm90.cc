@@ -19,6 +19,7 @@ bool is_aligned(const Tensor& t) { return reinterpret_cast<uintptr_t>(t.raw()) %
 // A plain product in bf16, with or without a bias, of at least so many rows. b has so many columns for each of c's.
 bool is_plain_product(const MatmulArgs& p, int64_t fewest_rows, int64_t columns = 1) {
   constexpr int64_t kMost = int64_t{1} << 30;
+  if (!is_ordinary(p)) return false;
   if (p.transpose_a || p.accumulate || p.alpha != 1.0f || p.addend || p.batch != 1 || p.group_offsets) return false;
   if (!is_bf16(p.a) || !is_bf16(p.b.data) || !is_bf16(p.c) || (p.bias && !is_bf16(p.bias))) return false;
   if (!is_aligned(p.a) || !is_aligned(p.b.data) || !is_aligned(p.c) || (p.bias && !is_aligned(p.bias))) return false;
@@ -62,7 +63,7 @@ bool sm90_takes_bias(const Stream& stream, const MatmulArgs& args) {
 bool sm90_takes_softmax(const Stream& stream, const LinearCrossEntropyArgs& args) {
   constexpr int64_t kTileRows = 128, kMost = int64_t{1} << 30;
   const Tensor& weight = args.weight.data;
-  if (args.weight.format != core::WeightFormat::plain || weight.size(0) > kMost) return false;
+  if (!args.weight.is_plain() || weight.size(0) > kMost) return false;
   if (args.logits.rows() < kTileRows || args.x.rows() < kTileRows || args.x.rows() > kMost) return false;
   if (args.x.size(-1) % 8 != 0 || weight.size(0) % 8 != 0 || weight.size(-1) != args.x.size(-1)) return false;
   if (args.dweight && args.dweight.dtype() != base::DType::f32) return false;

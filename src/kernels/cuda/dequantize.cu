@@ -1,0 +1,62 @@
+// Weights in blocks as plain numbers: a thread decodes one block.
+#include "base/block_decode.h"
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/cuda_kernels.h"
+
+namespace sinter::kernels::cuda {
+namespace {
+
+struct RowRange {
+  const uint8_t* blocks;  // of the part's first row
+  const int32_t* rows;    // (count) rows of the whole weight, or null: those from `first` on
+  int64_t first, count;   // rows of y
+  int64_t part_first, part_rows;
+  int64_t row_blocks, columns;
+  float factor;
+};
+
+template <base::WeightFormat kFormat, class T>
+__global__ void dequantize_kernel(RowRange range, int block_elements, int block_bytes, T* y) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= range.count * range.row_blocks) return;
+  const int64_t at = i / range.row_blocks, b = i % range.row_blocks;
+  const int64_t row = (range.rows ? range.rows[at] : range.first + at) - range.part_first;
+  if (row < 0 || row >= range.part_rows) return;
+  T* out = y + at * range.columns + b * block_elements;
+  const float factor = range.factor;
+  base::block::decode<kFormat>(range.blocks + (row * range.row_blocks + b) * block_bytes,
+                               [=](int j, float value) { out[j] = from_float<T>(value * factor); });
+}
+
+}  // namespace
+
+void dequantize(Stream& stream, const DequantizeArgs& args) {
+  const core::WeightBlocks& weight = *args.weight.blocks;
+  const int64_t count = args.y.rows();
+  if (count == 0) return;
+  int64_t part_first = 0;
+  for (const core::WeightPart& part : weight.parts) {
+    const base::WeightFormatInfo& info = base::info_of(part.format);
+    const int64_t row_blocks = weight.columns / info.block_elements;
+    const auto* blocks = part.data.data<uint8_t>() + args.expert * part.rows * row_blocks * info.block_bytes;
+    const RowRange range{blocks,           args.rows ? args.rows.data<int32_t>() : nullptr,
+                         args.first_row,   count,
+                         part_first,       part.rows,
+                         row_blocks,       weight.columns,
+                         part.global_scale};
+    constexpr int kThreads = 128;
+    const auto grid = static_cast<unsigned>(div_up(count * row_blocks, int64_t{kThreads}));
+    bool is_known = false;
+    dispatch_format(args.y.dtype(), "dequantize", [&]<class T>(TypeTag<T>) {
+      is_known = base::block::visit_format(part.format, [&]<base::WeightFormat kFormat>() {
+        dequantize_kernel<kFormat, T>
+            <<<grid, kThreads, 0, native(stream)>>>(range, info.block_elements, info.block_bytes, args.y.data<T>());
+      });
+    });
+    SINTER_CHECK(is_known, "[dequantize] no CUDA kernel for weights in {}", info.name);
+    SINTER_CUDA_LAUNCHED();
+    part_first += part.rows;
+  }
+}
+
+}  // namespace sinter::kernels::cuda
