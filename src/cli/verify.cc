@@ -10,7 +10,7 @@
 #include "cli/command.h"
 #include "cli/verbs.h"
 #include "eval/golden/golden.h"
-#include "eval/model.h"
+#include "models/open_model.h"
 
 namespace sinter::cli {
 namespace {
@@ -22,7 +22,7 @@ struct Flags {
 };
 
 void run_verify(const Flags& flags) {
-  eval::VerifyOptions options{core::parse_device(flags.device), eval::parse_precision(flags.precision)};
+  eval::VerifyOptions options{core::parse_device(flags.device), models::parse_precision(flags.precision)};
   nlohmann::json report = nlohmann::json::array();
   int64_t num_failed = 0, num_checks = 0;
   for (const std::string& folder : flags.folders) {
