@@ -54,6 +54,8 @@ Generation::Generation(GenerationContext context, std::shared_ptr<Reply> reply, 
                        GenerationOptions options)
     : context_(std::move(context)), reply_(std::move(reply)), responder_(std::move(responder)), options_(std::move(options)) {}
 
+Generation::~Generation() = default;
+
 void Generation::start(std::vector<engine::Request> requests) {
   choices_per_prompt_ = requests[0].n;
   for (const engine::Request& request : requests) {

@@ -88,6 +88,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
  public:
   Generation(GenerationContext context, std::shared_ptr<Reply> reply, std::unique_ptr<Responder> responder,
              GenerationOptions options);
+  ~Generation();
   // Submits all; throws ApiError (429, 503, 400), having cancelled those that were submitted. After that the reply is
   // this object's.
   void start(std::vector<engine::Request> requests);

@@ -144,6 +144,8 @@ std::string HttpServer::address() const { return state_->address; }
 int64_t HttpServer::num_connections() const { return state_->context->num_connections; }
 int64_t HttpServer::num_open_replies() const { return state_->context->num_open_replies; }
 
+void HttpServer::post(std::function<void()> task) { asio::post(state_->io, std::move(task)); }
+
 void HttpServer::stop_accepting() {
   state_->context->is_draining = true;
   asio::post(state_->io, [state = state_] {

@@ -46,6 +46,8 @@ class HttpServer {
   int64_t num_connections() const;
   // Requests that have arrived and whose reply is not complete.
   int64_t num_open_replies() const;
+  // Runs a task on one of the HTTP threads, soon.
+  void post(std::function<void()> task);
   // No new connections; those there are end after their present reply.
   void stop_accepting();
   // Ends everything at once.
