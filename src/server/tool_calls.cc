@@ -306,7 +306,7 @@ void OutputParser::take_value(char c) {
     return;
   }
   value_ += c;
-  const bool ends = depth_ == 0 && ((was_text && !is_text_) || c == '}' || c == ']');
+  const bool ends = depth_ == 0 && (was_text ? !is_text_ : c == '}' || c == ']');
   if (!ends) return;
   place_ = Place::key_or_end;
   const auto parsed = nlohmann::json::parse(value_, nullptr, false);

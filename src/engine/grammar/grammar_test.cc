@@ -21,7 +21,7 @@ Vocabulary small_vocabulary() {
 }
 
 bool matches(const Program& program, const std::string& text) {
-  static const Vocabulary vocabulary = small_vocabulary();
+  static const Vocabulary vocabulary = make_vocabulary({"a"}, {});  // texts only: no masks are made
   CompiledGrammar grammar(program, vocabulary);
   return grammar.accepts(grammar.advance(grammar.start(), text));
 }
@@ -106,11 +106,11 @@ TEST(Grammar, NumbersKeepTheirRange) {
   for (auto [low, high] : {std::pair{-3.5, 12.25}, {0.0, 1.0}, {0.05, 0.5}, {-20.0, -1.5}, {99.0, 101.0}}) {
     const std::string schema = fmt::format(R"({{"type":"number","minimum":{},"maximum":{}}})", low, high);
     const Program program = compile_schema(schema, {});
-    for (int i = -2500; i <= 12000; i += 7) {
+    for (int i = -2500; i <= 12000; i += i > -400 && i < 1300 ? 5 : 95) {
       const double value = i / 100.0;
+      if (value == 0) continue;  // 0 and -0
       const std::string text = fmt::format("{}", value);
-      if (text.find('e') != std::string::npos || value == 0) continue;
-      if (i % 49 == 0) EXPECT_EQ(matches(program, text), value >= low && value <= high) << schema << " " << text;
+      EXPECT_EQ(matches(program, text), value >= low && value <= high) << schema << " " << text;
     }
   }
   EXPECT_TRUE(schema_matches(R"({"type":"integer","exclusiveMinimum":9,"maximum":1000})", "10"));
@@ -122,7 +122,7 @@ TEST(Grammar, SchemasThatCannotBeHonouredAreRefusedByName) {
   for (auto [schema, word] : {std::pair{R"({"if":{},"then":{}})", "if"}, {R"({"type":"array","uniqueItems":true})", "uniqueItems"},
                               {R"({"type":"str"})", "type"}, {R"({"requird":["a"]})", "required"}, {R"({"$ref":"http://x"})", "$ref"},
                               {R"({"type":"string","format":"iri"})", "format"}, {R"({"oneOf":[{"type":"string"},{"minLength":2}]})", "oneOf"},
-                              {R"({"type":"string","pattern":"(?=x)"})", "pattern"}, {"[]", "object"}, {"{", "not JSON"},
+                              {R"~({"type":"string","pattern":"(?=x)"})~", "pattern"}, {"[]", "object"}, {"{", "not JSON"},
                               {R"({"type":"string","minLength":3,"maxLength":2})", "no text"}, {R"({"not":{}})", "no text"},
                               {R"({"$ref":"#/$defs/x"})", "nothing at"}, {R"({"type":"integer","multipleOf":0.3})", "multipleOf"}}) {
     const std::string error = schema_error(schema);
