@@ -166,8 +166,8 @@ TEST(Grammar, WhatMasksAllowIsJson) {
     CompiledGrammar grammar(compile_schema(schema, {}), vocabulary);
     for (uint64_t seed = 0; seed < 60; ++seed) {
       const std::string text = random_output(grammar, seed);
-      if (grammar.accepts(grammar.advance(grammar.start(), text)))
-        EXPECT_FALSE(nlohmann::json::parse(text, nullptr, false).is_discarded()) << schema << ": " << text;
+      const bool is_whole = grammar.accepts(grammar.advance(grammar.start(), text));
+      EXPECT_TRUE(!is_whole || nlohmann::json::accept(text)) << schema << ": " << text;
     }
   }
 }
