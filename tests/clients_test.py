@@ -49,7 +49,7 @@ def openai_routes(client):
 
 
 def anthropic_routes(client, name):
-    ask = dict(model=name, max_tokens=12, messages=[{"role": "user", "content": "Hi"}], system="s", temperature=0)
+    ask = dict(model=name, max_tokens=12, messages=[{"role": "user", "content": "Hi"}], system="s", extra_body={"temperature": 0})
     reply = client.messages.create(**ask)
     with client.messages.stream(**ask) as stream:
         assert "".join(stream.text_stream) == reply.content[0].text
