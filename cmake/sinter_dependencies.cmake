@@ -32,6 +32,16 @@ find_path(XXHASH_INCLUDE xxhash.h REQUIRED)
 find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
 add_library(CLI11 INTERFACE IMPORTED GLOBAL)
 
+# HTTP: Boost's Beast and Asio are headers only; TLS is OpenSSL's.
+find_path(BOOST_BEAST_INCLUDE boost/beast/http.hpp REQUIRED)
+find_package(OpenSSL REQUIRED)
+add_library(boost_http INTERFACE IMPORTED GLOBAL)
+target_include_directories(boost_http INTERFACE ${BOOST_BEAST_INCLUDE})
+target_link_libraries(boost_http INTERFACE OpenSSL::SSL OpenSSL::Crypto)
+find_library(PROMETHEUS_LIBRARY prometheus-cpp-core REQUIRED)
+add_library(prometheus INTERFACE IMPORTED GLOBAL)
+target_link_libraries(prometheus INTERFACE ${PROMETHEUS_LIBRARY})
+
 if(SINTER_MPI)
   find_package(MPI QUIET COMPONENTS CXX)
 endif()

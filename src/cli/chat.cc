@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <iostream>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "cli/command.h"
 #include "cli/generation_flags.h"
 #include "cli/verbs.h"
+#include "engine/text_stream.h"
 #include "tokenizer/chat_template.h"
 
 namespace sinter::cli {
@@ -75,38 +77,75 @@ struct Answer {
   size_t num_tokens = 0;
 };
 
-// Streams the answer to the terminal and returns it.
-Answer answer(const Flags& flags, const eval::OpenModel& model, const tokenizer::Tokenizer& tokenizer,
-              tokenizer::StreamDecoder decoder, std::vector<int32_t> prompt, uint64_t turn) {
-  engine::Generator generator(*model.transformer, {});
-  GenerationFlags own = flags.generation;
-  own.sampling.seed += turn;
-  Answer result;
-  auto show = [&](const std::string& piece) {
-    result.text += piece;
-    print_bytes(piece);
+// Answers of one conversation. The engine lives as long, so that what was said before is found in its prefix cache.
+class Talker {
+ public:
+  Talker(const Flags& flags, const models::OpenModel& model, const tokenizer::Tokenizer& tokenizer)
+      : flags_(flags), model_(model), tokenizer_(tokenizer) {}
+
+  // Streams the answer to the terminal and returns it.
+  Answer answer(engine::TextStream text, std::vector<int32_t> prompt, uint64_t turn) {
+    GenerationFlags own = flags_.generation;
+    own.sampling.seed += turn;
+    Answer result;
+    result.num_tokens = prompt.size();
+    auto show = [&](const std::string& piece) {
+      result.text += piece;
+      print_bytes(piece);
+      std::fflush(stdout);
+    };
+    engine::Request request = make_request(own, std::move(prompt), model_.spec, tokenizer_);
+    engine::Engine& engine = engine_for(request);
+    const engine::EngineStats before = engine.stats();
+    const auto start = std::chrono::steady_clock::now();
+    engine::BatchCallbacks callbacks;
+    callbacks.on_token = [&](size_t, int32_t, int32_t token) {
+      ++result.num_tokens;
+      show(text.push(token));
+      return true;
+    };
+    engine::run_batch(engine, {std::move(request)}, callbacks);
+    show(text.finish());
+    std::printf("\n");
     std::fflush(stdout);
-  };
-  result.num_tokens = prompt.size();
-  generator.run({make_request(own, std::move(prompt), model.spec, tokenizer)}, [&](size_t, int32_t token) {
-    ++result.num_tokens;
-    show(decoder.push(token));
-    return true;
-  });
-  show(decoder.finish());
-  std::printf("\n");
-  std::fflush(stdout);
-  if (flags.shows_stats) print_generation_stats(generator.stats());
-  return result;
-}
+    if (flags_.shows_stats) {
+      engine::EngineStats stats = engine.stats();
+      stats.prompt_tokens -= before.prompt_tokens;
+      stats.cached_tokens -= before.cached_tokens;
+      stats.output_tokens -= before.output_tokens;
+      stats.num_steps -= before.num_steps;
+      print_generation_stats(stats, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+    return result;
+  }
+
+ private:
+  // One with room for the request; a larger one where the conversation has outgrown it.
+  engine::Engine& engine_for(const engine::Request& request) {
+    const int64_t needed = static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens;
+    if (!engine_ || engine_->max_request_tokens() < needed) {
+      engine_.reset();
+      engine::EngineOptions options = engine_options({&request, 1}, tokenizer_);
+      options.kv_tokens = 2 * needed;
+      engine_ = std::make_unique<engine::Engine>(*model_.transformer, options);
+    }
+    return *engine_;
+  }
+
+  const Flags& flags_;
+  const models::OpenModel& model_;
+  const tokenizer::Tokenizer& tokenizer_;
+  std::unique_ptr<engine::Engine> engine_;
+};
 
 constexpr const char* kCommands = "/reset forgets the conversation, /exit or Ctrl-D ends it";
 
 void run_chat(const Flags& flags) {
   check_generation_flags(flags.generation);
   auto tokenizer = load_tokenizer(flags.generation, flags.model);
-  eval::OpenModel model = open_for_generation(flags.generation, flags.model);
+  models::OpenModel model = open_for_generation(flags.generation, flags.model);
   Conversation conversation(flags, tokenizer);
+  Talker talker(flags, model, tokenizer);
   const bool is_terminal = ::isatty(0) == 1;
   if (is_terminal) {
     std::printf(
@@ -129,19 +168,17 @@ void run_chat(const Flags& flags) {
     }
     if (line.empty()) continue;
     std::vector<int32_t> prompt = conversation.prompt_for(line);
-    if (!has_room(model.spec, prompt.size())) {
+    if (!engine::has_room(model.spec, prompt.size())) {
       conversation.take_back();
       base::log_warning("the conversation would have {}, but the model only {}: say less, or /reset to begin a new one",
                         counted(static_cast<int64_t>(prompt.size()), "token"),
                         counted(model.spec.max_positions, "position"));
       continue;
     }
-    tokenizer::StreamDecoder decoder(tokenizer, true);
-    if (!conversation.has_template()) {  // the answer goes on in the line
-      print_bytes(line);
-      decoder.skip(prompt);
-    }
-    const Answer said = answer(flags, model, tokenizer, std::move(decoder), std::move(prompt), turn);
+    const bool goes_on = !conversation.has_template();  // the answer goes on in the line
+    if (goes_on) print_bytes(line);
+    engine::TextStream text(tokenizer, goes_on ? prompt : std::vector<int32_t>{}, flags.generation.stops);
+    const Answer said = talker.answer(std::move(text), std::move(prompt), turn);
     conversation.add_answer(said.text);
     if (!has_warned)
       has_warned = warn_past_positions(model.spec, said.num_tokens, "/reset to begin a new conversation");

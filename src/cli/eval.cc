@@ -11,8 +11,8 @@
 #include "cli/generation_flags.h"
 #include "cli/verbs.h"
 #include "data/tokenize.h"
+#include "engine/prompt.h"
 #include "eval/perplexity.h"
-#include "eval/score/encode.h"
 #include "tokenizer/tokenizer.h"
 
 namespace sinter::cli {
@@ -54,16 +54,16 @@ std::string perplexity_text(double value) {
 }
 
 void run_perplexity(const Flags& flags) {
-  check_model_folder(flags.model);
+  models::check_model_folder(flags.model);
   auto tokenizer = tokenizer::Tokenizer::load(flags.tokenizer.empty() ? flags.model : flags.tokenizer);
-  eval::OpenModel model =
-      eval::open_model(flags.model, {core::parse_device(flags.device), eval::parse_precision(flags.precision), false});
+  models::OpenModel model = models::open_model(
+      flags.model, {core::parse_device(flags.device), models::parse_precision(flags.precision), false});
   std::string text = base::read_file(flags.file == "-" ? "/dev/stdin" : flags.file);
   data::check_is_text(text, flags.file);
   eval::PerplexityOptions options = flags.options;
   const std::vector<int32_t> tokens = read_tokens(flags, tokenizer, text, options);
   SINTER_CHECK(!tokens.empty(), "'{}' has no text; expected some to predict", flags.file);
-  const int32_t prefix = eval::find_prefix_token(tokenizer, model.spec);
+  const int32_t prefix = engine::begin_token(tokenizer, model.spec);
   if (prefix < 0) {
     base::log_info("'{}' has neither BOS nor EOS: the first token of the text is not predicted", flags.model);
   }

@@ -11,7 +11,7 @@
 #include "cli/eval_tasks.h"
 #include "cli/generation_flags.h"
 #include "eval/kl.h"
-#include "eval/model.h"
+#include "models/open_model.h"
 #include "eval/results/compare.h"
 #include "tokenizer/tokenizer.h"
 
@@ -25,12 +25,12 @@ struct KlFlags {
 };
 
 void run_kl(const KlFlags& flags) {
-  check_model_folder(flags.reference);
-  check_model_folder(flags.model);
+  models::check_model_folder(flags.reference);
+  models::check_model_folder(flags.model);
   const auto tokenizer = tokenizer::Tokenizer::load(flags.reference);
-  const eval::OpenOptions open{core::parse_device(flags.device), eval::parse_precision(flags.precision), false};
-  const eval::OpenModel reference = eval::open_model(flags.reference, open);
-  const eval::OpenModel model = eval::open_model(flags.model, open);
+  const models::OpenOptions open{core::parse_device(flags.device), models::parse_precision(flags.precision), false};
+  const models::OpenModel reference = models::open_model(flags.reference, open);
+  const models::OpenModel model = models::open_model(flags.model, open);
   const std::vector<int32_t> tokens = tokenizer.encode_parallel(base::read_file(flags.file), {.parse_special = true});
   base::ProgressLine line;
   const eval::KlResult r = eval::compare_predictions(

@@ -13,11 +13,11 @@
 #include "cli/command.h"
 #include "cli/generation_flags.h"
 #include "comm/communicator.h"
-#include "eval/model.h"
 #include "eval/results/journal.h"
 #include "eval/results/report.h"
 #include "eval/results/table.h"
 #include "eval/score/ranked.h"
+#include "models/open_model.h"
 
 namespace sinter::cli {
 namespace {
@@ -45,7 +45,10 @@ void list_tasks(const eval::TaskSet& set, bool as_json) {
   if (as_json) {
     nlohmann::json j = nlohmann::json::array();
     for (const auto& [name, task] : set.tasks) {
-      j.push_back({{"task", name}, {"group", task.group}, {"version", task.version}, {"data", task.data},
+      j.push_back({{"task", name},
+                   {"group", task.group},
+                   {"version", task.version},
+                   {"data", task.data},
                    {"obtain", task.obtain}});
     }
     std::printf("%s\n", j.dump(2).c_str());
@@ -135,11 +138,11 @@ void run_tasks(const Flags& flags, comm::Communicator& comm) {
     if (task.runs_code()) eval::check_sandbox(task, flags.allows_code);  // before hours of generation
     runs.push_back(eval::prepare_task(task, options));
   }
-  check_model_folder(flags.model);
+  models::check_model_folder(flags.model);
   auto tokenizer = tokenizer::Tokenizer::load(flags.tokenizer.empty() ? flags.model : flags.tokenizer);
   const auto start = std::chrono::steady_clock::now();
-  eval::OpenModel model =
-      eval::open_model(flags.model, {core::parse_device(flags.device), eval::parse_precision(flags.precision), false});
+  models::OpenModel model = models::open_model(
+      flags.model, {core::parse_device(flags.device), models::parse_precision(flags.precision), false});
   eval::ModelBackendOptions backend_options;
   backend_options.scorer.batch_tokens = flags.batch_tokens;
   std::unique_ptr<eval::Backend> backend = eval::make_model_backend(model, tokenizer, backend_options);

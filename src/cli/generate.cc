@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -19,8 +20,10 @@
 #include "cli/command.h"
 #include "cli/generation_flags.h"
 #include "cli/verbs.h"
-#include "engine/generator.h"
-#include "eval/model.h"
+#include "engine/batch.h"
+#include "engine/prompt.h"
+#include "engine/text_stream.h"
+#include "models/open_model.h"
 #include "tokenizer/tokenizer.h"
 #include "train/stop_request.h"
 
@@ -37,33 +40,28 @@ struct Flags {
 
 constexpr const char* kShorter = "lower --max-tokens or shorten the prompt";
 
-std::vector<int32_t> encode_prompt(const tokenizer::Tokenizer& tokenizer, const std::string& text,
-                                   const spec::ModelSpec& spec) {
-  std::vector<int32_t> ids = tokenizer.encode(text, {.parse_special = true, .add_special = true});
-  if (ids.empty()) {  // an empty prompt still needs something to follow
-    int64_t first = spec.bos_token >= 0 ? spec.bos_token : (spec.eos_tokens.empty() ? -1 : spec.eos_tokens[0]);
-    SINTER_CHECK(first >= 0, "the prompt is empty and the model names no BOS or EOS token to begin with");
-    ids.push_back(static_cast<int32_t>(first));
-  }
-  return ids;
-}
+using Seconds = std::chrono::duration<double>;
 
-void generate_one(const Flags& flags, const eval::OpenModel& model, const tokenizer::Tokenizer& tokenizer) {
-  engine::Generator generator(*model.transformer, {});
-  tokenizer::StreamDecoder decoder(tokenizer, true);
+void generate_one(const Flags& flags, const models::OpenModel& model, const tokenizer::Tokenizer& tokenizer) {
   engine::Request request =
-      make_request(flags.generation, encode_prompt(tokenizer, flags.prompt, model.spec), model.spec, tokenizer);
-  decoder.skip(request.prompt);
+      make_request(flags.generation, engine::encode_prompt(tokenizer, flags.prompt, model.spec), model.spec, tokenizer);
+  engine::Engine engine(*model.transformer, engine_options({&request, 1}, tokenizer));
+  engine::TextStream text(tokenizer, request.prompt, request.stop_strings);
   print_bytes(flags.prompt);
-  const engine::Result result = generator.run({request}, [&](size_t, int32_t token) {
-    print_bytes(decoder.push(token));
+  const size_t prompt_tokens = request.prompt.size();
+  engine::BatchCallbacks callbacks;
+  callbacks.on_token = [&](size_t, int32_t, int32_t token) {
+    print_bytes(text.push(token));
     std::fflush(stdout);
     return true;
-  })[0];
-  std::printf("%s\n", decoder.finish().c_str());
+  };
+  const auto start = std::chrono::steady_clock::now();
+  const engine::Completion result = engine::run_batch(engine, {std::move(request)}, callbacks)[0][0];
+  const double seconds = Seconds(std::chrono::steady_clock::now() - start).count();
+  print_bytes(text.finish() + "\n");
   std::fflush(stdout);
-  warn_past_positions(model.spec, request.prompt.size() + result.tokens.size(), kShorter);
-  if (flags.shows_stats) print_generation_stats(generator.stats());
+  warn_past_positions(model.spec, prompt_tokens + result.tokens.size(), kShorter);
+  if (flags.shows_stats) print_generation_stats(engine.stats(), seconds);
 }
 
 // A line's key into `out`; the line's own number wins over the flag's.
@@ -104,11 +102,12 @@ struct Interrupted {};  // by a signal
 struct Batch {
   std::vector<nlohmann::json> lines;
   std::vector<engine::Request> requests;
+  std::vector<std::string> origins;  // "file:line"
 };
 
 // A line's request; what is wrong with it names the line.
 engine::Request read_request(const Flags& flags, const nlohmann::json& line, int64_t number, const std::string& origin,
-                             const eval::OpenModel& model, const tokenizer::Tokenizer& tokenizer) {
+                             const models::OpenModel& model, const tokenizer::Tokenizer& tokenizer) {
   SINTER_CHECK(line.is_object() && line.contains("prompt") && line["prompt"].is_string(),
                "{}: expected an object with a string \"prompt\"", origin);
   GenerationFlags own = flags.generation;
@@ -117,15 +116,15 @@ engine::Request read_request(const Flags& flags, const nlohmann::json& line, int
   own = read_line_flags(line, origin, own);
   try {
     check_generation_flags(own);
-    return make_request(own, encode_prompt(tokenizer, line["prompt"], model.spec), model.spec, tokenizer);
+    return make_request(own, engine::encode_prompt(tokenizer, line["prompt"].get<std::string>(), model.spec),
+                        model.spec, tokenizer);
   } catch (const base::Error& e) {  // the file is wrong, not the command line
     base::fail("{}: {}", origin, e.what());
   }
 }
 
 // All lines are checked before the first token is made.
-Batch read_batch(const Flags& flags, const eval::OpenModel& model, const tokenizer::Tokenizer& tokenizer,
-                 const engine::Generator& generator) {
+Batch read_batch(const Flags& flags, const models::OpenModel& model, const tokenizer::Tokenizer& tokenizer) {
   std::ifstream file;
   if (flags.input != "-") {
     errno = 0;
@@ -141,7 +140,7 @@ Batch read_batch(const Flags& flags, const eval::OpenModel& model, const tokeniz
     const std::string origin = fmt::format("{}:{}", flags.input, number);
     nlohmann::json line = base::parse_json(text, origin);
     batch.requests.push_back(read_request(flags, line, number, origin, model, tokenizer));
-    generator.check(batch.requests.back(), origin);
+    batch.origins.push_back(origin);
     batch.lines.push_back(std::move(line));
   }
   SINTER_CHECK(!in.bad(), "cannot read '{}': {}", flags.input, std::strerror(errno));
@@ -183,18 +182,19 @@ class AnswerFile {
   bool is_untouched_ = true;
 };
 
-std::string answer_line(nlohmann::json line, const engine::Request& request, const engine::Result& result,
+std::string answer_line(nlohmann::json line, const engine::Request& request, const engine::Completion& result,
                         const tokenizer::Tokenizer& tokenizer) {
-  line["text"] = continuation_text(tokenizer, request.prompt, result.tokens);
+  line["text"] = engine::answer_text(tokenizer, request.prompt, result.tokens, request.stop_strings);
   line["tokens"] = result.tokens.size();
   line["finish_reason"] = result.reason == engine::FinishReason::stop ? "stop" : "length";
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 // Lines {"prompt": "...", "max_tokens": n, "temperature": t, "seed": s, ...} -> lines with "text" added.
-void generate_file(const Flags& flags, const eval::OpenModel& model, const tokenizer::Tokenizer& tokenizer) {
-  engine::Generator generator(*model.transformer, {});
-  Batch batch = read_batch(flags, model, tokenizer, generator);
+void generate_file(const Flags& flags, const models::OpenModel& model, const tokenizer::Tokenizer& tokenizer) {
+  Batch batch = read_batch(flags, model, tokenizer);
+  engine::Engine engine(*model.transformer, engine_options(batch.requests, tokenizer));
+  for (size_t i = 0; i < batch.requests.size(); ++i) engine.check(batch.requests[i], batch.origins[i]);
   AnswerFile out(flags.output, flags.input);
   base::ProgressLine progress;
   int64_t made = 0;
@@ -202,12 +202,13 @@ void generate_file(const Flags& flags, const eval::OpenModel& model, const token
   std::map<size_t, std::string> waiting;  // finished answers before which others are still to come
   size_t written = 0, finished = 0, longest = 0;
   const train::StopRequest stop(spec::CheckpointRecipe{});
-  auto on_token = [&](size_t, int32_t) {
+  engine::BatchCallbacks callbacks;
+  callbacks.on_token = [&](size_t, int32_t, int32_t) {
     progress.update(fmt::format("{}, {} answered, {} generated so far", count, finished, counted(++made, "token")));
     if (!stop.reason().empty()) throw Interrupted{};
     return true;
   };
-  auto on_result = [&](size_t i, const engine::Result& result) {
+  callbacks.on_completion = [&](size_t i, int32_t, const engine::Completion& result) {
     ++finished;
     longest = std::max(longest, batch.requests[i].prompt.size() + result.tokens.size());
     waiting[i] = answer_line(std::move(batch.lines[i]), batch.requests[i], result, tokenizer);
@@ -216,8 +217,9 @@ void generate_file(const Flags& flags, const eval::OpenModel& model, const token
       waiting.erase(written);
     }
   };
+  const auto start = std::chrono::steady_clock::now();
   try {
-    generator.run(batch.requests, on_token, on_result);
+    engine::run_batch(engine, batch.requests, callbacks);
   } catch (const Interrupted&) {
     progress.finish();
     for (const auto& [i, line] : waiting) out.write(line);
@@ -225,13 +227,14 @@ void generate_file(const Flags& flags, const eval::OpenModel& model, const token
   }
   progress.finish();
   warn_past_positions(model.spec, longest, kShorter);
-  if (flags.shows_stats) print_generation_stats(generator.stats());
+  if (flags.shows_stats)
+    print_generation_stats(engine.stats(), Seconds(std::chrono::steady_clock::now() - start).count());
 }
 
 void run_generate(const Flags& flags) {
   check_generation_flags(flags.generation);
   auto tokenizer = load_tokenizer(flags.generation, flags.model);
-  eval::OpenModel model = open_for_generation(flags.generation, flags.model);
+  models::OpenModel model = open_for_generation(flags.generation, flags.model);
   if (flags.input.empty()) {
     generate_one(flags, model, tokenizer);
   } else {

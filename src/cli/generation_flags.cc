@@ -17,6 +17,15 @@ void add_generation_flags(Command verb, GenerationFlags& flags) {
   verb.option("--top-k", &flags.sampling.top_k, "choose among the k likeliest; 0 = all").shows_default();
   verb.option("--top-p", &flags.sampling.top_p, "choose among the likeliest that together reach p").shows_default();
   verb.option("--min-p", &flags.sampling.min_p, "drop tokens below this share of the likeliest").shows_default();
+  verb.option("--typical-p", &flags.sampling.typical_p, "choose among the tokens of most typical surprise")
+      .shows_default();
+  verb.option("--repetition-penalty", &flags.sampling.repetition_penalty, "against tokens that were there; 1 = off")
+      .shows_default();
+  verb.option("--presence-penalty", &flags.sampling.presence_penalty, "against tokens of the answer; 0 = off")
+      .shows_default();
+  verb.option("--frequency-penalty", &flags.sampling.frequency_penalty, "likewise, by how often they are there")
+      .shows_default();
+  verb.option("--stop", &flags.stops, "end the answer before this text; may be repeated").one_value_each_time();
   verb.option("--seed", &flags.sampling.seed, "same seed, same text").shows_default();
   verb.option("--device", &flags.device, "cpu, cuda or cuda:N").shows_default();
   verb.option("--precision", &flags.precision, "fp32, bf16 or fp16").shows_default();
@@ -31,69 +40,35 @@ void check_generation_flags(const GenerationFlags& flags) {
     base::fail_usage("max-tokens is {}; expected 0 to {}", flags.max_tokens, kMost);
 }
 
-void check_model_folder(const std::string& folder) {
-  namespace fs = std::filesystem;
-  SINTER_CHECK(fs::is_directory(folder), "'{}' is {}; expected a model folder (config.json, *.safetensors)", folder,
-               fs::exists(folder) ? "a file" : "not there");
-  SINTER_CHECK(
-      fs::exists(fs::path(folder) / "config.json") || !fs::exists(fs::path(folder) / "state" / "index.json"),
-      "'{}' is a checkpoint without a model: several ranks write one at the end, and every "
-      "checkpoint.export_every steps; start `sinter train` again to have it finish, or on one rank to write it",
-      folder);
-  SINTER_CHECK(fs::exists(fs::path(folder) / "config.json") || !fs::exists(fs::path(folder) / "latest"),
-               "'{}' is the folder of a training run; its newest model is '{}'", folder,
-               (fs::path(folder) / "latest").string());
-}
-
 tokenizer::Tokenizer load_tokenizer(const GenerationFlags& flags, const std::string& model) {
-  check_model_folder(model);
+  models::check_model_folder(model);
   return tokenizer::Tokenizer::load(flags.tokenizer.empty() ? model : flags.tokenizer);
 }
 
-eval::OpenModel open_for_generation(const GenerationFlags& flags, const std::string& model) {
-  return eval::open_model(model, {core::parse_device(flags.device), eval::parse_precision(flags.precision), false});
-}
-
-bool has_room(const spec::ModelSpec& spec, size_t prompt_tokens) {
-  return !spec.learned_positions || static_cast<int64_t>(prompt_tokens) < spec.max_positions;
+models::OpenModel open_for_generation(const GenerationFlags& flags, const std::string& model) {
+  return models::open_model(model, {core::parse_device(flags.device), models::parse_precision(flags.precision), false});
 }
 
 engine::Request make_request(const GenerationFlags& flags, std::vector<int32_t> prompt, const spec::ModelSpec& spec,
                              const tokenizer::Tokenizer& tokenizer) {
-  engine::Request request{.prompt = std::move(prompt),
-                          .sampling = flags.sampling,
-                          .max_new_tokens = flags.max_tokens,
-                          .stop_tokens = {},
-                          .vocab_limit = tokenizer.vocab_size()};
-  if (!flags.ignores_eos) {
-    request.stop_tokens = spec.eos_tokens;
-    if (tokenizer.special_ids().eos >= 0) request.stop_tokens.push_back(tokenizer.special_ids().eos);
-  }
+  engine::Request request{.prompt = std::move(prompt), .sampling = flags.sampling, .max_new_tokens = flags.max_tokens};
+  if (!flags.ignores_eos) request.stop_tokens = engine::stop_tokens(tokenizer, spec);
+  request.stop_strings = flags.stops;
   const auto num_tokens = static_cast<int64_t>(request.prompt.size());
-  SINTER_CHECK(has_room(spec, request.prompt.size()),
+  SINTER_CHECK(engine::has_room(spec, request.prompt.size()),
                "the prompt has {}, but the model only {}: none is left for new tokens; shorten it",
                counted(num_tokens, "token"), counted(spec.max_positions, "position"));
-  if (spec.learned_positions && request.max_new_tokens > spec.max_positions - num_tokens) {
-    request.max_new_tokens = spec.max_positions - num_tokens;
+  const int64_t room = engine::room_for(spec, request.prompt.size(), request.max_new_tokens);
+  if (room < request.max_new_tokens) {
+    request.max_new_tokens = room;
     base::log_info("at most {} after a prompt of {}: the model has {}", counted(request.max_new_tokens, "new token"),
                    num_tokens, counted(spec.max_positions, "position"));
   }
   return request;
 }
 
-std::string continuation_text(const tokenizer::Tokenizer& tokenizer, std::span<const int32_t> prompt,
-                              std::span<const int32_t> tokens) {
-  tokenizer::StreamDecoder decoder(tokenizer, true, tokenizer::StreamDecoder::Invalid::keep);
-  decoder.skip(prompt);
-  std::string text;
-  for (int32_t token : tokens) text += decoder.push(token);
-  return text + decoder.finish();
-}
-
 bool warn_past_positions(const spec::ModelSpec& spec, size_t num_tokens, const char* advice) {
-  // Dynamic scaling is made for going on.
-  if (spec.learned_positions || spec.rope.kind == spec::RopeKind::dynamic) return false;
-  if (static_cast<int64_t>(num_tokens) <= spec.max_positions) return false;
+  if (!engine::is_past_positions(spec, num_tokens)) return false;
   base::log_warning(
       "the text came to {}, past the {} that the model's config.json names (max_position_embeddings): what stands "
       "beyond may make no sense; {}",
@@ -107,10 +82,23 @@ std::string counted(int64_t count, const std::string& unit) {
   return fmt::format("{} {}{}", base::format_grouped(count), unit, count == 1 ? "" : "s");
 }
 
-void print_generation_stats(const engine::GeneratorStats& stats) {
+engine::EngineOptions engine_options(std::span<const engine::Request> requests, const tokenizer::Tokenizer& tokenizer) {
+  engine::EngineOptions options{.vocab_limit = tokenizer.vocab_size(), .tokenizer = &tokenizer};
+  int64_t longest = 1, total = 0;
+  for (const engine::Request& r : requests) {
+    const int64_t length = static_cast<int64_t>(r.prompt.size()) + r.max_new_tokens;
+    longest = std::max(longest, length);
+    total += length + options.block_size;
+  }
+  options.kv_tokens = std::min(total, std::max<int64_t>(2 * longest, 1 << 16));
+  return options;
+}
+
+void print_generation_stats(const engine::EngineStats& stats, double seconds) {
   std::fprintf(stderr, "%s, %s in %.2f s: %.1f new tokens/s, %s\n",
-               counted(stats.prompt_tokens, "prompt token").c_str(), counted(stats.new_tokens, "new token").c_str(),
-               stats.seconds, double(stats.new_tokens) / stats.seconds, counted(stats.num_steps, "step").c_str());
+               counted(stats.prompt_tokens + stats.cached_tokens, "prompt token").c_str(),
+               counted(stats.output_tokens, "new token").c_str(), seconds, double(stats.output_tokens) / seconds,
+               counted(stats.num_steps, "step").c_str());
 }
 
 }  // namespace sinter::cli

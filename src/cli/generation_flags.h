@@ -5,8 +5,9 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/generator.h"
-#include "eval/model.h"
+#include "engine/batch.h"
+#include "engine/prompt.h"
+#include "models/open_model.h"
 #include "tokenizer/tokenizer.h"
 
 namespace sinter::cli {
@@ -17,31 +18,27 @@ struct GenerationFlags {
   engine::SamplingOptions sampling{.temperature = 0.8f, .top_p = 0.95f};
   int64_t max_tokens = 256;
   std::string device = "cpu", precision = "fp32", tokenizer;
+  std::vector<std::string> stops;
   bool ignores_eos = false;
 };
 
 // To standard output, whatever bytes it holds.
 void print_bytes(std::string_view text);
 
-// Throws Error for a training run's folder, naming the model in it.
-void check_model_folder(const std::string& folder);
 void add_generation_flags(Command verb, GenerationFlags& flags);
 // Throws UsageError naming the value that makes no sense.
 void check_generation_flags(const GenerationFlags& flags);
 tokenizer::Tokenizer load_tokenizer(const GenerationFlags& flags, const std::string& model);
-eval::OpenModel open_for_generation(const GenerationFlags& flags, const std::string& model);
-// Whether the prompt leaves room for new tokens: a position table has an end, rotary positions go on.
-bool has_room(const spec::ModelSpec& spec, size_t prompt_tokens);
+models::OpenModel open_for_generation(const GenerationFlags& flags, const std::string& model);
 // New tokens are cut to the model's positions where it has a position table. Throws Error where they leave no room.
 engine::Request make_request(const GenerationFlags& flags, std::vector<int32_t> prompt, const spec::ModelSpec& spec,
                              const tokenizer::Tokenizer& tokenizer);
-// The text of new tokens behind a prompt's, special ones left out; bytes that are no UTF-8 stay.
-std::string continuation_text(const tokenizer::Tokenizer& tokenizer, std::span<const int32_t> prompt,
-                              std::span<const int32_t> tokens);
 // Warns, and says so, where a text of so many tokens went past the positions that rotary embeddings were trained with.
 bool warn_past_positions(const spec::ModelSpec& spec, size_t num_tokens, const char* advice);
 // "1 token", "2,000 tokens"
 std::string counted(int64_t count, const std::string& unit);
-void print_generation_stats(const engine::GeneratorStats& stats);
+// An engine's options for requests that are all known: memory for a good many of them at once, no more.
+engine::EngineOptions engine_options(std::span<const engine::Request> requests, const tokenizer::Tokenizer& tokenizer);
+void print_generation_stats(const engine::EngineStats& stats, double seconds);
 
 }  // namespace sinter::cli

@@ -68,6 +68,7 @@ void add_verbs(Command app) {
   add_train(app);
   add_generate(app);
   add_chat(app);
+  add_serve(app);
   add_eval(app);
   add_verify(app);
   add_inspect(app);

@@ -14,7 +14,8 @@
 #include "cli/verbs.h"
 #include "comm/communicator.h"
 #include "comm/together.h"
-#include "engine/generator.h"
+#include "engine/batch.h"
+#include "engine/prompt.h"
 #include "spec/recipe.h"
 #include "spec/recipe_keys.h"
 #include "train/trainer.h"
@@ -29,34 +30,29 @@ struct Flags {
   std::string template_name;
 };
 
-// What the model says to each prompt, by the generator that serving uses.
+// What the model says to each prompt, by the engine that serving uses.
 void print_samples(const models::Transformer& transformer, const tokenizer::Tokenizer& tokenizer, int64_t step,
                    const spec::Recipe& recipe) {
+  const spec::ModelSpec& spec = transformer.spec();
   std::vector<engine::Request> requests;
   std::vector<std::string> prompts;  // of the requests: one without tokens or room has none
   for (const std::string& prompt : recipe.log.sample_prompts) {
+    if (prompt.empty() && engine::begin_token(tokenizer, spec) < 0) continue;
     engine::Request request;
-    request.prompt = tokenizer.encode(prompt, {.parse_special = true, .add_special = true});  // as `generate` does
-    const tokenizer::SpecialIds& ids = tokenizer.special_ids();
-    if (request.prompt.empty() && std::max(ids.bos, ids.eos) >= 0) {
-      request.prompt.push_back(ids.bos >= 0 ? ids.bos : ids.eos);
-    }
-    if (request.prompt.empty()) continue;
-    const int64_t room = transformer.spec().max_positions - static_cast<int64_t>(request.prompt.size());
-    request.stop_tokens = transformer.spec().eos_tokens;
-    request.max_new_tokens = std::min(recipe.log.sample_tokens, room);
+    request.prompt = engine::encode_prompt(tokenizer, prompt, spec);
+    request.stop_tokens = engine::stop_tokens(tokenizer, spec);
+    request.max_new_tokens = engine::room_for(spec, request.prompt.size(), recipe.log.sample_tokens);
     request.sampling.seed = static_cast<uint64_t>(recipe.train.seed + step);
-    request.vocab_limit = tokenizer.vocab_size();  // the model may have rows for more
     if (request.max_new_tokens <= 0) continue;
     requests.push_back(std::move(request));
     prompts.push_back(prompt);
   }
   if (requests.empty()) return;
-  engine::Generator generator(transformer, {});
-  const std::vector<engine::Result> results = generator.run(requests);
+  engine::Engine engine(transformer, engine_options(requests, tokenizer));
+  const auto results = engine::run_batch(engine, requests);
   for (size_t i = 0; i < results.size(); ++i) {
     std::printf("step %lld: %s%s\n", static_cast<long long>(step), prompts[i].c_str(),
-                continuation_text(tokenizer, requests[i].prompt, results[i].tokens).c_str());
+                engine::continuation_text(tokenizer, requests[i].prompt, results[i][0].tokens).c_str());
   }
   std::fflush(stdout);
 }

@@ -22,6 +22,7 @@ void add_eval(Command app);
 void add_generate(Command app);
 void add_inspect(Command app);
 void add_plan(Command app);
+void add_serve(Command app);
 void add_data(Command app);
 void add_tokenizer(Command app);
 void add_train(Command app);

@@ -11,7 +11,7 @@
 #include "cli/verbs.h"
 #include "data/verify/verify.h"
 #include "eval/golden/golden.h"
-#include "eval/model.h"
+#include "models/open_model.h"
 
 namespace sinter::cli {
 namespace {
@@ -37,7 +37,7 @@ std::vector<eval::VerifyCheck> check_folder(const std::string& folder, const std
 }
 
 void run_verify(const Flags& flags) {
-  eval::VerifyOptions options{core::parse_device(flags.device), eval::parse_precision(flags.precision)};
+  eval::VerifyOptions options{core::parse_device(flags.device), models::parse_precision(flags.precision)};
   nlohmann::json report = nlohmann::json::array();
   int64_t num_failed = 0, num_checks = 0;
   std::vector<data::DataCase> data_cases;

@@ -13,7 +13,7 @@ namespace sinter::eval {
 namespace {
 
 // Logits of the rows that count, (R, V) as floats.
-std::vector<float> logits_of(const OpenModel& model, const core::HostBatch& host, const std::vector<int32_t>& rows) {
+std::vector<float> logits_of(const models::OpenModel& model, const core::HostBatch& host, const std::vector<int32_t>& rows) {
   const models::StoreOptions& store = model.store->options();
   core::DeviceRuntime& device = core::runtime(store.device);
   const kernels::WithoutMeasuring without_measuring;
@@ -48,7 +48,7 @@ TokenComparison compare_row(const float* p, const float* q, size_t count, size_t
 
 }  // namespace
 
-KlResult compare_predictions(const OpenModel& reference, const OpenModel& model, const std::vector<int32_t>& tokens,
+KlResult compare_predictions(const models::OpenModel& reference, const models::OpenModel& model, const std::vector<int32_t>& tokens,
                              const KlOptions& options, const std::function<void(int64_t, int64_t)>& progress) {
   SINTER_CHECK(reference.spec.vocab_size == model.spec.vocab_size,
                "the reference has {} tokens and the model {}: their predictions cannot be compared",

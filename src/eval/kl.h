@@ -3,7 +3,7 @@
 #include <functional>
 #include <vector>
 
-#include "eval/model.h"
+#include "models/open_model.h"
 
 namespace sinter::eval {
 
@@ -20,7 +20,7 @@ struct KlResult {
 };
 
 // Both models must have the same vocabulary. Throws base::Error where they do not, or where the text is too short.
-KlResult compare_predictions(const OpenModel& reference, const OpenModel& model, const std::vector<int32_t>& tokens,
+KlResult compare_predictions(const models::OpenModel& reference, const models::OpenModel& model, const std::vector<int32_t>& tokens,
                              const KlOptions& options, const std::function<void(int64_t, int64_t)>& progress = {});
 
 }  // namespace sinter::eval

@@ -42,7 +42,7 @@ void add_window(core::HostBatch& batch, const std::vector<int32_t>& tokens, int3
   }
 }
 
-double batch_loss(const OpenModel& model, const core::HostBatch& host) {
+double batch_loss(const models::OpenModel& model, const core::HostBatch& host) {
   core::DeviceRuntime& device = core::runtime(model.store->options().device);
   core::RaggedBatch batch = core::upload(device.allocator(), host);
   const kernels::WithoutMeasuring without_measuring;  // batches of documents hardly ever have as many rows
@@ -65,7 +65,7 @@ double PerplexityResult::bits_per_byte() const {
   return negative_log_likelihood / std::log(2.0) / static_cast<double>(std::max<int64_t>(num_bytes, 1));
 }
 
-PerplexityResult perplexity(const OpenModel& model, const std::vector<int32_t>& tokens, int32_t prefix_token,
+PerplexityResult perplexity(const models::OpenModel& model, const std::vector<int32_t>& tokens, int32_t prefix_token,
                             const PerplexityOptions& options, const std::function<void(int64_t, int64_t)>& progress) {
   SINTER_CHECK(!tokens.empty(), "the text has no tokens");
   SINTER_CHECK(prefix_token >= 0 || tokens.size() > 1,

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "eval/model.h"
+#include "models/open_model.h"
 
 namespace sinter::eval {
 
@@ -31,7 +31,7 @@ struct PerplexityResult {
 // `prefix_token` is put before the text (each document of it); -1: nothing, and the first token is not predicted (nor
 // counted).
 // `progress` (may be empty) gets (tokens done, tokens in all). Throws base::Error when a loss is not finite.
-PerplexityResult perplexity(const OpenModel& model, const std::vector<int32_t>& tokens, int32_t prefix_token,
+PerplexityResult perplexity(const models::OpenModel& model, const std::vector<int32_t>& tokens, int32_t prefix_token,
                             const PerplexityOptions& options,
                             const std::function<void(int64_t, int64_t)>& progress = {});
 // Words by white space, and bytes, of the text the tokens came from.

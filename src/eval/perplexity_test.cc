@@ -15,7 +15,7 @@ namespace {
 struct Golden {
   std::string folder = base::source_dir() + "/tests/golden/models/gpt2";
   io::SafetensorsFile answers{folder + "/golden.safetensors"};
-  OpenModel model = open_model(folder, {});
+  models::OpenModel model = models::open_model(folder, {});
 
   std::vector<std::vector<int32_t>> rows() const {
     const io::TensorEntry* ids = answers.find("input_ids");

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "core/host_batch.h"
-#include "eval/model.h"
+#include "models/open_model.h"
 #include "eval/routing.h"
 #include "models/weights.h"
 #include "train/guard.h"
@@ -121,7 +121,7 @@ class Verifier {
         options_(options),
         path_(golden_path(folder)),
         golden_(path_),
-        model_(open_model(folder, {options.device, options.compute, true})),
+        model_(models::open_model(folder, {options.device, options.compute, true})),
         device_(core::runtime(options.device)),
         kernels_(kernels::kernels_for(options.device)) {
     double squares = 0;
@@ -267,7 +267,7 @@ class Verifier {
 
   // The router logits of every layer in fp32, (T, E) each.
   std::map<int64_t, std::vector<float>> fp32_routing() {
-    OpenModel exact = open_model(folder_, {options_.device, DType::f32, false});
+    models::OpenModel exact = models::open_model(folder_, {options_.device, DType::f32, false});
     std::map<int64_t, std::vector<float>> logits;
     exact.transformer->on_router_logits = [&](int64_t layer, const Tensor& rows) {
       logits[layer] = core::to_host<float>(rows);
@@ -325,7 +325,7 @@ class Verifier {
   // The steps from the folder's weights on the same batch, checked; steps count from 1. The tokens of `turned` take the
   // other of their two experts; choices too close to call (`turned` aside) go to `close`.
   std::vector<VerifyCheck> train(const std::vector<StepChoice>& turned, std::vector<StepChoice>& close) {
-    model_ = open_model(folder_, {options_.device, options_.compute, true});
+    model_ = models::open_model(folder_, {options_.device, options_.compute, true});
     spec::Recipe recipe;  // what the goldens were made with
     recipe.optimizer = {.kind = spec::OptimizerKind::adamw,
                         .lr = 1e-3,
@@ -397,7 +397,7 @@ class Verifier {
   const VerifyOptions options_;
   const std::string path_;
   io::SafetensorsFile golden_;
-  OpenModel model_;
+  models::OpenModel model_;
   core::DeviceRuntime& device_;
   const kernels::KernelTable& kernels_;
   nlohmann::json answers_;

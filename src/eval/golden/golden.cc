@@ -8,9 +8,9 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "eval/model.h"
 #include "eval/results/table.h"
 #include "eval/run.h"
+#include "models/open_model.h"
 #include "tokenizer/chat_template.h"
 
 namespace sinter::eval {
@@ -37,7 +37,7 @@ Json load(const fs::path& path) {
 // A model of the folder with what asking it needs.
 struct GoldenModel {
   tokenizer::Tokenizer tokenizer;
-  OpenModel model;
+  models::OpenModel model;
   std::unique_ptr<Backend> backend;
 };
 
@@ -69,7 +69,7 @@ GoldenModel& GoldenFolder::model(const std::string& name, const Json& models) {
   const fs::path path = fs::path(folder_) / models.at(name).at("folder").get<std::string>();
   auto own = std::make_unique<GoldenModel>(
       GoldenModel{tokenizer::Tokenizer::load(path.string()),
-                  open_model(path.string(), {options_.device, options_.compute, false}), nullptr});
+                  models::open_model(path.string(), {options_.device, options_.compute, false}), nullptr});
   own->backend = make_model_backend(own->model, own->tokenizer, {});
   return *(opened_[name] = std::move(own));
 }
@@ -88,7 +88,7 @@ std::vector<Task> GoldenFolder::tasks_of(const std::string& name, const Json& fi
   };
   const Json& data = file.at("data");
   if (!data.empty() && data.begin()->is_object()) {  // a group: data per task
-    std::vector<std::string> order;  // as the samples have them
+    std::vector<std::string> order;                  // as the samples have them
     for (const Json& sample : run.at("samples")) {
       const std::string task = sample.at("task");
       if (std::find(order.begin(), order.end(), task) == order.end()) order.push_back(task);
@@ -173,10 +173,10 @@ void compare_scored(const Sample& sample, const Json& golden, CaseCounter& token
   const auto lls = golden.at("ll").get<std::vector<double>>();
   double gap = 1e30;  // between the best and the next
   for (size_t i = 0; i < lls.size(); ++i) {
-    tokens.expect(golden["tokens"][i][0] == sample.num_tokens[i].first &&
-                      golden["tokens"][i][1] == sample.num_tokens[i].second,
-                  fmt::format("choice {}: {} and {} tokens, expected {}", i, sample.num_tokens[i].first,
-                              sample.num_tokens[i].second, golden["tokens"][i].dump()));
+    tokens.expect(
+        golden["tokens"][i][0] == sample.num_tokens[i].first && golden["tokens"][i][1] == sample.num_tokens[i].second,
+        fmt::format("choice {}: {} and {} tokens, expected {}", i, sample.num_tokens[i].first,
+                    sample.num_tokens[i].second, golden["tokens"][i].dump()));
     worst = std::max(worst, std::abs(lls[i] - sample.scores[i].log_likelihood) / allowed(lls[i]));
     metrics.expect(golden["greedy"][i] == sample.scores[i].is_greedy, fmt::format("choice {}: greedy differs", i));
   }
@@ -186,7 +186,8 @@ void compare_scored(const Sample& sample, const Json& golden, CaseCounter& token
   for (const SampleMetric& m : sample.filtered[0].metrics) {
     const double wanted = golden["metrics"].at(m.name).get<double>();
     const bool holds = std::abs(wanted - m.value) <= (m.name == "perplexity" ? allowed(wanted) : 2e-5);
-    metrics.expect(holds || gap < kNearTie || m.name == "acc_norm", fmt::format("{} is {}, expected {}", m.name, m.value, wanted));
+    metrics.expect(holds || gap < kNearTie || m.name == "acc_norm",
+                   fmt::format("{} is {}, expected {}", m.name, m.value, wanted));
     if (!holds && m.name == "acc_norm") {  // a tie by length: the gap that decides
       std::vector<double> norm;
       for (size_t i = 0; i < lls.size(); ++i) {
@@ -279,7 +280,8 @@ bool same_row(const std::string& ours, const std::string& wanted) {
   return true;
 }
 
-// Aggregates and the printed table. Where a near tie went the other way one verdict differs, and so may the last digits.
+// Aggregates and the printed table. Where a near tie went the other way one verdict differs, and so may the last
+// digits.
 void GoldenFolder::verify_results(const std::string& label, const Json& golden, const std::vector<TaskRun>& runs) {
   CaseCounter results(label + " results");
   TaskSet set = shipped_tasks();

@@ -7,15 +7,6 @@
 
 namespace sinter::eval {
 
-int32_t find_prefix_token(const tokenizer::Tokenizer& tokenizer, const spec::ModelSpec& spec) {
-  const tokenizer::SpecialIds& ids = tokenizer.special_ids();
-  const int64_t eos = spec.eos_tokens.empty() ? -1 : spec.eos_tokens[0], gpt2 = tokenizer.token_id("<|endoftext|>");
-  for (int64_t id : {int64_t{ids.bos}, int64_t{ids.eos}, spec.bos_token, eos, gpt2}) {
-    if (id >= 0) return static_cast<int32_t>(id);
-  }
-  return -1;
-}
-
 PairEncoder::PairEncoder(const tokenizer::Tokenizer& tokenizer, int32_t prefix_token, int64_t max_length)
     : tokenizer_(tokenizer), prefix_(prefix_token), max_length_(max_length) {
   if (const int32_t bos = tokenizer.special_ids().bos; bos >= 0) bos_text_ = tokenizer.token_text(bos);

@@ -17,10 +17,6 @@ struct TokenPair {
 // One stretch of a long text: context tokens and those predicted behind them.
 using TokenWindow = TokenPair;
 
-// What a text follows: BOS, else EOS, of the tokenizer, else of the model; a GPT-2 folder that names none still has the
-// token transformers takes for both. -1: nothing.
-int32_t find_prefix_token(const tokenizer::Tokenizer& tokenizer, const spec::ModelSpec& spec);
-
 class PairEncoder {
  public:
   // The tokenizer must outlive it. `max_length` is the longest input of the model.

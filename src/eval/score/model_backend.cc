@@ -1,7 +1,8 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "engine/generator.h"
+#include "engine/batch.h"
+#include "engine/prompt.h"
 #include "eval/metrics/filters.h"
 #include "eval/score/backend.h"
 
@@ -10,10 +11,11 @@ namespace {
 
 class ModelBackend : public Backend {
  public:
-  ModelBackend(const OpenModel& model, const tokenizer::Tokenizer& tokenizer, const ModelBackendOptions& options)
+  ModelBackend(const models::OpenModel& model, const tokenizer::Tokenizer& tokenizer,
+               const ModelBackendOptions& options)
       : model_(model),
         options_(options),
-        encoder_(tokenizer, find_prefix_token(tokenizer, model.spec),
+        encoder_(tokenizer, engine::begin_token(tokenizer, model.spec),
                  options.scorer.max_length > 0 ? options.scorer.max_length : model.spec.max_positions),
         scorer_(model, options.scorer) {}
 
@@ -34,7 +36,7 @@ class ModelBackend : public Backend {
   engine::Request make_request(const GenerationRequest& request) const;
   std::string eos_text() const;
 
-  const OpenModel& model_;
+  const models::OpenModel& model_;
   ModelBackendOptions options_;
   PairEncoder encoder_;
   Scorer scorer_;
@@ -69,8 +71,7 @@ engine::Request ModelBackend::make_request(const GenerationRequest& request) con
   own.sampling.temperature = static_cast<float>(request.temperature);
   own.sampling.top_p = static_cast<float>(request.top_p);
   own.sampling.seed = request.seed;
-  own.stop_tokens = model_.spec.eos_tokens;
-  if (const int32_t eos = encoder_.tokenizer().special_ids().eos; eos >= 0) own.stop_tokens.push_back(eos);
+  own.stop_tokens = engine::stop_tokens(encoder_.tokenizer(), model_.spec);
   return own;
 }
 
@@ -84,8 +85,16 @@ void ModelBackend::generate(std::span<const GenerationRequest> requests, const O
     own.push_back(make_request(request));
     stops.push_back(stops_of(request));
   }
-  engine::Generator generator(*model_.transformer, {.max_sequences = options_.max_sequences});
-  auto on_token = [&](size_t r, int32_t token) {
+  int64_t longest = 1, total = 0;
+  for (const engine::Request& request : own) {
+    const int64_t length = static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens;
+    longest = std::max(longest, length);
+    total += length + 16;
+  }
+  engine::Engine engine(*model_.transformer, {.kv_tokens = std::min(total, std::max<int64_t>(2 * longest, 1 << 16)),
+                                              .max_running = options_.max_sequences});
+  engine::BatchCallbacks callbacks;
+  callbacks.on_token = [&](size_t r, int32_t, int32_t token) {
     tokens[r].push_back(token);
     return std::none_of(stops[r].begin(), stops[r].end(), [&](const Stop& stop) {
       const size_t count = std::min(stop.num_tokens, tokens[r].size());
@@ -93,7 +102,7 @@ void ModelBackend::generate(std::span<const GenerationRequest> requests, const O
     });
   };
   const std::string eos = eos_text();
-  auto on_end = [&](size_t r, const engine::Result& result) {
+  callbacks.on_completion = [&](size_t r, int32_t, const engine::Completion& result) {
     GenerationResult out;
     out.tokens = result.tokens;
     out.prompt_tokens = static_cast<int64_t>(own[r].prompt.size());
@@ -102,12 +111,12 @@ void ModelBackend::generate(std::span<const GenerationRequest> requests, const O
     out.text = cut_at_stops(tokenizer.decode(out.tokens, true), all);
     on_result(r, out);
   };
-  generator.run(own, on_token, on_end);
+  engine::run_batch(engine, own, callbacks);
 }
 
 }  // namespace
 
-std::unique_ptr<Backend> make_model_backend(const OpenModel& model, const tokenizer::Tokenizer& tokenizer,
+std::unique_ptr<Backend> make_model_backend(const models::OpenModel& model, const tokenizer::Tokenizer& tokenizer,
                                             const ModelBackendOptions& options) {
   return std::make_unique<ModelBackend>(model, tokenizer, options);
 }

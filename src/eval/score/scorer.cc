@@ -43,13 +43,13 @@ struct Scorer::Batch {
   std::vector<int32_t> owned;                // blocks first written here
   struct Entry {
     const Input* input;
-    int64_t cached;      // tokens before those computed here
+    int64_t cached;       // tokens before those computed here
     int64_t first_token;  // of the batch
   };
   std::vector<Entry> entries;
 };
 
-Scorer::Scorer(const OpenModel& model, const ScorerOptions& options) : model_(model), options_(options) {
+Scorer::Scorer(const models::OpenModel& model, const ScorerOptions& options) : model_(model), options_(options) {
   if (options_.max_length <= 0) options_.max_length = model.spec.max_positions;
   if (model.spec.rope.kind == spec::RopeKind::dynamic) options_.shares_prefixes = false;  // keys turn with the length
 }
@@ -143,8 +143,8 @@ void Scorer::run_batch(Batch& batch, std::span<const TokenPair> requests, std::v
   }
   core::RaggedBatch ragged = core::upload(device.allocator(), batch.host);
   core::KvView kv{.cache = &cache_,
-                  .block_tables = core::make_tensor(
-                      device.allocator(), {batch.host.num_sequences(), static_cast<int64_t>(width)}, tables),
+                  .block_tables = core::make_tensor(device.allocator(),
+                                                    {batch.host.num_sequences(), static_cast<int64_t>(width)}, tables),
                   .slots = core::make_tensor(device.allocator(), {batch.host.num_tokens()}, batch.slots)};
   ragged.kv = &kv;
   ops::Context context{kernels::kernels_for(store.device), device.stream(), device.allocator(), nullptr};
@@ -197,8 +197,9 @@ void Scorer::read_scores(Batch& batch, const core::Tensor& hidden, std::span<con
     for (size_t i = 0; i < count; ++i) places[i] = rows[begin + i].token;
     core::Tensor picked = context.make({static_cast<int64_t>(count), hidden.size(1)}, hidden.dtype());
     context.kernels.embedding_forward(
-        context.stream,
-        {.tokens = core::make_tensor(device.allocator(), {static_cast<int64_t>(count)}, places), .table = hidden, .y = picked});
+        context.stream, {.tokens = core::make_tensor(device.allocator(), {static_cast<int64_t>(count)}, places),
+                         .table = hidden,
+                         .y = picked});
     const core::Tensor logits = model_.transformer->logits(context, picked);  // (R, V)
     const std::span<const float> values = core::host_floats(logits, scratch);
     base::parallel_for(static_cast<int64_t>(count), 1, [&](int64_t from, int64_t to) {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/ragged_batch.h"
-#include "eval/model.h"
 #include "eval/score/encode.h"
+#include "models/open_model.h"
 
 namespace sinter::eval {
 
@@ -17,9 +17,9 @@ struct Score {
 };
 
 struct ScorerOptions {
-  int64_t max_length = 0;      // longest input; 0 = the model's positions
+  int64_t max_length = 0;       // longest input; 0 = the model's positions
   int64_t batch_tokens = 2048;  // computed at once
-  int64_t block_size = 8;      // tokens of a cache block: what two requests share is a multiple of it
+  int64_t block_size = 8;       // tokens of a cache block: what two requests share is a multiple of it
   bool shares_prefixes = true;
 };
 
@@ -32,7 +32,7 @@ struct ScorerStats {
 
 class Scorer {
  public:
-  Scorer(const OpenModel& model, const ScorerOptions& options);
+  Scorer(const models::OpenModel& model, const ScorerOptions& options);
   // `on_score` gets (request, score) as they come, in an order of the scorer's own. Throws base::Error where a
   // continuation is longer than the model's input or a token is outside the vocabulary.
   using OnScore = std::function<void(size_t request, const Score& score)>;
@@ -50,7 +50,7 @@ class Scorer {
   void read_scores(Batch& batch, const core::Tensor& hidden, std::span<const TokenPair> requests,
                    std::vector<Score>& scores);
 
-  const OpenModel& model_;
+  const models::OpenModel& model_;
   ScorerOptions options_;
   core::KvCache cache_;
   std::vector<int32_t> free_blocks_;

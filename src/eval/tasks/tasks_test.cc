@@ -125,7 +125,7 @@ TEST(LogSoftmax, AgreesWithDoubles) {
 
 TEST(ScorerTest, SharedBeginningsGiveTheSameBits) {
   const std::string folder = base::source_dir() + "/tests/golden/eval/models/tiny-gpt2";
-  const OpenModel model = open_model(folder, {core::parse_device("cpu"), core::DType::f32, false});
+  const models::OpenModel model = models::open_model(folder, {core::parse_device("cpu"), core::DType::f32, false});
   std::vector<TokenPair> requests;
   for (int i = 0; i < 40; ++i) {
     TokenPair pair;

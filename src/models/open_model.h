@@ -6,7 +6,7 @@
 #include "models/transformer.h"
 #include "spec/model_spec.h"
 
-namespace sinter::eval {
+namespace sinter::models {
 
 struct OpenOptions {
   core::Device device;
@@ -16,14 +16,18 @@ struct OpenOptions {
 
 struct OpenModel {
   spec::ModelSpec spec;
-  std::unique_ptr<models::ParameterStore> store;
-  std::unique_ptr<models::Transformer> transformer;
+  std::unique_ptr<ParameterStore> store;
+  std::unique_ptr<Transformer> transformer;
 };
 
 // Loads config.json and the safetensors of a Hugging Face folder. Throws base::Error naming what is wrong.
 OpenModel open_model(const std::string& folder, const OpenOptions& options);
 
+// Throws base::Error where `folder` cannot be a model: not there, a file, or the folder of a training run, naming the
+// model in it.
+void check_model_folder(const std::string& folder);
+
 // "fp32", "bf16" or "fp16"; throws base::UsageError.
 core::DType parse_precision(const std::string& text);
 
-}  // namespace sinter::eval
+}  // namespace sinter::models

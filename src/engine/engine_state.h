@@ -1,0 +1,87 @@
+// What an engine holds, and its step. Internal to the engine.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/scheduler.h"
+#include "engine/sequence.h"
+#include "engine/step_model.h"
+
+namespace sinter::engine {
+
+struct Engine::State {
+  State(std::unique_ptr<StepModel> model, const EngineOptions& options);
+
+  // ---- the step, on one thread, step_mutex held ----
+  bool run_step();
+  void take_inbox();                   // new requests and cancellations
+  void expire(Clock::time_point now);  // deadlines
+  void build_batch(const std::vector<Sequence*>& scheduled);
+  void run_rows();
+  void run_row_chunk(int64_t first, int64_t count);
+  void finish(Sequence& s, FinishReason reason, const std::string& error = {});
+  void publish();  // numbers for other threads
+  struct Event {
+    Output output;
+    std::shared_ptr<RequestState> owner;
+  };
+  void deliver(std::vector<Event>& events);  // without the lock
+  double retry_seconds() const;
+
+  std::unique_ptr<StepModel> model;
+  EngineOptions options;
+  int64_t num_blocks = 0;
+  Scheduler scheduler;
+  bool has_memory = true;
+
+  std::mutex step_mutex;
+  std::unordered_map<Sequence*, std::unique_ptr<Sequence>> sequences;
+  std::unordered_map<RequestId, std::shared_ptr<RequestState>> requests;
+  uint64_t next_number = 0;
+  StepBatch batch;
+  struct Row {
+    Sequence* sequence;
+    int64_t target;  // the token to score or to choose stands here
+  };
+  std::vector<Row> rows;
+  std::vector<int32_t> chosen;          // per row of a chunk: the token, or -1
+  std::vector<std::string> row_errors;  // likewise
+  std::vector<std::span<const uint32_t>> masks;
+  std::vector<float> logprobs;
+  std::vector<SamplerScratch> scratch;  // per thread
+  std::vector<Event> events;            // of this step
+  std::vector<Output> polled;           // for take_outputs
+
+  mutable std::mutex inbox_mutex;
+  std::vector<std::shared_ptr<RequestState>> inbox;
+  std::vector<RequestId> cancelled;
+  bool cancels_all = false;
+  RequestId last_id = 0;
+  std::atomic<bool> is_draining{false};
+  std::atomic<int64_t> num_waiting{0}, waiting_tokens{0}, num_alive{0}, submitted{0}, refused{0};
+  std::atomic<int64_t> last_step{Clock::now().time_since_epoch().count()};
+
+  mutable std::mutex stats_mutex;
+  EngineStats counts;               // the step's own
+  EngineStats published;            // a copy for others
+  double seconds_per_finish = 0.1;  // of late
+  Clock::time_point last_finish = Clock::now();
+
+ private:
+  Sequence& make_sequence(const std::shared_ptr<RequestState>& owner, int32_t choice);
+  void leave_queue(const Sequence& s);  // its place is free
+  void choose(Sequence& s, std::span<const float> logits, size_t row, SamplerScratch& own);
+  void accept(Sequence& s, int32_t token, size_t row, std::span<const float> logits);
+  void append(Sequence& s, OutputToken&& token);
+  void after_token(Sequence& s, int32_t token);
+  OutputToken describe_token(int32_t token, float logprob, int32_t wanted, std::span<const float> logits) const;
+  void emit(Sequence& s, FinishReason reason);
+  void emit_best(const std::shared_ptr<RequestState>& owner);
+};
+
+}  // namespace sinter::engine

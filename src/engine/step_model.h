@@ -1,0 +1,52 @@
+// What the engine asks of a model: one forward over a ragged batch with a paged cache. TransformerRunner is the real
+// one; tests put a fake in its place.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/host_batch.h"
+
+namespace sinter::engine {
+
+// One step's work, on the host. Used again from step to step.
+struct StepBatch {
+  core::HostBatch tokens;       // S sequences, each behind its cached tokens
+  std::vector<int32_t> slots;   // (T): block * block_size + place of each token's key and value
+  std::vector<int32_t> tables;  // (S, table_width): blocks of each sequence; places that are not read hold 0
+  int64_t table_width = 0;
+  std::vector<int32_t> rows;  // tokens whose logits are asked for, ascending
+  void clear();
+};
+
+struct ModelLimits {
+  int64_t vocab_size = 0;
+  int64_t max_positions = 0;    // of a table of positions; 0: none
+  int64_t window = 0;           // no layer sees keys further back; 0: some see all
+  int64_t whole_beyond = 0;     // sequences longer than this are computed whole at every step (dynamic RoPE); 0: never
+  int64_t context_hint = 2048;  // usual longest length: sizes a cache that nobody sized
+};
+
+class StepModel {
+ public:
+  virtual ~StepModel() = default;
+  virtual const ModelLimits& limits() const = 0;
+
+  // Cache memory: takes it, gives it back. A cache that was given back has lost its content.
+  virtual int64_t bytes_per_block(int64_t block_size) const = 0;
+  virtual int64_t free_bytes() const = 0;
+  virtual void take_cache(int64_t num_blocks, int64_t block_size) = 0;
+  virtual void release_cache() = 0;
+
+  // Computes all tokens of the batch and writes their keys and values.
+  virtual void forward(const StepBatch& batch) = 0;
+  // Logits of batch.rows[first, first + count) of the last forward: (count, V) on the host, until the next call.
+  // count is at most max_rows().
+  virtual std::span<const float> logits(int64_t first, int64_t count) = 0;
+  virtual int64_t max_rows() const = 0;
+  // Log-probabilities of one target for each row of the last logits() (-1: leave out), by the kernel that training
+  // takes its loss from.
+  virtual void logprobs(std::span<const int32_t> targets, std::span<float> out) = 0;
+};
+
+}  // namespace sinter::engine

@@ -1,0 +1,17 @@
+# Writes the page's files into a C++ source: cmake -DOUT=page.cc -DFOLDER=src/server/page -P embed.cmake
+set(text "// Made from src/server/page by embed.cmake.\n#include \"server/service.h\"\n\nnamespace sinter::server {\n\nstd::string_view page_file(std::string_view path) {\n")
+foreach(name page.html page.js page.css favicon.svg)
+  file(READ ${FOLDER}/${name} content)
+  # Literals are limited in length by the standard's minimum, not by our compilers; cut all the same.
+  set(literal "")
+  string(LENGTH "${content}" length)
+  set(at 0)
+  while(at LESS length)
+    string(SUBSTRING "${content}" ${at} 8000 piece)
+    string(APPEND literal "\n      R\"~page~(${piece})~page~\"")
+    math(EXPR at "${at} + 8000")
+  endwhile()
+  string(APPEND text "  if (path == \"/${name}\") return ${literal};\n")
+endforeach()
+string(APPEND text "  return {};\n}\n\n}  // namespace sinter::server\n")
+file(WRITE ${OUT} "${text}")

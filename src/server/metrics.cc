@@ -1,0 +1,103 @@
+#include "server/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <sstream>
+
+namespace sinter::server {
+namespace {
+using Buckets = prometheus::Histogram::BucketBoundaries;
+const Buckets kSeconds{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300};
+const Buckets kTokens{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
+}  // namespace
+
+// Names are vLLM's with our prefix.
+struct Metrics::State {
+  prometheus::Registry registry;
+  prometheus::Labels labels;
+
+  explicit State(const std::string& model) : labels{{"model_name", model}} {}
+
+  prometheus::Histogram& histogram(const std::string& name, const std::string& help, const Buckets& buckets) {
+    return prometheus::BuildHistogram().Name("sinter:" + name).Help(help).Register(registry).Add(labels, buckets);
+  }
+  prometheus::Gauge& gauge(const std::string& name, const std::string& help) {
+    return prometheus::BuildGauge().Name("sinter:" + name).Help(help).Register(registry).Add(labels);
+  }
+  prometheus::Counter& counter(const std::string& name, const std::string& help) {
+    return prometheus::BuildCounter().Name("sinter:" + name).Help(help).Register(registry).Add(labels);
+  }
+
+  prometheus::Histogram& first = histogram("time_to_first_token_seconds", "From arrival to the first token", kSeconds);
+  prometheus::Histogram& queue = histogram("request_queue_time_seconds", "From arrival to the first step", kSeconds);
+  prometheus::Histogram& prefill = histogram("request_prefill_time_seconds", "From the first step to the first token", kSeconds);
+  prometheus::Histogram& http = histogram("http_request_duration_seconds", "From the request's last byte to the reply's", kSeconds);
+  prometheus::Histogram& prompt = histogram("request_prompt_tokens", "Prompt tokens of a request", kTokens);
+  prometheus::Histogram& generation = histogram("request_generation_tokens", "Output tokens of a choice", kTokens);
+  prometheus::Family<prometheus::Counter>& success =
+      prometheus::BuildCounter().Name("sinter:request_success_total").Help("Choices by what ended them").Register(registry);
+  prometheus::Family<prometheus::Counter>& replies =
+      prometheus::BuildCounter().Name("sinter:http_replies_total").Help("Replies by route and status").Register(registry);
+  prometheus::Gauge& running = gauge("num_requests_running", "Sequences that take part in steps");
+  prometheus::Gauge& waiting = gauge("num_requests_waiting", "Sequences in the queue");
+  prometheus::Gauge& usage = gauge("kv_cache_usage_perc", "Used share of the cache's blocks, 0 to 1");
+  prometheus::Gauge& age = gauge("last_step_age_seconds", "Since the last step ended");
+  prometheus::Counter& preemptions = counter("num_preemptions_total", "Sequences that gave their blocks back");
+  prometheus::Counter& queries = counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache");
+  prometheus::Counter& hits = counter("prefix_cache_hits_total", "Prompt tokens found in the prefix cache");
+  prometheus::Counter& prompt_total = counter("prompt_tokens_total", "Prompt tokens computed");
+  prometheus::Counter& generation_total = counter("generation_tokens_total", "Tokens chosen");
+  prometheus::Counter& steps = counter("num_steps_total", "Steps of the engine");
+  prometheus::Counter& refused = counter("requests_refused_total", "Requests refused because the queue was full");
+  prometheus::Counter& model_seconds = counter("model_seconds_total", "Time in the model's forward");
+};
+
+Metrics::Metrics(const std::string& model_name) : state_(std::make_unique<State>(model_name)) {}
+Metrics::~Metrics() = default;
+
+void Metrics::record_first_token(const engine::Output& output) {
+  state_->first.Observe(output.queue_seconds + output.prefill_seconds);
+  state_->queue.Observe(output.queue_seconds);
+  state_->prefill.Observe(output.prefill_seconds);
+}
+
+void Metrics::record(const engine::Output& output, int64_t num_tokens) {
+  state_->prompt.Observe(static_cast<double>(output.usage.prompt_tokens));
+  state_->generation.Observe(static_cast<double>(num_tokens));
+  auto labels = state_->labels;
+  labels["finished_reason"] = engine::finish_reason_name(output.finish);
+  state_->success.Add(labels).Increment();
+}
+
+void Metrics::record_reply(const std::string& route, int status, double seconds) {
+  state_->http.Observe(seconds);
+  state_->replies.Add({{"route", route}, {"status", std::to_string(status)}}).Increment();
+}
+
+std::string Metrics::text(const engine::EngineStats& s) {
+  auto set = [](prometheus::Counter& counter, double value) {
+    if (value > counter.Value()) counter.Increment(value - counter.Value());
+  };
+  State& m = *state_;
+  m.running.Set(static_cast<double>(s.running));
+  m.waiting.Set(static_cast<double>(s.waiting));
+  m.usage.Set(s.kv_blocks > 0 ? static_cast<double>(s.kv_blocks_used) / static_cast<double>(s.kv_blocks) : 0);
+  m.age.Set(s.last_step_age_seconds);
+  set(m.preemptions, static_cast<double>(s.preemptions));
+  set(m.queries, static_cast<double>(s.prompt_tokens + s.cached_tokens));
+  set(m.hits, static_cast<double>(s.cached_tokens));
+  set(m.prompt_total, static_cast<double>(s.prompt_tokens));
+  set(m.generation_total, static_cast<double>(s.output_tokens));
+  set(m.steps, static_cast<double>(s.num_steps));
+  set(m.refused, static_cast<double>(s.refused));
+  set(m.model_seconds, s.model_seconds);
+  std::ostringstream out;
+  prometheus::TextSerializer().Serialize(out, m.registry.Collect());
+  return out.str();
+}
+
+}  // namespace sinter::server

@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""Starts `sinter serve` and asks it what clients ask: completions, chat, streams, schemas, tools, errors, overload,
+clients that go, shutdown. Only Python's own library.
+
+usage: serve_test.py PROGRAM MODEL CHAT_TEMPLATE [--overload SECONDS] [--malformed COUNT]
+"""
+import argparse
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+
+class Server:
+    def __init__(self, program, model, *options, env=None):
+        command = [program, "serve", model, "--port", "0", *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
+        self.stderr = []
+        self.reader = threading.Thread(target=lambda: self.stderr.extend(self.process.stderr), daemon=True)
+        self.reader.start()
+        address = self.process.stdout.readline().strip()
+        if not address:
+            self.process.wait()
+            sys.exit("the server did not start:\n" + "".join(self.stderr))
+        self.port = int(address.rsplit(":", 1)[1])
+
+    def ask(self, path, body=None, method=None, headers=None, raw=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        data = raw if raw is not None else (json.dumps(body) if body is not None else None)
+        connection.request(method or ("POST" if data is not None else "GET"), path, data, headers or {})
+        reply = connection.getresponse()
+        text = reply.read()
+        connection.close()
+        return reply.status, text, reply
+
+    def json(self, path, body=None, status=200, headers=None):
+        got, text, _ = self.ask(path, body, headers=headers)
+        assert got == status, f"{path}: {got} instead of {status}: {text[:400]}"
+        return json.loads(text)
+
+    def stream(self, path, body):
+        got, text, _ = self.ask(path, {**body, "stream": True})
+        assert got == 200, text
+        events = [e for e in text.decode().split("\n\n") if e.strip()]
+        data = ["\n".join(l[6:] for l in e.split("\n") if l.startswith("data: ")) for e in events]
+        return [json.loads(d) for d in data if d and d != "[DONE]"], data
+
+    def stats(self):
+        return self.json("/stats")
+
+    def end(self, sent=signal.SIGTERM):
+        self.process.send_signal(sent)
+        status = self.process.wait(timeout=60)
+        return status
+
+
+def completions(s):
+    body = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0.9, "seed": 7, "ignore_eos": True}
+    whole = s.json("/v1/completions", body)
+    text = whole["choices"][0]["text"]
+    assert whole["usage"]["completion_tokens"] == 12 and whole["choices"][0]["finish_reason"] == "length", whole
+    assert s.json("/v1/completions", body)["choices"][0]["text"] == text, "the same seed gave another text"
+    parts, data = s.stream("/v1/completions", {**body, "stream_options": {"include_usage": True}})
+    assert "".join(p["choices"][0]["text"] for p in parts if p["choices"]) == text, "streamed and whole differ"
+    assert parts[-1]["usage"]["completion_tokens"] == 12 and data[-1] == "[DONE]", data[-2:]
+    ids = s.json("/tokenize", {"prompt": body["prompt"]})["tokens"]
+    assert s.json("/detokenize", {"tokens": ids, "skip_special_tokens": True})["prompt"].strip() == body["prompt"]
+    assert s.json("/v1/completions", {**body, "prompt": ids})["choices"][0]["text"] == text, "token ids gave another text"
+    several = s.json("/v1/completions", {**body, "prompt": [body["prompt"], "A dog"], "n": 2, "seed": 9})["choices"]
+    assert [c["index"] for c in several] == [0, 1, 2, 3]
+    again = s.json("/v1/completions", {**body, "seed": 9})["choices"][0]["text"]
+    assert several[0]["text"] == again, "a choice depends on its neighbours"
+    logged = s.json("/v1/completions", {**body, "logprobs": 3, "echo": True})["choices"][0]
+    lp = logged["logprobs"]
+    assert logged["text"] == body["prompt"] + text, "asking for logprobs changed the text"
+    assert len(lp["tokens"]) == len(ids) + 12 and lp["token_logprobs"][0] is None and all(x <= 0 for x in lp["token_logprobs"][1:])
+    scored = s.json("/v1/completions", {"prompt": body["prompt"], "max_tokens": 0, "echo": True, "logprobs": 1})["choices"][0]
+    assert len(scored["logprobs"]["tokens"]) == len(ids) and scored["text"] == body["prompt"], scored
+    for a, b in zip(scored["logprobs"]["token_logprobs"][1:], lp["token_logprobs"][1:]):
+        assert abs(a - b) < 1e-5, "scores differ"
+    stop = text.strip()[3:5]
+    if stop:
+        cut = s.json("/v1/completions", {**body, "stop": [stop]})["choices"][0]
+        assert cut["text"] == text[: text.index(stop)] and cut["finish_reason"] == "stop", cut
+        parts, _ = s.stream("/v1/completions", {**body, "stop": [stop]})
+        assert "".join(p["choices"][0]["text"] for p in parts if p["choices"]) == cut["text"]
+
+
+def chat(s):
+    body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 10, "seed": 3, "ignore_eos": True}
+    whole = s.json("/v1/chat/completions", body)
+    text = whole["choices"][0]["message"]["content"]
+    parts, _ = s.stream("/v1/chat/completions", body)
+    assert "".join(p["choices"][0]["delta"].get("content") or "" for p in parts if p["choices"]) == text
+    assert parts[0]["choices"][0]["delta"]["role"] == "assistant"
+    prompt = s.json("/apply-template", body)["prompt"]
+    assert prompt == "[user] Hello [assistant] ", prompt
+    message = s.json("/v1/messages", {"messages": body["messages"], "max_tokens": 10, "temperature": 0})
+    assert message["stop_reason"] in ("max_tokens", "end_turn") and message["content"][0]["type"] == "text", message
+    events, _ = s.stream("/v1/messages", {"messages": body["messages"], "max_tokens": 10, "temperature": 0})
+    assert "".join(e["delta"]["text"] for e in events if e["type"] == "content_block_delta") == message["content"][0]["text"]
+    assert [events[0]["type"], events[-1]["type"]] == ["message_start", "message_stop"]
+    answer = s.json("/v1/responses", {"input": "Hello", "max_output_tokens": 10, "temperature": 0})
+    assert answer["output"][0]["content"][0]["text"] == message["content"][0]["text"], answer
+    events, _ = s.stream("/v1/responses", {"input": "Hello", "max_output_tokens": 10, "temperature": 0})
+    assert "".join(e["delta"] for e in events if e["type"] == "response.output_text.delta") == message["content"][0]["text"]
+
+
+def structured(s):
+    schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 99},
+              "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3}}, "required": ["name", "age", "tags"], "additionalProperties": False}
+    for seed in range(1, 9):
+        body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 200, "seed": seed,
+                "response_format": {"type": "json_schema", "json_schema": {"name": "t", "schema": schema}}}
+        choice = s.json("/v1/chat/completions", body)["choices"][0]
+        assert choice["finish_reason"] == "stop", choice
+        value = json.loads(choice["message"]["content"])
+        assert list(value) == ["name", "age", "tags"] and len(value["name"]) <= 8 and 0 <= value["age"] <= 99 and set(value["tags"]) <= {"a", "b"}, value
+    body = {"prompt": "x", "max_tokens": 40, "seed": 5}
+    assert s.json("/v1/completions", {**body, "guided_choice": ["yes", "no"]})["choices"][0]["text"] in ("yes", "no")
+    got = s.json("/v1/completions", {**body, "guided_regex": "[a-c]{4}-[0-9]{2}"})["choices"][0]["text"]
+    assert len(got) == 7 and got[4] == "-", got
+    assert s.json("/v1/completions", {**body, "grammar": 'root ::= "(" [xy]{3} ")"'})["choices"][0]["text"][0] == "("
+    for bad, word in [({"guided_json": {"type": "object", "if": {}}}, "if"), ({"guided_regex": "(?=a)"}, "lookaround"),
+                      ({"grammar": "root ::= root"}, "left recursion"), ({"guided_json": {"type": "array", "uniqueItems": True}}, "uniqueItems")]:
+        message = s.json("/v1/completions", {**body, **bad}, status=400)["error"]["message"]
+        assert word in message, message
+    tools = [{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string", "maxLength": 6}}, "required": ["city"]}}}]
+    for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
+        body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 300, "seed": 2, "tools": tools, "tool_choice": choice, "parallel_tool_calls": False}
+        made = s.json("/v1/chat/completions", body)["choices"][0]
+        assert made["finish_reason"] == "tool_calls", made
+        call = made["message"]["tool_calls"][0]["function"]
+        assert call["name"] == "get_weather" and "city" in json.loads(call["arguments"]), call
+        parts, _ = s.stream("/v1/chat/completions", body)
+        deltas = [t for p in parts if p["choices"] for t in p["choices"][0]["delta"].get("tool_calls", [])]
+        assert "".join(d["function"].get("arguments", "") for d in deltas) == call["arguments"], deltas
+
+
+def errors(s, count):
+    for path, body, status in [("/v1/completions", {"prompt": "x", "model": "other"}, 404), ("/v1/completions", {"prompt": "x", "max_tokens": 10**6}, 400),
+                               ("/v1/embeddings", {"input": "x"}, 501), ("/v1/complations", {}, 404), ("/health", {}, 405)]:
+        assert "message" in s.json(path, body, status=status)["error"]
+    assert s.json("/v1/messages", {"messages": []}, status=400)["type"] == "error"
+    assert s.ask("/v1/completions", {"prompt": "x"}, headers={"Origin": "http://evil.example"})[0] == 403
+    assert s.ask("/v1/completions", {"prompt": "x"}, headers={"Host": "evil.example"})[0] == 403
+    draw = random.Random(1)
+    seeds = ['{"prompt": "x", "max_tokens": 2}', '{"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}', '{"prompt": [1, 2], "logit_bias": {"1": 2}, "max_tokens": 1}',
+             '{"prompt": "x", "max_tokens": 1, "guided_json": {"type": "object", "properties": {"a": {"pattern": "^a+$"}}}}', '{"prompt":"x","max_tokens":1,"guided_regex":"a(b|c)*[0-9]{2}"}']
+    connection = http.client.HTTPConnection("127.0.0.1", s.port, timeout=60)
+    for i in range(count):
+        data = bytearray(draw.choice(seeds).encode())
+        for _ in range(draw.randint(1, 6)):
+            at = draw.randrange(len(data))
+            kind = draw.random()
+            if kind < 0.4:
+                data[at] = draw.randrange(256)
+            elif kind < 0.7:
+                del data[at]
+            else:
+                data[at:at] = draw.choice([b"[", b"{", b'"', b"null", b"-1", b"1e999", b"\\", b"\xff", b"99999999999999999999", b"[[[["])
+        path = draw.choice(["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/v1/messages", "/v1/responses"])
+        connection.request("POST", path, bytes(data))
+        reply = connection.getresponse()
+        text = reply.read()
+        assert reply.status in (200, 400, 404, 422, 429, 501), (reply.status, path, bytes(data), text)
+        if reply.status != 200:
+            assert json.loads(text)["error"]["message"], text
+    for junk in [b"GET\r\n\r\n", b"\x00\x01\x02\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: -5\r\n\r\n", b"A" * 100000 + b"\r\n\r\n",
+                 b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20000 + b"\r\n"]:
+        with socket.create_connection(("127.0.0.1", s.port), timeout=10) as raw:
+            try:
+                raw.sendall(junk)
+                raw.shutdown(socket.SHUT_WR)
+                first = raw.recv(100)
+            except (BrokenPipeError, ConnectionResetError):
+                first = b""
+            assert first == b"" or first.startswith(b"HTTP/1.1 4"), first
+    assert s.json("/health")["status"] == "ok"
+
+
+def leaving(s):
+    """A client that is killed mid-stream frees what it held."""
+    body = json.dumps({"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True})
+    raw = socket.create_connection(("127.0.0.1", s.port))
+    raw.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+    raw.recv(200)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+    raw.close()
+    for _ in range(200):
+        now = s.stats()
+        if now["running"] == 0 and now["waiting"] == 0 and now["kv_blocks_used"] == 0:
+            return
+        time.sleep(0.01)
+    sys.exit(f"blocks are still held after the client has gone: {now}")
+
+
+def overload(s, seconds, clients):
+    """More clients than places: each request ends in a result or a 429 with Retry-After, and the server stays well."""
+    results, until = [], time.time() + seconds
+
+    def client(number):
+        while time.time() < until:
+            begun = time.time()
+            status, text, reply = s.ask("/v1/completions", {"prompt": f"Client {number}", "max_tokens": 24, "ignore_eos": True})
+            results.append((status, time.time() - begun))
+            if status == 429:
+                assert int(reply.headers["Retry-After"]) >= 1
+                time.sleep(0.05)
+            else:
+                assert status == 200, (status, text)
+
+    def memory():
+        return int(open(f"/proc/{s.process.pid}/statm").read().split()[1]) * 4096
+
+    threads = [threading.Thread(target=client, args=(i,)) for i in range(clients)]
+    for t in threads:
+        t.start()
+    time.sleep(seconds / 3)
+    before = memory()
+    for t in threads:
+        t.join()
+    done = sorted(t for status, t in results if status == 200)
+    growth = memory() - before
+    print(f"overload: {clients} clients, {seconds} s: {len(done)} answered, {len(results) - len(done)} refused with 429, "
+          f"median {done[len(done) // 2] * 1000:.0f} ms, memory {growth / 2**20:+.1f} MiB in the last two thirds")
+    assert done and growth < 64 << 20, "memory grew"
+    return done[len(done) // 2]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program"), parser.add_argument("model"), parser.add_argument("template")
+    parser.add_argument("--overload", type=float, default=1.5)
+    parser.add_argument("--malformed", type=int, default=300)
+    args = parser.parse_args()
+    s = Server(args.program, args.model, "--chat-template", args.template, "--max-running", "4", "--max-waiting", "4")
+    for step in (completions, chat, structured, leaving):
+        step(s)
+    errors(s, args.malformed)
+    at_capacity = overload(s, args.overload, 8)
+    beyond = overload(s, args.overload, 16)
+    print(f"overload: median at twice the capacity is {beyond / at_capacity:.2f} of that at capacity")
+    text = s.ask("/metrics")[1].decode()
+    for name in ("sinter:num_requests_running", "sinter:time_to_first_token_seconds_bucket", "sinter:generation_tokens_total", "sinter:kv_cache_usage_perc"):
+        assert name in text, name
+    status, text, reply = s.ask("/")
+    assert status == 200 and b"page.js" in text and "default-src 'none'" in reply.headers["Content-Security-Policy"]
+    # SIGTERM: what is under way ends, then the program does.
+    kept = []
+    asked = threading.Thread(target=lambda: kept.append(s.ask("/v1/completions", {"prompt": "x", "max_tokens": 100, "ignore_eos": True})))
+    asked.start()
+    while s.stats()["running"] == 0 and asked.is_alive():
+        pass
+    assert s.end() == 0, "".join(s.stderr)
+    asked.join()
+    assert kept[0][0] == 200 and json.loads(kept[0][1])["usage"]["completion_tokens"] == 100, "the drain cut a request"
+
+    keyed = Server(args.program, args.model, "--access-log", "/dev/full", env={"SINTER_API_KEY": "secret", "SINTER_ADMIN_KEY": "boss"})
+    for path in ("/v1/models", "/metrics", "/stats", "/v1/nothing", "/tokenizer_info"):
+        assert keyed.ask(path)[0] == 401, path
+    assert keyed.ask("/health")[0] == 200 and keyed.ask("/ready")[0] == 200
+    assert keyed.ask("/v1/models", headers={"Authorization": "Bearer secret"})[0] == 200
+    assert keyed.ask("/v1/models", headers={"x-api-key": "secret"})[0] == 200
+    assert keyed.ask("/v1/models", headers={"Authorization": "Bearer secre"})[0] == 401
+    assert keyed.ask("/reset_prefix_cache", {}, headers={"Authorization": "Bearer secret"})[0] == 401
+    assert keyed.ask("/reset_prefix_cache", {}, headers={"Authorization": "Bearer boss"})[0] == 200
+    refused = keyed.json("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}, 400, {"Authorization": "Bearer secret"})
+    assert "no chat template" in refused["error"]["message"]
+    assert keyed.end() == 0
+
+
+main()
