@@ -13,8 +13,10 @@ CONFINED = [
     (re.compile(r"nccl"), ("comm/nccl",), "NCCL"),
     (re.compile(r"^mpi\.h$"), ("comm/mpi/",), "MPI"),
     (re.compile(r"^CLI/"), ("cli/command.cc",), "CLI11"),
+    (re.compile(r"^boost/"), ("server/http_",), "Boost"),
 ]
 HEAVY = re.compile(r"^(toml\+\+/|boost/|nlohmann/json\.hpp)")
+INTERNAL = ("server/http_session.h",)  # shared by the two files that are built on Boost, and by no other
 
 
 def read_layers(path):
@@ -63,7 +65,7 @@ def problems(repository):
                 for pattern, allowed, what in CONFINED:
                     if pattern.search(name) and not relative.startswith(allowed):
                         yield f"{relative}:{number}: a header of {what} outside {', '.join(allowed)}"
-                if relative.endswith(".h") and HEAVY.match(name):
+                if relative.endswith(".h") and relative not in INTERNAL and HEAVY.match(name):
                     yield f"{relative}:{number}: heavy header <{name}> in a header"
 
 

@@ -2,7 +2,7 @@
 // several schemas speak of are combined. There are finitely many such sets, so recursive schemas come to an end.
 #pragma once
 #include <map>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <utility>
