@@ -81,7 +81,7 @@ expect 2 "did you mean '--prompt'" "$sinter" generate "$scratch/model" --promt x
 expect 2 "there is no option '--bogus' of \`sinter generate\`" "$sinter" generate --bogus
 expect 2 "there is no option '--temprature' of \`sinter generate\`; did you mean '--temperature'" "$sinter" generate "$scratch/model" --temprature 1
 expect 2 "did you mean 'generate'" "$sinter" generat "$scratch/model"
-expect 2 "\`sinter WORD\` with one of plan, tokenizer, data, train, generate, chat, eval, verify, inspect, bench" "$sinter"
+expect 2 "\`sinter WORD\` with one of plan, tokenizer, data, train, generate, chat, serve, eval, verify, inspect, bench" "$sinter"
 expect 2 "one of the verbs perplexity" "$sinter" eval
 expect 1 "config.json" "$sinter" generate "$scratch/nothing" --prompt x --tokenizer "$scratch/model"
 expect 2 "device 'gpu'" "$sinter" generate "$scratch/model" --prompt x --device gpu

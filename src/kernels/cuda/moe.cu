@@ -257,7 +257,7 @@ void expert_sort(Stream& stream, const ExpertSortArgs& args) {
   int64_t slots = args.experts.num_elements();
   int experts = static_cast<int>(args.group_offsets.num_elements() - 1);
   if (slots == 0) {
-    fill(stream, args.group_offsets, 0);
+    fill(stream, {args.group_offsets, 0});
     return;
   }
   SortedKeys sorted = sort_keys(stream, args.experts.data<int32_t>(), slots, experts);
