@@ -78,7 +78,7 @@ struct Engine::State {
   void choose(Sequence& s, std::span<const float> logits, size_t row, SamplerScratch& own);
   void accept(Sequence& s, int32_t token, size_t row, std::span<const float> logits);
   void append(Sequence& s, OutputToken&& token);
-  void after_token(Sequence& s, int32_t token);
+  bool after_token(Sequence& s, int32_t token);  // false: the choice has ended, and s is gone
   OutputToken describe_token(int32_t token, float logprob, int32_t wanted, std::span<const float> logits) const;
   void emit(Sequence& s, FinishReason reason);
   void emit_best(const std::shared_ptr<RequestState>& owner);

@@ -309,15 +309,15 @@ void Engine::State::accept(Sequence& s, int32_t token, size_t row, std::span<con
     return finish(s, FinishReason::stop);
   }
   append(s, describe_token(token, wants_logprobs(r) ? logprobs[row] : 0.0f, r.logprobs, logits));
-  after_token(s, token);
+  bool goes_on = after_token(s, token);
   // Forced tokens need no logits of their own; where log-probabilities are asked for they come one a step.
-  while (s.state != SequenceState::finished && s.mask && !wants_logprobs(r)) {
+  while (goes_on && s.mask && !wants_logprobs(s.request())) {
     const std::span<const int32_t> forced = s.mask->forced();
     if (forced.empty()) break;
     const int32_t next = forced.front();
     append(s, {.token = next, .logprob = 0, .top = {}, .rank = 0});
     ++counts.output_tokens;
-    after_token(s, next);
+    goes_on = after_token(s, next);
   }
 }
 
@@ -329,20 +329,24 @@ void Engine::State::append(Sequence& s, OutputToken&& token) {
   s.has_event = true;
 }
 
-void Engine::State::after_token(Sequence& s, int32_t token) {
+bool Engine::State::after_token(Sequence& s, int32_t token) {
   const Request& r = s.request();
+  auto end = [&](FinishReason reason) {
+    finish(s, reason);
+    return false;
+  };
   if (s.mask) {
     s.mask->accept(token);
-    if (s.mask->is_complete()) return finish(s, FinishReason::stop);
+    if (s.mask->is_complete()) return end(FinishReason::stop);
   }
   if (s.text_stop) {
     const int32_t found = s.text_stop->push(token);
     if (found >= 0 && s.num_new() >= r.min_new_tokens) {
       s.event.stop_string = found;
-      return finish(s, FinishReason::stop);
+      return end(FinishReason::stop);
     }
   }
-  if (s.num_new() >= r.max_new_tokens) finish(s, FinishReason::length);
+  return s.num_new() < r.max_new_tokens || end(FinishReason::length);
 }
 
 void Engine::State::finish(Sequence& s, FinishReason reason, const std::string& error) {
