@@ -33,10 +33,10 @@ test-data: $(BUILD)/build.ninja  ## checks on large files: make test-data SINTER
 	@ninja -C $(BUILD) -j$(JOBS)
 	@cd $(BUILD) && $(CTEST) -L data
 
-asan:  ## the fast tests under address and undefined-behaviour sanitizers
+asan:  ## the unit tests and fuzz targets under address and undefined-behaviour sanitizers
 	@cmake --preset asan
 	@ninja -C build-asan -j$(JOBS)
-	@cd build-asan && $(CTEST) -L fast
+	@cd build-asan && $(CTEST) -L fast -R "^(test|fuzz)_"
 
 tsan:  ## the tests of the thread pool under the thread sanitizer
 	@cmake --preset tsan
