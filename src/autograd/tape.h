@@ -63,7 +63,18 @@ struct Variable {
   Saved save() const { return recipe ? Saved(recipe) : Saved(value); }
 };
 
-// A trainable tensor as ops see it.
+// A low-rank term beside a weight: rows [first_row, first_row + rows) of it get scale * b a added, and with a magnitude
+// (DoRA) the sum is scaled row by row to that norm.
+struct Adapter {
+  Parameter *a = nullptr, *b = nullptr;  // (r, K), (rows, r); beside an embedding a is (V, r)
+  Parameter* magnitude = nullptr;        // (rows), or null
+  float scale = 1.0f;
+  float dropout = 0.0f;  // of what a reads
+  int64_t first_row = 0, rows = 0;
+  size_t number = 0;  // among those of the weight
+};
+
+// A tensor as ops see it.
 struct Parameter {
   std::string name;
   core::WeightView weight;    // compute format
@@ -73,6 +84,9 @@ struct Parameter {
   Tensor grad_squares;        // (1) f32, or empty: where a kernel that writes grad may leave the sum of its squares
   bool has_squares = false;   // and it stands there. Whoever writes grad sets or clears this
   std::shared_ptr<core::DerivedWeight> derived;
+  std::vector<Adapter> adapters;  // of a weight
+  bool adapters_are_on = true;
+  bool has_adapters() const { return adapters_are_on && !adapters.empty(); }
 };
 
 class Tape {

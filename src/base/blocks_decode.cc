@@ -1,5 +1,6 @@
 #include "base/block_decode.h"
 #include "base/blocks.h"
+#include "base/dtype.h"
 #include "base/error.h"
 
 namespace sinter::base {
@@ -8,13 +9,24 @@ namespace {
 // bitsandbytes' 4-bit float over its largest value: codes 0 to 7, bit 3 is the sign.
 constexpr float kFp4Values[8] = {0.0f, 0.005208333f, 0.66666667f, 1.0f, 0.33333333f, 0.5f, 0.16666667f, 0.25f};
 
-void dequantize_4bit(WeightFormat format, const uint8_t* codes, const float* scales, float* y, int64_t count) {
-  SINTER_CHECK(scales, "{} needs its scales", name_of(format));
-  for (int64_t i = 0; i < count; ++i) {
-    const int code = codes[i / 2] >> (i % 2 ? 0 : 4) & 15;
-    float value = format == WeightFormat::nf4 ? block::kNf4Values[code] : kFp4Values[code & 7];
-    if (format == WeightFormat::fp4 && code & 8) value = -value;
-    y[i] = value * scales[i / info_of(format).block_elements];
+float code_value(WeightFormat format, const uint8_t* codes, int64_t i) {
+  const int byte = codes[format == WeightFormat::int8 || format == WeightFormat::fp8_e4m3 ? i : i / 2];
+  switch (format) {
+    case WeightFormat::nf4:
+      return block::kNf4Values[byte >> (i % 2 ? 0 : 4) & 15];
+    case WeightFormat::fp4: {
+      const int code = byte >> (i % 2 ? 0 : 4) & 15;
+      return code & 8 ? -kFp4Values[code & 7] : kFp4Values[code];
+    }
+    case WeightFormat::int4:
+      return static_cast<float>(byte >> (i % 2 ? 4 : 0) & 15);
+    case WeightFormat::int8:
+      return static_cast<float>(byte);
+    default: {
+      f8e4m3 value;
+      value.bits = static_cast<uint8_t>(byte);
+      return static_cast<float>(value);
+    }
   }
 }
 
@@ -24,7 +36,8 @@ void dequantize_blocks(WeightFormat format, const void* source, const float* sca
                        int64_t count) {
   const WeightFormatInfo& info = info_of(format);
   const auto* bytes = static_cast<const uint8_t*>(source);
-  if (info.scales == WeightScales::apart) return dequantize_4bit(format, bytes, scales, destination, count);
+  if (info.scales == WeightScales::apart)
+    return dequantize_row(format, source, {.scales = scales, .group = info.block_elements}, destination, count);
   const bool is_known = block::visit_format(format, [&]<WeightFormat kFormat>() {
     for (int64_t i = 0; i < count; i += info.block_elements, bytes += info.block_bytes) {
       float* y = destination + i;
@@ -33,6 +46,19 @@ void dequantize_blocks(WeightFormat format, const void* source, const float* sca
   });
   SINTER_CHECK(is_known, "weights in {} cannot be read; convert the model to another type, for example q4_k_m",
                info.name);
+}
+
+void dequantize_row(WeightFormat format, const void* codes, const RowScales& row, float* destination, int64_t count) {
+  SINTER_CHECK(row.scales && (row.group > 0 || row.permutation), "{} needs its scales", name_of(format));
+  const auto* bytes = static_cast<const uint8_t*>(codes);
+  const bool has_zero = format == WeightFormat::int4 || format == WeightFormat::int8;
+  const float usual = format == WeightFormat::int4 ? 8.0f : 128.0f;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t g = row.permutation ? row.permutation[i] : i / row.group;
+    float value = code_value(format, bytes, i);
+    if (has_zero) value -= row.zeros ? row.zeros[g] : usual;
+    destination[i] = value * row.scales[g];
+  }
 }
 
 }  // namespace sinter::base

@@ -103,9 +103,11 @@ std::string chart_text(const Chart& chart, int width, int height) {
     if (column >= 0 && column < width && row >= 0 && row < height)
       grid[static_cast<size_t>(row)][static_cast<size_t>(column)] = mark;
   };
-  constexpr std::string_view kMarks = "ox+*#@%&";
+  constexpr std::string_view kMarks = "ox+*#@%&", kLines = ".:~-='";
+  size_t line = 0;
   for (const Series& s : chart.series) {  // lines first, so that marks stay on top
     if (!s.line) continue;
+    const char dot = kLines[line++ % kLines.size()];
     for (size_t i = 1; i < s.points.size(); ++i) {
       auto [x0, y0] = s.points[i - 1];
       auto [x1, y1] = s.points[i];
@@ -113,14 +115,15 @@ std::string chart_text(const Chart& chart, int width, int height) {
       for (int k = 0; k <= 40; ++k) {
         double f = k / 40.0;
         put(x.log ? std::exp(std::log(x0) + f * (std::log(x1) - std::log(x0))) : x0 + f * (x1 - x0),
-            y.log ? std::exp(std::log(y0) + f * (std::log(y1) - std::log(y0))) : y0 + f * (y1 - y0), '.');
+            y.log ? std::exp(std::log(y0) + f * (std::log(y1) - std::log(y0))) : y0 + f * (y1 - y0), dot);
       }
     }
   }
   size_t mark = 0;
+  line = 0;
   std::string legend;
   for (const Series& s : chart.series) {
-    char c = s.line ? '.' : kMarks[mark++ % kMarks.size()];
+    char c = s.line ? kLines[line++ % kLines.size()] : kMarks[mark++ % kMarks.size()];
     if (!s.name.empty()) legend += fmt::format("  {} {}", c, s.name);
     if (s.line) continue;
     for (auto [px, py] : s.points) put(px, py, c);
@@ -151,7 +154,10 @@ std::string chart_text(const Chart& chart, int width, int height) {
 
 std::string chart_svg(const Chart& chart, int width, int height) {
   const Axis x = make_axis(chart, true), y = make_axis(chart, false);
-  const double left = 70, right = 150, top = 34, bottom = 46, w = width - left - right, h = height - top - bottom;
+  size_t longest = 0;
+  for (const Series& s : chart.series) longest = std::max(longest, s.name.size());
+  const double left = 70, right = std::min(longest == 0 ? 20 : 44 + 6.6 * static_cast<double>(longest), 0.5 * width);
+  const double top = 34, bottom = 46, w = width - left - right, h = height - top - bottom;
   auto px = [&](double value) { return left + x.share(value) * w; };
   auto py = [&](double value) { return top + (1 - y.share(value)) * h; };
   std::string out = fmt::format(
@@ -203,8 +209,35 @@ std::string chart_svg(const Chart& chart, int width, int height) {
   return out;
 }
 
+namespace {
+
+// Names and colours in rows above a chart; `y` moves to the baseline of the last row.
+std::string legend_rows(const std::vector<std::string>& names, int width, double& y) {
+  std::string out;
+  double x = 8;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const double needed = 30 + 7.2 * static_cast<double>(names[i].size());
+    if (x > 8 && x + needed > width) x = 8, y += 17;
+    out += fmt::format(
+        "<rect x=\"{:.0f}\" y=\"{:.0f}\" width=\"10\" height=\"10\" fill=\"{}\"/><text x=\"{:.0f}\" "
+        "y=\"{:.0f}\">{}</text>\n",
+        x, y - 9, colour(i), x + 14, y, escape_html(names[i]));
+    x += needed;
+  }
+  return out;
+}
+
+}  // namespace
+
 std::string stacked_bars_svg(const StackedBars& chart, int width) {
-  const double left = 170, right = 150, row = 26, top = 72;
+  double left = 170, right = 100, legend_y = 37;
+  const double row = 26;
+  for (const auto& bar : chart.bars) {
+    left = std::max(left, 24 + 6.3 * static_cast<double>(bar.label.size()));
+    right = std::max(right, 16 + 6.6 * static_cast<double>(bar.note.size()));
+  }
+  const std::string legend = legend_rows(chart.parts, width, legend_y);
+  const double top = legend_y + 35;
   double most = chart.limit;
   for (const auto& bar : chart.bars) {
     double sum = 0;
@@ -221,14 +254,9 @@ std::string stacked_bars_svg(const StackedBars& chart, int width) {
       "font-size=\"12\" role=\"img\"><title>{2}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
       "<text x=\"8\" y=\"18\" font-size=\"14\" font-weight=\"bold\">{2}</text>\n",
       width, height, escape_html(chart.title));
-  double lx = 8;
-  for (size_t i = 0; i < chart.parts.size(); ++i) {
-    out += fmt::format(
-        "<rect x=\"{:.0f}\" y=\"28\" width=\"10\" height=\"10\" fill=\"{}\"/><text x=\"{:.0f}\" y=\"37\">{}</text>\n",
-        lx, colour(i), lx + 14, escape_html(chart.parts[i]));
-    lx += 30 + 7.2 * static_cast<double>(chart.parts[i].size());
-  }
+  out += legend;
   const double end = top + row * static_cast<double>(chart.bars.size());
+  std::string notes;
   for (double value : ticks(axis, 6)) {
     out += fmt::format(
         "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" stroke=\"#ddd\"/><text x=\"{0:.1f}\" y=\"{3}\" "
@@ -241,7 +269,7 @@ std::string stacked_bars_svg(const StackedBars& chart, int width) {
     out += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n", left - 8, y + 14,
                        escape_html(bar.label));
     for (size_t i = 0; i < bar.values.size(); ++i) {
-      if (!(bar.values[i] > 0)) continue;
+      if (!(bar.values[i] > 1e-6 * most)) continue;  // what rounding left
       out += fmt::format(
           "<rect x=\"{:.1f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\"><title>{}: {:.4g} "
           "{}</title></rect>\n",
@@ -249,7 +277,9 @@ std::string stacked_bars_svg(const StackedBars& chart, int width) {
           escape_html(chart.parts.at(i)), bar.values[i], escape_html(chart.unit));
       from += bar.values[i];
     }
-    out += fmt::format("<text x=\"{:.1f}\" y=\"{}\">{}</text>\n", px(from) + 5, y + 14, escape_html(bar.note));
+    notes += fmt::format(  // over the line of the limit, and readable there
+        "<text x=\"{:.1f}\" y=\"{}\" stroke=\"white\" stroke-width=\"4\" paint-order=\"stroke\">{}</text>\n",
+        px(from) + 5, y + 14, escape_html(bar.note));
   }
   if (chart.limit > 0) {
     out += fmt::format(
@@ -258,8 +288,9 @@ std::string stacked_bars_svg(const StackedBars& chart, int width) {
         "<text x=\"{0:.1f}\" y=\"{3}\" fill=\"#c00\" text-anchor=\"middle\">{4}</text>\n",
         px(chart.limit), top - 8, end, top - 11, escape_html(chart.limit_label));
   }
-  return out + fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n</svg>\n", left + w / 2, end + 28,
-                           escape_html(chart.unit));
+  return out + notes +
+         fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n</svg>\n", left + w / 2, end + 28,
+                     escape_html(chart.unit));
 }
 
 std::string html_table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows) {
@@ -268,7 +299,8 @@ std::string html_table(const std::vector<std::string>& header, const std::vector
   out += "</tr></thead><tbody>\n";
   for (const auto& row : rows) {
     out += "<tr>";
-    for (const std::string& cell : row) out += "<td>" + escape_html(cell) + "</td>";
+    for (const std::string& cell : row)  // a number and its unit stay together
+      out += (cell.size() <= 24 ? "<td class=\"short\">" : "<td>") + escape_html(cell) + "</td>";
     out += "</tr>\n";
   }
   return out + "</tbody></table>\n";
@@ -284,8 +316,17 @@ h1 {{ font-size: 1.5rem; }}
 h2 {{ font-size: 1.15rem; margin-top: 2rem; border-bottom: 1px solid #ddd; padding-bottom: .2rem; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 14px; }}
 th, td {{ text-align: left; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid #eee; }}
-svg {{ max-width: 100%; height: auto; }}
+td.short {{ white-space: nowrap; }}
+svg {{ max-width: 100%; height: auto; border-radius: 4px; }}
+.banner {{ background: #b00020; color: white; padding: .7rem 1rem; border-radius: 4px; font-weight: 600; }}
 pre {{ background: #f6f6f6; padding: .8rem; overflow-x: auto; font-size: 13px; }}
+.note {{ background: #f0a020; color: #222; }}
+@media (prefers-color-scheme: dark) {{
+  body {{ background: #16181c; color: #ddd; }}
+  h2 {{ border-color: #444; }}
+  th, td {{ border-color: #333; }}
+  pre {{ background: #22252b; }}
+}}
 </style></head><body>
 <h1>{0}</h1>
 )",

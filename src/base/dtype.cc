@@ -138,7 +138,7 @@ void convert_loop(const void* source, void* destination, size_t count) {
   for (size_t i = 0; i < count; ++i, from += sizeof(From)) {
     From value;
     std::memcpy(&value, from, sizeof value);
-    if constexpr (std::is_same_v<From, double> && std::is_same_v<To, double>) {
+    if constexpr (std::is_same_v<From, To>) {
       to[i] = value;
     } else {
       to[i] = static_cast<To>(static_cast<float>(value));
@@ -161,6 +161,8 @@ void convert_from(const void* source, DType to, void* destination, size_t count)
       return convert_loop<From, f8e4m3>(source, destination, count);
     case DType::f8e5m2:
       return convert_loop<From, f8e5m2>(source, destination, count);
+    case DType::u8:  // codes
+      return convert_loop<From, uint8_t>(source, destination, count);
     default:
       fail("cannot convert to number format {}", dtype_name(to));
   }
@@ -187,6 +189,8 @@ void convert_elements(DType from, const void* source, DType to, void* destinatio
       return convert_from<f8e4m3>(source, to, destination, count);
     case DType::f8e5m2:
       return convert_from<f8e5m2>(source, to, destination, count);
+    case DType::u8:
+      return convert_from<uint8_t>(source, to, destination, count);
     default:
       fail("cannot convert from number format {}", dtype_name(from));
   }

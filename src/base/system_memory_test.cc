@@ -1,13 +1,11 @@
 #include "base/system_memory.h"
 
 #include <gtest/gtest.h>
-
 #include <unistd.h>
 
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-
 
 namespace sinter::base {
 namespace {

@@ -91,9 +91,12 @@ std::string format_bytes(double bytes) {
 
 std::string format_duration(double seconds) {
   if (!std::isfinite(seconds)) return "-";
+  if (seconds == 0) return "0 s";
   if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
   if (seconds < 1) return fmt::format("{:.1f} ms", seconds * 1e3);
   if (seconds < 60) return fmt::format("{:.1f} s", seconds);
+  if (constexpr double kYear = 365.25 * 86400; seconds >= 3 * kYear)
+    return fmt::format("{:.3g} years", seconds / kYear);
   int64_t s = std::llround(seconds);
   if (s < 3600) return fmt::format("{}m {:02}s", s / 60, s % 60);
   if (s < 86400) return fmt::format("{}h {:02}m", s / 3600, s % 3600 / 60);
@@ -106,32 +109,94 @@ std::string format_grouped(int64_t number) {
   return number < 0 ? "-" + digits : digits;
 }
 
+namespace {
+
+using Cells = std::vector<std::string>;
+
+// Words of a cell in lines of at most `width`; a longer word stays whole.
+Cells wrapped(const std::string& cell, size_t width) {
+  Cells lines;
+  for (size_t begin = 0; begin <= cell.size();) {
+    const size_t end = std::min(cell.find(' ', begin), cell.size());
+    const std::string word = cell.substr(begin, end - begin);
+    begin = end + 1;
+    if (!lines.empty() && display_width(lines.back()) + 1 + display_width(word) <= width) {
+      lines.back() += " " + word;
+    } else {
+      lines.push_back(word);
+    }
+  }
+  return lines;
+}
+
+size_t longest_line(const Cells& lines) {
+  size_t longest = 0;
+  for (const std::string& line : lines) longest = std::max(longest, display_width(line));
+  return longest;
+}
+
+}  // namespace
+
+// A table wider than kTableWidth has its headings wrapped, then the cells of its widest columns of words.
 std::string Table::to_string(int indent) const {
-  size_t columns = header_.size();
-  std::vector<size_t> widths(columns, 0);
+  constexpr size_t kTableWidth = 120, kNarrowest = 12;
+  const size_t columns = header_.size();
+  std::vector<size_t> content(columns, 0), widths(columns, 0);
   std::vector<bool> right(columns, true);
-  auto measure = [&](const std::vector<std::string>& cells, bool is_header) {
-    for (size_t c = 0; c < columns && c < cells.size(); ++c) {
-      widths[c] = std::max(widths[c], display_width(cells[c]));
-      if (!is_header && !cells[c].empty() && cells[c] != "-" && !looks_numeric(cells[c])) right[c] = false;
+  for (const auto& row : rows_) {
+    for (size_t c = 0; c < columns && c < row.size(); ++c) {
+      content[c] = std::max(content[c], display_width(row[c]));
+      if (!row[c].empty() && row[c] != "-" && !looks_numeric(row[c])) right[c] = false;
     }
+  }
+  for (size_t c = 0; c < columns; ++c) widths[c] = std::max(content[c], display_width(header_[c]));
+  auto excess = [&] {
+    size_t all = static_cast<size_t>(indent) + 2 * (columns - 1);
+    for (size_t width : widths) all += width;
+    return all > kTableWidth ? all - kTableWidth : 0;
   };
-  measure(header_, true);
-  for (const auto& row : rows_) measure(row, false);
-  std::string text;
-  auto print = [&](const std::vector<std::string>& cells) {
-    std::string line(static_cast<size_t>(indent), ' ');
+  for (size_t c = 0; c < columns && excess() > 0; ++c) {
+    const size_t least = longest_line(wrapped(header_[c], 1));
+    widths[c] = std::max({content[c], least, widths[c] - std::min(widths[c], excess())});
+  }
+  while (excess() > 0) {
+    size_t widest = columns;
     for (size_t c = 0; c < columns; ++c) {
-      const std::string cell = c < cells.size() ? cells[c] : "";
-      std::string padding(widths[c] - display_width(cell), ' ');
-      line += right[c] ? padding + cell : cell + padding;
-      if (c + 1 < columns) line += "  ";
+      if (!right[c] && widths[c] > kNarrowest && (widest == columns || widths[c] > widths[widest])) widest = c;
     }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
+    if (widest == columns) break;
+    widths[widest] -= std::min(widths[widest] - kNarrowest, excess());
+    size_t needed = 0;
+    for (const auto& row : rows_) {
+      if (widest < row.size()) needed = std::max(needed, longest_line(wrapped(row[widest], widths[widest])));
+    }
+    if (needed > widths[widest]) {  // a word that is longer
+      widths[widest] = needed;
+      break;
+    }
+  }
+  std::string text;
+  auto print = [&](const Cells& cells) {
+    std::vector<Cells> lines(columns);
+    size_t height = 1;
+    for (size_t c = 0; c < columns && c < cells.size(); ++c) {
+      lines[c] = display_width(cells[c]) > widths[c] ? wrapped(cells[c], widths[c]) : Cells{cells[c]};
+      height = std::max(height, lines[c].size());
+    }
+    for (size_t l = 0; l < height; ++l) {
+      std::string line(static_cast<size_t>(indent), ' ');
+      for (size_t c = 0; c < columns; ++c) {
+        const std::string cell = l < lines[c].size() ? lines[c][l] : "";
+        const std::string padding(widths[c] - std::min(widths[c], display_width(cell)), ' ');
+        line += right[c] ? padding + cell : cell + padding;
+        if (c + 1 < columns) line += "  ";
+      }
+      line.erase(line.find_last_not_of(' ') + 1);
+      text += line + "\n";
+    }
   };
   print(header_);
-  std::vector<std::string> rule;
+  Cells rule;
   for (size_t w : widths) rule.emplace_back(w, '-');
   print(rule);
   for (const auto& row : rows_) print(row);

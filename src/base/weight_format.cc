@@ -39,6 +39,9 @@ constexpr WeightFormatInfo kFormats[] = {
     {iq3_s, "iq3_s", 21, 256, 110, kInside, false},
     {nf4, "nf4", -1, 64, 32, WeightScales::apart, true},
     {fp4, "fp4", -1, 64, 32, WeightScales::apart, true},
+    {int4, "int4", -1, 2, 1, WeightScales::apart, true},
+    {int8, "int8", -1, 1, 1, WeightScales::apart, true},
+    {fp8_e4m3, "fp8_e4m3", -1, 1, 1, WeightScales::apart, true},
 };
 
 constexpr bool is_in_order() {
@@ -71,6 +74,8 @@ const WeightFormatInfo* find_ggml_weight_format(int64_t ggml_type) {
 
 int64_t bytes_of(WeightFormat format, int64_t elements) {
   const WeightFormatInfo& info = info_of(format);
+  // Rows of codes with scales apart need not fill whole blocks, only whole bytes.
+  if (info.scales == WeightScales::apart) return elements * info.block_bytes / info.block_elements;
   assert(format != WeightFormat::plain && elements % info.block_elements == 0);
   return elements / info.block_elements * info.block_bytes;
 }

@@ -38,13 +38,17 @@ enum class WeightFormat : uint8_t {
   iq3_s,
   nf4,  // NormalFloat: 4-bit codes (the first of a pair in the high half), an f32 scale per 64 numbers apart
   fp4,  // bitsandbytes' 4-bit float, laid out as nf4
+  // Codes of folders with scales of any group (core/weight_view.h): (code - zero point) * scale.
+  int4,      // 4-bit codes, the first of a pair in the low half
+  int8,      // 8-bit codes
+  fp8_e4m3,  // the number itself times its scale, no zero point
 };
 
 // Where the scales of a format stand.
 enum class WeightScales : uint8_t {
   none,       // plain numbers
   in_blocks,  // in the block itself
-  apart,      // one f32 for each block in a tensor beside the codes
+  apart,      // one f32 for each block, or group of columns, in a tensor beside the codes
 };
 
 struct WeightFormatInfo {

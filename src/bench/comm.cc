@@ -15,7 +15,7 @@ using core::Tensor;
 
 struct Case {
   const char* name;
-  double bus_factor;                            // of the algorithm's bandwidth: what goes over a rank's link
+  double bus_factor;                             // of the algorithm's bandwidth: what goes over a rank's link
   std::function<void(const Tensor& whole)> run;  // whole: (n) f32, n a multiple of the ranks
 };
 
@@ -91,9 +91,9 @@ Report bench_comm(const Options& options) {
   report.name = "comm";
   report.title = fmt::format("Collectives between {} ranks by {} (bytes: the whole buffer; bus: over a rank's link)",
                              world.size(), world.name());
-  report.columns = {{"collective", "collective"},  {"bytes", "bytes", 0},         {"us", "us"},
-                    {"algorithm_gbs", "GB/s", 3},  {"bus_gbs", "bus GB/s", 3},    {"alpha_us", "alpha us", 2},
-                    {"beta_gbs", "beta GB/s", 3},  {"r_squared", "R2", 4}};
+  report.columns = {{"collective", "collective"}, {"bytes", "bytes", 0},      {"us", "us"},
+                    {"algorithm_gbs", "GB/s", 3}, {"bus_gbs", "bus GB/s", 3}, {"alpha_us", "alpha us", 2},
+                    {"beta_gbs", "beta GB/s", 3}, {"r_squared", "R2", 4}};
   const int64_t most = options.is_full ? int64_t{256} << 20 : int64_t{16} << 20;
   for (const Case& c : cases_of(world)) {
     std::vector<double> sizes, times;
@@ -107,8 +107,8 @@ Report bench_comm(const Options& options) {
       report.rows.push_back({c.name, sizes.back(), seconds * 1e6, rate, rate * c.bus_factor, {}, {}, {}});
     }
     const LineFit fit = fit_line(sizes, times);
-    report.rows.push_back({fmt::format("{}, fitted", c.name), {}, {}, {}, {}, fit.alpha * 1e6, 1e-9 / fit.per_byte,
-                           fit.r_squared});
+    report.rows.push_back(
+        {fmt::format("{}, fitted", c.name), {}, {}, {}, {}, fit.alpha * 1e6, 1e-9 / fit.per_byte, fit.r_squared});
   }
   return report;
 }

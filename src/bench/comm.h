@@ -1,5 +1,5 @@
-// Collectives between the ranks of this launch: time by size, algorithm and bus bandwidth, and the latency and bandwidth
-// that fit them (time = alpha + bytes / beta).
+// Collectives between the ranks of this launch: time by size, algorithm and bus bandwidth, and the latency and
+// bandwidth that fit them (time = alpha + bytes / beta).
 #pragma once
 #include <vector>
 

@@ -190,8 +190,9 @@ void add_attention_over(Bench& b, const StepShape& s, const Sequences& sequences
   backward.shape = shape, backward.batch = &batch, backward.qkv = qkv, backward.out = out, backward.lse = lse;
   backward.dout = dout, backward.delta = delta, backward.dqkv = dqkv;
   const Tensor cos_sin = s.is_llama ? b.values({tokens, dim}, DType::f32) : Tensor();
-  b.add("attention backward" + what, text, layers, 2.5 * flops, 0,
-        [&] { kernels::rotated_attention_backward(b.table(), b.stream(), {backward, cos_sin}); });
+  b.add("attention backward" + what, text, layers, 2.5 * flops, 0, [&] {
+    kernels::rotated_attention_backward(b.table(), b.stream(), {backward, cos_sin});
+  });
 }
 
 // Equal lengths and documents may take kernels for them; a batch of which the host knows nothing takes those for all.

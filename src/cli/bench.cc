@@ -9,6 +9,8 @@
 #include "base/text.h"
 #include "bench/ceilings.h"
 #include "bench/comm.h"
+#include "bench/decode.h"
+#include "bench/engine_parts.h"
 #include "bench/gpu_ceilings.h"
 #include "bench/gpu_kernels.h"
 #include "bench/gpu_train_step.h"
@@ -38,11 +40,16 @@ constexpr Benchmark kBenchmarks[] = {
     {"decode_matmul", "matrix products of few rows with a packed weight", bench::bench_decode_matmul},
     {"train_step", "an optimizer step of GPT-2 124M, and where its time goes", bench::bench_train_step},
     {"tokenizer", "splitting, encoding, decoding and training, MB/s", bench::bench_tokenizer},
+    {"schedule", "the engine's scheduling of a step, microseconds", bench::bench_schedule},
+    {"masks", "masks of structured output over 128k tokens, microseconds", bench::bench_masks},
     {"gpu_ceilings", "what a GPU can do: product TFLOP/s, copy TB/s", bench::bench_gpu_ceilings, true},
     {"gpu_kernels", "every kernel of GPT-2's and Llama's training steps on a GPU, TFLOP/s or TB/s",
      bench::bench_gpu_kernels, true},
     {"gpu_train_step", "optimizer steps of GPT-2 124M (also a small batch), 1.5B and Llama 1B on a GPU",
      bench::bench_gpu_train_step, true},
+    {"decode", "generation on a GPU with random weights of 7B and 8B: tok/s, share of the copy rate",
+     bench::bench_decode, true},
+    {"gpu_serve", "256 requests at once on a GPU, 8B with random weights: output tok/s", bench::bench_serve, true},
     {"comm", "collectives between the ranks of mpirun: GB/s by size, latency and bandwidth fitted", bench::bench_comm,
      false, true},
 };
@@ -68,7 +75,7 @@ void run_benchmarks(const std::vector<std::string>& names, const bench::Options&
                  core::why_no_cuda(0));
     bench::Report report = benchmark.run(options);
     if (benchmark.needs_ranks && comm::launch().rank != 0) continue;  // the first rank speaks
-    if (benchmark.needs_gpu && report.rows.empty()) {  // what --only names may be another's
+    if (benchmark.needs_gpu && report.rows.empty()) {                 // what --only names may be another's
       without_rows += (without_rows.empty() ? "" : ", ") + report.name;
       continue;
     }
@@ -103,6 +110,7 @@ void print_kernels(bool is_json) {
 
 void add_bench(Command app) {
   const Command verb = app.add_verb("bench", "every speed with its share of this machine's own limit");
+  add_bench_serve(verb);
   auto names = std::make_shared<std::vector<std::string>>();
   auto options = std::make_shared<bench::Options>();
   auto is_json = std::make_shared<bool>(false);
@@ -126,7 +134,7 @@ void add_bench(Command app) {
           .check([](const std::string& value) { return value.empty() ? "expected a case, as in bf16x1024" : ""; })
           .excludes(full)
           .excludes(seconds);
-  verb.option("--tokenizer", &options->tokenizer, "for `tokenizer`: a model folder or tokenizer file");
+  verb.option("--tokenizer", &options->tokenizer, "for `tokenizer` and `masks`: a model folder or tokenizer file");
   verb.option("--text", &options->text, "for `tokenizer`: the text to encode");
   verb.option("--only", &options->only,
               "for the GPU's: the rows with this in their name (a model, a kernel, a limit), e.g. 124M, attention");
@@ -147,6 +155,7 @@ void add_bench(Command app) {
       "  sinter bench train_step --full --json\n"
       "  sinter bench --kernels");
   verb.on_run([=] {
+    if (verb.was_verb_named()) return;
     if (*lists_kernels) return print_kernels(*is_json);
     if (options->turns.empty()) return run_benchmarks(*names, *options, *is_json);
     if (*names != std::vector<std::string>{"train_step"})

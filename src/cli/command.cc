@@ -51,6 +51,15 @@ std::string explain_option(const CLI::App& verb, const std::string& path, std::s
   return fmt::format("there is no option '{}' of `{}`{}", word, path, base::did_you_mean(word, known));
 }
 
+// CLI11's own words where a value has the wrong kind: "Could not convert: --vocab-size = 12x".
+std::string plain_words(const std::string& text) {
+  constexpr std::string_view kPrefix = "Could not convert: ";
+  if (!text.starts_with(kPrefix)) return text;
+  const size_t equals = text.find(" = ");
+  const std::string name = text.substr(kPrefix.size(), equals - kPrefix.size());
+  return fmt::format("{}: '{}' is not a number", name, equals == std::string::npos ? "" : text.substr(equals + 3));
+}
+
 // What is wrong with the command line: a verb or option that is not there, with the nearest that is, before what CLI11
 // missed or could not read.
 std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
@@ -75,7 +84,7 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc,
   }
   if (auto verbs = verbs_of(*level); level->get_require_subcommand_min() > 0 && !verbs.empty())
     return fmt::format("say what to do: `{} WORD` with one of {}", path, fmt::join(names_of(verbs), ", "));
-  return error.what();
+  return plain_words(error.what());
 }
 
 // A check of whole numbers, which the conversion to the target would wrap round or cut to its largest. What is no
@@ -159,7 +168,7 @@ Option Option::in_range(double least, double most) const {
 
 Option Option::at_least(double least) const {
   return check(finite_number([](double value, double bound) { return value >= bound; }, least,
-                             fmt::format("expected a finite number, the least is {:g}", least)));
+                             fmt::format("expected {:g} or more", least)));
 }
 
 Option Option::positive() const {

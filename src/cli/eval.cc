@@ -10,7 +10,7 @@
 #include "cli/eval_tasks.h"
 #include "cli/generation_flags.h"
 #include "cli/verbs.h"
-#include "data/tokenize.h"
+#include "data/text_files.h"
 #include "engine/prompt.h"
 #include "eval/perplexity.h"
 #include "tokenizer/tokenizer.h"

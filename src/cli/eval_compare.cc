@@ -11,8 +11,8 @@
 #include "cli/eval_tasks.h"
 #include "cli/generation_flags.h"
 #include "eval/kl.h"
-#include "models/open_model.h"
 #include "eval/results/compare.h"
+#include "models/open_model.h"
 #include "tokenizer/tokenizer.h"
 
 namespace sinter::cli {
@@ -71,9 +71,18 @@ void run_compare(const CompareFlags& flags) {
   nlohmann::ordered_json report = nlohmann::ordered_json::array();
   base::Table table({"task", "filter", "metric", "n", "A", "B", "B - A", "95 %", "p", "gained", "lost", "documents"});
   for (const eval::Comparison& c : comparisons) {
-    report.push_back({{"task", c.task}, {"filter", c.filter}, {"metric", c.metric}, {"samples", c.num_samples},
-                      {"a", c.a}, {"b", c.b}, {"difference", c.difference}, {"low", c.low}, {"high", c.high},
-                      {"p_value", c.p_value}, {"gained", c.gained}, {"lost", c.lost}});
+    report.push_back({{"task", c.task},
+                      {"filter", c.filter},
+                      {"metric", c.metric},
+                      {"samples", c.num_samples},
+                      {"a", c.a},
+                      {"b", c.b},
+                      {"difference", c.difference},
+                      {"low", c.low},
+                      {"high", c.high},
+                      {"p_value", c.p_value},
+                      {"gained", c.gained},
+                      {"lost", c.lost}});
     table.add_row({c.task, c.filter, c.metric, std::to_string(c.num_samples), fmt::format("{:.4f}", c.a),
                    fmt::format("{:.4f}", c.b), fmt::format("{:+.4f}", c.difference),
                    fmt::format("{:+.4f} to {:+.4f}", c.low, c.high), fmt::format("{:.3f}", c.p_value),

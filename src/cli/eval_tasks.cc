@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/command.h"
@@ -17,6 +18,7 @@
 #include "eval/results/report.h"
 #include "eval/results/table.h"
 #include "eval/score/ranked.h"
+#include "eval/score/server_backend.h"
 #include "models/open_model.h"
 
 namespace sinter::cli {
@@ -25,8 +27,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Flags {
-  std::string tasks, model, device = "cpu", precision = "fp32", tokenizer, data, output, system, chat_template;
-  int64_t num_few_shot = -1, max_tokens = 0, batch_tokens = 2048, bootstrap = 100000, seed = -1;
+  std::string tasks, model, device = "cpu", precision = "fp32", tokenizer, data, output, system, chat_template, server;
+  int64_t num_few_shot = -1, max_tokens = 0, batch_tokens = 2048, bootstrap = 100000, seed = -1, connections = 8;
   double limit = 0;
   bool as_json = false, lists = false, allows_code = false, applies_chat = false, one_turn = false, is_html = false;
 };
@@ -124,10 +126,46 @@ std::vector<std::string> choose_tasks(const Flags& flags, eval::TaskSet& set) {
   return chosen;
 }
 
+// Who answers: a model opened here, or a server. The tokenizer and the model live as long as this.
+struct Answerer {
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer;
+  std::unique_ptr<models::OpenModel> model;
+  std::unique_ptr<eval::Backend> backend;
+  std::string hash;
+};
+
+Answerer open_answerer(const Flags& flags) {
+  Answerer who;
+  const bool is_folder = std::filesystem::exists(flags.model);
+  const std::string tokenizer = !flags.tokenizer.empty() ? flags.tokenizer : is_folder ? flags.model : "";
+  if (flags.server.empty()) models::check_model_folder(flags.model);
+  if (!tokenizer.empty() || flags.server.empty()) {
+    who.tokenizer = std::make_unique<tokenizer::Tokenizer>(tokenizer::Tokenizer::load(tokenizer));
+  }
+  if (flags.server.empty()) {
+    who.model = std::make_unique<models::OpenModel>(models::open_model(
+        flags.model, {core::parse_device(flags.device), models::parse_precision(flags.precision), false}));
+    eval::ModelBackendOptions options;
+    options.scorer.batch_tokens = flags.batch_tokens;
+    who.backend = eval::make_model_backend(*who.model, *who.tokenizer, options);
+    who.hash = eval::hash_model(flags.model);
+    return who;
+  }
+  eval::ServerBackendOptions options;
+  options.url = flags.server;
+  if (!is_folder) options.model = flags.model;
+  if (const char* key = std::getenv("OPENAI_API_KEY")) options.api_key = key;
+  options.tokenizer = who.tokenizer.get();
+  options.concurrency = flags.connections;
+  who.backend = eval::make_server_backend(options);
+  who.hash = fmt::format("{:016x}", base::hash_text(flags.server + "\n" + flags.model));
+  return who;
+}
+
 void run_tasks(const Flags& flags, comm::Communicator& comm) {
   eval::TaskSet set = eval::shipped_tasks();
   if (flags.lists) return list_tasks(set, flags.as_json);
-  if (flags.tasks.empty() || flags.model.empty()) {
+  if (flags.tasks.empty() || (flags.model.empty() && flags.server.empty())) {
     base::fail_usage("expected TASK[,TASK...] MODEL, or one of the verbs perplexity, kl, compare (see --help)");
   }
   const std::vector<std::string> chosen = choose_tasks(flags, set);
@@ -138,21 +176,16 @@ void run_tasks(const Flags& flags, comm::Communicator& comm) {
     if (task.runs_code()) eval::check_sandbox(task, flags.allows_code);  // before hours of generation
     runs.push_back(eval::prepare_task(task, options));
   }
-  models::check_model_folder(flags.model);
-  auto tokenizer = tokenizer::Tokenizer::load(flags.tokenizer.empty() ? flags.model : flags.tokenizer);
   const auto start = std::chrono::steady_clock::now();
-  models::OpenModel model = models::open_model(
-      flags.model, {core::parse_device(flags.device), models::parse_precision(flags.precision), false});
-  eval::ModelBackendOptions backend_options;
-  backend_options.scorer.batch_tokens = flags.batch_tokens;
-  std::unique_ptr<eval::Backend> backend = eval::make_model_backend(model, tokenizer, backend_options);
-  const std::string model_hash = eval::hash_model(flags.model);
+  Answerer who = open_answerer(flags);
+  std::unique_ptr<eval::Backend> backend = std::move(who.backend);
   if (!flags.output.empty()) {
     const std::string file = comm.size() > 1 ? fmt::format("answers.{}.jsonl", comm.rank()) : "answers.jsonl";
-    backend = eval::make_journal(std::move(backend), flags.output, model_hash + flags.precision, file);
+    backend = eval::make_journal(std::move(backend), flags.output, who.hash + flags.precision, file);
   }
   if (comm.size() > 1) backend = eval::make_ranked_backend(std::move(backend), comm);
-  eval::EnergyMeter energy;
+  const core::Device device = core::parse_device(flags.device);
+  const eval::EnergyMeter meter(device.kind == core::DeviceKind::cuda ? device.index : -1);
   base::ProgressLine line;
   const auto asked = std::chrono::steady_clock::now();
   eval::answer_tasks(runs, *backend, options, [&](size_t done, size_t total) {
@@ -168,8 +201,8 @@ void run_tasks(const Flags& flags, comm::Communicator& comm) {
   for (eval::TaskRun& run : runs) eval::score_task(run, options);
   const eval::ResultTable table = eval::make_results(runs, set);
   eval::RunInfo info;
-  info.model = flags.model;
-  info.model_hash = model_hash;
+  info.model = flags.server.empty() ? flags.model : flags.server + " " + flags.model;
+  info.model_hash = who.hash;
   info.precision = flags.precision;
   info.device = flags.device;
   info.limit = flags.limit;
@@ -177,7 +210,7 @@ void run_tasks(const Flags& flags, comm::Communicator& comm) {
   info.applies_chat = static_cast<bool>(options.prompt.chat);
   info.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   info.stats = stats;
-  info.joules = energy.joules();
+  info.energy = meter.read();
   const nlohmann::ordered_json report = eval::make_report(runs, table, set, info);
   if (!flags.output.empty()) eval::save_report(flags.output, report, runs, table, flags.is_html);
   if (flags.as_json) {
@@ -193,7 +226,11 @@ void run_tasks(const Flags& flags, comm::Communicator& comm) {
 void add_eval_tasks(Command verb) {
   auto flags = std::make_shared<Flags>();
   verb.option("TASK", &flags->tasks, "tasks or groups, comma between them, or task files (.toml)");
-  verb.option("MODEL", &flags->model, "model folder");
+  verb.option("MODEL", &flags->model,
+              "model folder; with --server: the model's name there, or a folder with its tokenizer");
+  verb.option("--server", &flags->server,
+              "ask an OpenAI-compatible server at this URL (key: $OPENAI_API_KEY); it must know echo with logprobs");
+  verb.option("--connections", &flags->connections, "with --server: requests at once").shows_default().at_least(1);
   verb.option("--data", &flags->data, "folder of the data files (default: $SINTER_EVAL_DATA, else data/eval)");
   verb.option("--limit", &flags->limit, "only so many documents of each task; below 1: that share of them").positive();
   verb.option("--few-shot", &flags->num_few_shot, "examples before each question (default: the task's)").at_least(0);
@@ -217,6 +254,7 @@ void add_eval_tasks(Command verb) {
       "Examples:\n"
       "  sinter eval hellaswag,arc_easy MODEL --data DIR --limit 1000\n"
       "  sinter eval mmlu MODEL --few-shot 5 --output results\n"
+      "  sinter eval hellaswag --server http://127.0.0.1:8000 --data DIR\n"
       "  sinter eval mine.toml MODEL          (docs/evaluation.md: a task of your own in ten lines)");
   verb.on_run([flags, verb] {
     if (verb.was_verb_named()) return;

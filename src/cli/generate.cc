@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -33,7 +34,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Flags {
-  std::string model, prompt, input, output;
+  std::string model, prompt, file, input, output;
   GenerationFlags generation;
   bool shows_stats = false;
 };
@@ -75,9 +76,32 @@ void take_number(const nlohmann::json& line, const char* key, const std::string&
   out = value.get<T>();
 }
 
+// "stop": a text or a list of them.
+void take_stops(const nlohmann::json& line, const std::string& origin, std::vector<std::string>& stops) {
+  if (!line.contains("stop")) return;
+  const nlohmann::json& value = line["stop"];
+  const nlohmann::json list = value.is_array() ? value : nlohmann::json::array({value});
+  stops.clear();
+  for (const nlohmann::json& stop : list) {
+    SINTER_CHECK(stop.is_string() && !stop.get<std::string>().empty(),
+                 "{}: \"stop\" is {}; expected a text or a list of texts", origin, value.dump());
+    stops.push_back(stop.get<std::string>());
+  }
+}
+
 GenerationFlags read_line_flags(const nlohmann::json& line, const std::string& origin, GenerationFlags flags) {
-  static const std::vector<std::string> kNames{"prompt", "max_tokens", "temperature", "top_k",
-                                               "top_p",  "min_p",      "seed"};
+  static const std::vector<std::string> kNames{"prompt",
+                                               "max_tokens",
+                                               "temperature",
+                                               "top_k",
+                                               "top_p",
+                                               "min_p",
+                                               "typical_p",
+                                               "repetition_penalty",
+                                               "presence_penalty",
+                                               "frequency_penalty",
+                                               "stop",
+                                               "seed"};
   static const std::vector<std::string> kAnswers{"text", "tokens", "finish_reason"};
   // Keys of the caller's own pass through; one that is ours but for a letter is a slip.
   for (const auto& [key, value] : line.items()) {
@@ -93,7 +117,12 @@ GenerationFlags read_line_flags(const nlohmann::json& line, const std::string& o
   take_number(line, "top_k", origin, flags.sampling.top_k);
   take_number(line, "top_p", origin, flags.sampling.top_p);
   take_number(line, "min_p", origin, flags.sampling.min_p);
+  take_number(line, "typical_p", origin, flags.sampling.typical_p);
+  take_number(line, "repetition_penalty", origin, flags.sampling.repetition_penalty);
+  take_number(line, "presence_penalty", origin, flags.sampling.presence_penalty);
+  take_number(line, "frequency_penalty", origin, flags.sampling.frequency_penalty);
   take_number(line, "seed", origin, flags.sampling.seed);
+  take_stops(line, origin, flags.stops);
   return flags;
 }
 
@@ -231,8 +260,17 @@ void generate_file(const Flags& flags, const models::OpenModel& model, const tok
     print_generation_stats(engine.stats(), Seconds(std::chrono::steady_clock::now() - start).count());
 }
 
-void run_generate(const Flags& flags) {
+// The prompt as it was given: words, a file, or standard input.
+std::string read_prompt(const Flags& flags) {
+  if (!flags.file.empty()) return base::read_file(flags.file);
+  if (flags.prompt != "-") return flags.prompt;
+  return {std::istreambuf_iterator<char>(std::cin), {}};
+}
+
+void run_generate(Flags flags) {
   check_generation_flags(flags.generation);
+  flags.model = newest_model(flags.model);
+  flags.prompt = read_prompt(flags);
   auto tokenizer = load_tokenizer(flags.generation, flags.model);
   models::OpenModel model = open_for_generation(flags.generation, flags.model);
   if (flags.input.empty()) {
@@ -247,14 +285,24 @@ void run_generate(const Flags& flags) {
 void add_generate(Command app) {
   auto flags = std::make_shared<Flags>();
   const Command verb = app.add_verb("generate", "continue a prompt, or many from a file at once");
-  verb.option("MODEL", &flags->model, "model folder").required();
-  const Option prompt = verb.option("--prompt", &flags->prompt, "text to continue");
-  const Option input =
-      verb.option("--input", &flags->input, "JSON lines with \"prompt\" (and max_tokens, temperature, seed ...)");
+  verb.option("MODEL", &flags->model, "model folder, or a training run's for its newest").required();
+  const Option prompt = verb.option("--prompt", &flags->prompt, "text to continue; - reads it from standard input");
+  const Option file = verb.option("--file", &flags->file, "file that holds the text to continue").existing_file();
+  const Option input = verb.option(
+      "--input", &flags->input,
+      "JSON lines with \"prompt\" and, where they differ from the options, max_tokens, temperature, top_k, top_p, "
+      "min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty, stop, seed");
   input.excludes(prompt);
+  input.excludes(file);
+  file.excludes(prompt);
   verb.option("--output", &flags->output, "write the JSON lines here instead of standard output").needs(input);
   verb.flag("--stats", &flags->shows_stats, "print rates to standard error at the end");
   add_generation_flags(verb, flags->generation);
+  verb.footer(
+      "Examples:\n"
+      "  sinter generate models/stories15M --prompt 'Once upon a time' --max-tokens 60\n"
+      "  sinter generate runs/mine --file beginning.txt --stop 'The end' --repetition-penalty 1.1\n"
+      "  sinter generate models/stories15M --input prompts.jsonl --output answers.jsonl");
   verb.on_run([flags] { run_generate(*flags); });
 }
 

@@ -7,7 +7,9 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/threads.h"
 #include "cli/command.h"
+#include "kernels/choices.h"
 
 namespace sinter::cli {
 
@@ -30,6 +32,10 @@ void add_generation_flags(Command verb, GenerationFlags& flags) {
   verb.option("--device", &flags.device, "cpu, cuda or cuda:N").shows_default();
   verb.option("--precision", &flags.precision, "fp32, bf16 or fp16").shows_default();
   verb.option("--tokenizer", &flags.tokenizer, "tokenizer file or folder (default: the model's)");
+  verb.flag("--exact", &flags.is_exact,
+            "do not round activations to 8 bits for weights that are quantized: slower (CPU)");
+  verb.option("--threads", &flags.threads, "CPU threads for the model (or SINTER_THREADS); default: all")
+      .in_range(1, 1024);
   verb.flag("--ignore-eos", &flags.ignores_eos, "go on past the end-of-text token");
 }
 
@@ -45,7 +51,19 @@ tokenizer::Tokenizer load_tokenizer(const GenerationFlags& flags, const std::str
   return tokenizer::Tokenizer::load(flags.tokenizer.empty() ? model : flags.tokenizer);
 }
 
+std::string newest_model(const std::string& folder) {
+  namespace fs = std::filesystem;
+  const fs::path latest = fs::path(folder) / "latest";
+  const bool is_run = !fs::exists(fs::path(folder) / "config.json") && fs::exists(latest / "config.json");
+  if (!is_run) return folder;
+  base::log_info("'{}' is the folder of a training run: its newest model, '{}'", folder,
+                 fs::weakly_canonical(latest).string());
+  return latest.string();
+}
+
 models::OpenModel open_for_generation(const GenerationFlags& flags, const std::string& model) {
+  kernels::allow_integer_products(!flags.is_exact);
+  if (flags.threads > 0) base::set_num_threads(flags.threads);
   return models::open_model(model, {core::parse_device(flags.device), models::parse_precision(flags.precision), false});
 }
 

@@ -19,16 +19,21 @@ struct GenerationFlags {
   int64_t max_tokens = 256;
   std::string device = "cpu", precision = "fp32", tokenizer;
   std::vector<std::string> stops;
-  bool ignores_eos = false;
+  bool ignores_eos = false, is_exact = false;
+  int threads = 0;  // 0: SINTER_THREADS, or all CPUs
 };
 
 // To standard output, whatever bytes it holds.
 void print_bytes(std::string_view text);
 
+// The folder itself, or the newest model in it where it is a training run's.
+std::string newest_model(const std::string& folder);
+
 void add_generation_flags(Command verb, GenerationFlags& flags);
 // Throws UsageError naming the value that makes no sense.
 void check_generation_flags(const GenerationFlags& flags);
 tokenizer::Tokenizer load_tokenizer(const GenerationFlags& flags, const std::string& model);
+// Sets the number of threads too.
 models::OpenModel open_for_generation(const GenerationFlags& flags, const std::string& model);
 // New tokens are cut to the model's positions where it has a position table. Throws Error where they leave no room.
 engine::Request make_request(const GenerationFlags& flags, std::vector<int32_t> prompt, const spec::ModelSpec& spec,

@@ -208,6 +208,23 @@ std::string markdown_page(const CommandHelp& root) {
   return text;
 }
 
+std::vector<std::pair<std::string, std::string>> verb_pages(const CommandHelp& root) {
+  std::vector<std::pair<std::string, std::string>> pages;
+  std::string list =
+      "# Every verb\n\nMade from `--help` by `make docs`; do not edit. Exit status: 0 done, 1 failed, 2 a wrong "
+      "command line.\n\n"
+      "| verb | |\n|---|---|\n";
+  for (const CommandHelp& verb : root.verbs) {
+    const std::string name = verb.name + ".md";
+    list += fmt::format("| [`{}`]({}) | {} |\n", verb.path, name, verb.help);
+    std::string page = fmt::format("# {}\n\nMade from `--help` by `make docs`; do not edit.\n", verb.path);
+    append_markdown(verb, page);
+    pages.emplace_back(name, std::move(page));
+  }
+  pages.emplace_back("README.md", std::move(list));
+  return pages;
+}
+
 std::string completion_script(const CommandHelp& root, const std::string& shell) {
   if (shell == "bash") return bash_script(root);
   if (shell == "zsh") return "autoload -U +X bashcompinit && bashcompinit\n" + bash_script(root);

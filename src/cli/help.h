@@ -29,6 +29,8 @@ std::string help_text(const CommandHelp& command);
 // All commands, depth first, as one man page (troff) or one Markdown page.
 std::string man_page(const CommandHelp& root);
 std::string markdown_page(const CommandHelp& root);
+// A page for each verb as (file name, Markdown), and README.md that lists them.
+std::vector<std::pair<std::string, std::string>> verb_pages(const CommandHelp& root);
 // For "bash", "zsh" or "fish". Throws base::UsageError on another shell.
 std::string completion_script(const CommandHelp& root, const std::string& shell);
 

@@ -35,6 +35,15 @@ TEST(Help, EveryVerbAndOptionSaysWhatItIs) {
   check(check, whole_program());
 }
 
+TEST(Help, EveryVerbHasAPageAndTheListLeadsToIt) {
+  const CommandHelp program = whole_program();
+  const auto pages = verb_pages(program);
+  ASSERT_EQ(pages.size(), program.verbs.size() + 1);
+  EXPECT_EQ(pages.back().first, "README.md");
+  for (size_t i = 0; i + 1 < pages.size(); ++i)
+    EXPECT_NE(pages.back().second.find("(" + pages[i].first + ")"), std::string::npos) << pages[i].first;
+}
+
 TEST(Help, LongWordsAndIndentedExamplesKeepTheirPlace) {
   EXPECT_EQ(wrap_text("one two three", 2, 9), "  one two\n  three\n");
   EXPECT_EQ(wrap_text("Examples:\n  sinter x", 0, 20), "Examples:\n  sinter x\n");

@@ -14,9 +14,11 @@
 #include "base/threads.h"
 #include "cli/command.h"
 #include "cli/generation_flags.h"
+#include "cli/inspect_gguf.h"
 #include "cli/verbs.h"
 #include "data/source.h"
 #include "data/token_shard.h"
+#include "io/gguf.h"
 #include "io/tensor_folder.h"
 #include "spec/hf_config.h"
 #include "spec/parameters.h"
@@ -70,6 +72,15 @@ void add_config(const std::string& path, Report& report) {
   nlohmann::json config = base::load_json(path);
   auto type = config.is_object() ? config.value("model_type", nlohmann::json()) : nlohmann::json();
   try {
+    const nlohmann::json quantization =
+        config.is_object() ? config.value("quantization_config", nlohmann::json()) : nlohmann::json();
+    if (quantization.is_object()) {
+      report.add("quantized",
+                 fmt::format("by {}, {} bits", quantization.value("quant_method", "?"),
+                             quantization.value("bits", nlohmann::json()).is_number() ? quantization["bits"].dump()
+                                                                                      : "4 or 8"));
+      config.erase("quantization_config");
+    }
     spec::ModelSpec m = spec::parse_hf_config(config, path);
     spec::ParameterCounts counts = spec::count_parameters(m);
     int64_t window = m.window.empty() ? 0 : *std::max_element(m.window.begin(), m.window.end());
@@ -389,7 +400,7 @@ void inspect_file(const Flags& flags, Report& report) {
     add_config(path, report);
   } else {
     base::fail(
-        "'{}' is not a file that inspect knows; it reads *.safetensors, config.json, tokenizer.json, *.model, "
+        "'{}' is not a file that inspect knows; it reads *.safetensors, *.gguf, config.json, tokenizer.json, *.model, "
         "*.tiktoken, *.tok, a checkpoint's index.json, and folders of them",
         path);
   }
@@ -397,6 +408,7 @@ void inspect_file(const Flags& flags, Report& report) {
 
 void run_inspect(Flags flags) {
   SINTER_CHECK(fs::exists(flags.path), "'{}' does not exist", flags.path);
+  if (io::is_gguf(flags.path)) return inspect_gguf(flags.path, flags.is_summary, flags.as_json);
   Report report;
   report.json["path"] = flags.path;
   if (fs::is_directory(flags.path)) {
@@ -424,7 +436,7 @@ void run_inspect(Flags flags) {
 void add_inspect(Command app) {
   auto flags = std::make_shared<Flags>();
   const Command verb = app.add_verb(
-      "inspect", "show what is in a model folder, safetensors file, tokenizer, checkpoint or token shards");
+      "inspect", "show what is in a model folder, safetensors or GGUF file, tokenizer, checkpoint or token shards");
   verb.option("PATH", &flags->path, "a folder, or one of its files").required();
   verb.flag("--summary", &flags->is_summary, "leave out the table of tensors");
   verb.flag("--values", &flags->with_values,

@@ -1,3 +1,11 @@
+# Editing of lines in the terminal, chosen by file.
+pkg_check_modules(libedit QUIET IMPORTED_TARGET libedit)
+if(libedit_FOUND)
+  list(FILTER sources EXCLUDE REGEX "line_editor_absent\\.cc$")
+  list(APPEND MODULE_LIBS PkgConfig::libedit)
+else()
+  list(FILTER sources EXCLUDE REGEX "line_editor_libedit\\.cc$")
+endif()
 set(MODULE_PRECOMPILED <nlohmann/json.hpp>)
 # What --version prints of this build.
 execute_process(COMMAND git -C ${CMAKE_SOURCE_DIR} rev-parse --short HEAD OUTPUT_VARIABLE commit

@@ -2,10 +2,12 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/help.h"
@@ -45,9 +47,16 @@ void add_help(const CommandLine& line) {
   const Command pages = line.root().add_verb("man", "this program's man page (troff), or with --markdown docs/cli.md");
   auto as_markdown = std::make_shared<bool>(false);
   pages.flag("--markdown", as_markdown.get(), "as one Markdown page");
+  auto folder = std::make_shared<std::string>();
+  pages.option("--pages", folder.get(), "write a Markdown page for each verb into this folder");
   pages.footer("Example:\n  sinter man > ~/.local/share/man/man1/sinter.1");
-  pages.on_run([as_markdown, &line] {
+  pages.on_run([as_markdown, folder, &line] {
     const CommandHelp root = line.describe();
+    if (!folder->empty()) {
+      base::create_folders(*folder);
+      for (const auto& [name, text] : verb_pages(root)) base::write_file_atomic(*folder + "/" + name, text);
+      return;
+    }
     std::fputs((*as_markdown ? markdown_page(root) : man_page(root)).c_str(), stdout);
   });
 }
@@ -66,11 +75,17 @@ void add_verbs(Command app) {
   add_tokenizer(app);
   add_data(app);
   add_train(app);
+  add_tune(app);
+  add_merge(app);
+  add_plot(app);
   add_generate(app);
   add_chat(app);
   add_serve(app);
+  add_batch(app);
   add_eval(app);
   add_verify(app);
+  add_quantize(app);
+  add_convert(app);
   add_inspect(app);
   add_bench(app);
 }
@@ -88,6 +103,9 @@ int run(int argc, char** argv) {
   } catch (const base::UsageError& e) {
     std::fprintf(stderr, "sinter: %s\n", e.what());
     return 2;
+  } catch (const std::filesystem::filesystem_error& e) {  // whose own text names functions of the library
+    std::fprintf(stderr, "sinter: '%s': %s\n", e.path1().c_str(), e.code().message().c_str());
+    return 1;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "sinter: %s\n", e.what());
     return 1;

@@ -1,30 +1,24 @@
-#include <unistd.h>
+#include "server/serve.h"
 
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "base/threads.h"
 #include "cli/command.h"
-#include "cli/generation_flags.h"
+#include "cli/served_model.h"
 #include "cli/verbs.h"
-#include "engine/engine_loop.h"
-#include "server/serve.h"
 
 namespace sinter::cli {
 namespace {
 
 struct Flags {
-  std::string model, name, chat_template, api_key_file, admin_key_file;
-  GenerationFlags generation;
+  std::string api_key_file, admin_key_file;
+  ServedModelFlags model;
   server::ServeOptions serve;
-  engine::EngineOptions engine;
-  double stall_seconds = 300;
   int64_t max_body_mib = 16;
 };
 
@@ -52,45 +46,27 @@ void read_all_keys(const Flags& flags, server::ServiceOptions& service) {
 }
 
 bool is_loopback(const server::ListenOptions& listen) {
-  return !listen.unix_socket.empty() || listen.host == "127.0.0.1" || listen.host == "localhost" || listen.host == "::1";
-}
-
-std::string name_of(const std::string& model) {
-  std::filesystem::path path = std::filesystem::weakly_canonical(model);
-  return path.filename().string();
+  return !listen.unix_socket.empty() || listen.host == "127.0.0.1" || listen.host == "localhost" ||
+         listen.host == "::1";
 }
 
 void run_serve(Flags flags) {
-  models::check_model_folder(flags.model);
   read_all_keys(flags, flags.serve.service);
   flags.serve.listen.max_body_bytes = flags.max_body_mib << 20;
   flags.serve.service.is_loopback = is_loopback(flags.serve.listen) && flags.serve.listen.unix_socket.empty();
   if (!is_loopback(flags.serve.listen) && flags.serve.service.api_keys.empty())
-    base::log_warning("--host {} can be reached from other machines, and no API key is set: anyone there may use the model",
-                      flags.serve.listen.host);
-  auto tokenizer = load_tokenizer(flags.generation, flags.model);
-  models::OpenModel model = open_for_generation(flags.generation, flags.model);
-  flags.engine.tokenizer = &tokenizer;
-  flags.engine.vocab_limit = tokenizer.vocab_size();
-  engine::Engine engine(*model.transformer, flags.engine);
-  engine::EngineLoop loop(engine, {.stall_seconds = flags.stall_seconds});
-
-  server::ServedModel served{.name = flags.name.empty() ? name_of(flags.model) : flags.name,
-                             .spec = &model.spec,
-                             .tokenizer = &tokenizer,
-                             .engine = &engine,
-                             .loop = &loop};
-  if (!flags.chat_template.empty()) {
-    served.chat.emplace(base::read_file(flags.chat_template), flags.chat_template);
-  } else if (tokenizer::ChatTemplate::exists(flags.model)) {
-    served.chat = tokenizer::ChatTemplate::load(flags.model);
-  }
-  const auto stats = engine.stats();
+    base::log_warning(
+        "--host {} can be reached from other machines, and no API key is set: anyone there may use the model",
+        flags.serve.listen.host);
+  const OpenServedModel open(flags.model);
+  const engine::EngineStats stats = open.engine().stats();
+  server::ServedModel served = open.served();
+  const bool has_chat = served.chat.has_value();
   server::serve(std::move(served), flags.serve, [&](const server::Server& server) {
-    base::log_info("{} ready at {} (cache for {} tokens, {}; {}); Ctrl-C ends it", name_of(flags.model), server.address(),
-                   base::format_grouped(stats.kv_blocks * flags.engine.block_size), base::format_bytes(static_cast<double>(stats.kv_bytes)),
-                   tokenizer::ChatTemplate::exists(flags.model) || !flags.chat_template.empty() ? "chat and completions"
-                                                                                                : "completions only: no chat template");
+    base::log_info("{} ready at {} (cache for {} tokens, {}; {}); Ctrl-C ends it", open.name(), server.address(),
+                   base::format_grouped(stats.kv_blocks * flags.model.engine.block_size),
+                   base::format_bytes(static_cast<double>(stats.kv_bytes)),
+                   has_chat ? "chat and completions" : "completions only: no chat template");
     std::printf("%s\n", server.address().c_str());  // for scripts that chose --port 0
     std::fflush(stdout);
   });
@@ -107,22 +83,31 @@ void add_listen_options(Command verb, Flags& flags) {
   verb.option("--max-body", &flags.max_body_mib, "largest request in MiB").in_range(1, 1024).shows_default();
   verb.option("--max-connections", &listen.max_connections, "connections at once").in_range(1, 1000000).shows_default();
   auto& service = flags.serve.service;
-  verb.option("--api-key-file", &flags.api_key_file, "keys that clients must send, one in a line (or SINTER_API_KEY)").existing_file();
+  verb.option("--api-key-file", &flags.api_key_file, "keys that clients must send, one in a line (or SINTER_API_KEY)")
+      .existing_file();
   verb.option("--admin-key-file", &flags.admin_key_file, "key for admin routes (or SINTER_ADMIN_KEY)").existing_file();
   verb.option("--cors-origin", &service.cors_origin, "let pages of this origin ask; '*' for all");
-  verb.option("--access-log", &flags.serve.access_log, "add a JSON line per request to this file; '-' is standard error");
-  verb.option("--request-seconds", &service.limits.max_seconds, "longest time for one request").positive().shows_default();
-  verb.option("--drain-seconds", &flags.serve.drain_seconds, "time for requests to end at shutdown").at_least(0).shows_default();
+  verb.option("--access-log", &flags.serve.access_log,
+              "add a JSON line per request to this file; '-' is standard error");
+  verb.option("--request-seconds", &service.limits.max_seconds, "longest time for one request")
+      .positive()
+      .shows_default();
+  verb.option("--drain-seconds", &flags.serve.drain_seconds, "time for requests to end at shutdown")
+      .at_least(0)
+      .shows_default();
 }
 
-void add_engine_options(Command verb, Flags& flags) {
+void add_engine_options(Command verb, ServedModelFlags& flags) {
   auto& engine = flags.engine;
-  verb.option("--max-running", &engine.max_running, "sequences that are generated at once").in_range(1, 4096).shows_default();
-  verb.option("--max-waiting", &engine.max_waiting, "sequences in the queue; more get 429").in_range(1, 1000000).shows_default();
-  verb.option("--step-tokens", &engine.step_tokens, "most tokens of one step").in_range(1, 1000000).shows_default();
-  verb.option("--cache-tokens", &engine.kv_tokens, "room in the cache; 0 chooses by memory").at_least(0).shows_default();
-  verb.option("--block-size", &engine.block_size, "tokens of a cache block").in_range(1, 1024).shows_default();
-  verb.option("--stall-seconds", &flags.stall_seconds, "a step longer than this ends the process; 0 never").at_least(0).shows_default();
+  verb.option("--max-running", &engine.max_running, "sequences that are generated at once")
+      .in_range(1, 4096)
+      .shows_default();
+  verb.option("--max-waiting", &engine.max_waiting, "sequences in the queue; more get 429")
+      .in_range(1, 1000000)
+      .shows_default();
+  verb.option("--stall-seconds", &flags.stall_seconds, "a step longer than this ends the process; 0 never")
+      .at_least(0)
+      .shows_default();
 }
 
 }  // namespace
@@ -130,14 +115,10 @@ void add_engine_options(Command verb, Flags& flags) {
 void add_serve(Command app) {
   auto flags = std::make_shared<Flags>();
   Command verb = app.add_verb("serve", "Serve a model over HTTP: the APIs of OpenAI and Anthropic, and a page");
-  verb.option("MODEL", &flags->model, "Hugging Face model folder").required();
-  verb.option("--name", &flags->name, "what clients call the model; the folder's name by default");
-  verb.option("--chat-template", &flags->chat_template, "Jinja file instead of the model's own template").existing_file();
-  verb.option("--device", &flags->generation.device, "cpu or cuda").shows_default();
-  verb.option("--precision", &flags->generation.precision, "fp32, bf16 or fp16").shows_default();
-  verb.option("--tokenizer", &flags->generation.tokenizer, "tokenizer file or folder, if not the model's");
+  verb.option("MODEL", &flags->model.model, "model folder, or a training run's for its newest").required();
+  add_served_model_options(verb, flags->model);
   add_listen_options(verb, *flags);
-  add_engine_options(verb, *flags);
+  add_engine_options(verb, flags->model);
   verb.footer(
       "Examples:\n"
       "  sinter serve models/stories15M                      http://127.0.0.1:8000, with a page in the browser\n"

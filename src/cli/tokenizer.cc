@@ -18,7 +18,7 @@
 #include "cli/command.h"
 #include "cli/generation_flags.h"
 #include "cli/verbs.h"
-#include "data/tokenize.h"
+#include "data/text_files.h"
 #include "tokenizer/train.h"
 #include "tokenizer/unicode.h"
 
@@ -74,8 +74,8 @@ std::vector<int32_t> parse_ids(std::string_view text, const std::string& origin)
     const std::string_view word = text.substr(pos, text.find_first_of(kBetween, pos) - pos);
     int32_t id = -1;
     auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), id);
-    SINTER_CHECK(error == std::errc() && stop == word.data() + word.size(), "'{}' at byte {}: '{}' is not a token id",
-                 origin, pos, word.substr(0, 40));
+    SINTER_CHECK(error == std::errc() && stop == word.data() + word.size(), "{} at byte {}: '{}' is not a token id",
+                 origin == "-" ? "standard input" : "'" + origin + "'", pos, word.substr(0, 40));
     ids.push_back(id);
     pos += word.size();
   }
@@ -101,14 +101,16 @@ void add_decode(Command parent) {
 void add_bpe_train(Command parent) {
   struct Options {
     std::vector<std::string> files, special{"<|endoftext|>"};
-    std::string out, pattern = "gpt2";
+    std::string out, pattern = "gpt2", text_key = "text";
     int32_t vocab_size = 32768;
     uint64_t min_count = 1;
     bool json = false;
   };
   auto options = std::make_shared<Options>();
   const Command verb = parent.add_verb("train", "train a byte-level BPE on text files");
-  verb.option("FILES", &options->files, "UTF-8 text files").required();
+  verb.option("FILES", &options->files,
+              "UTF-8 text files, folders or patterns: .txt, .md, .jsonl, .json, .csv, .parquet; .gz and .zst too")
+      .required();
   verb.option("--out", &options->out, "folder (tokenizer.json and tokenizer_config.json) or a .json file").required();
   verb.option("--vocab-size", &options->vocab_size, "tokens in all: 256 bytes, merges and special tokens")
       .shows_default();
@@ -118,6 +120,8 @@ void add_bpe_train(Command parent) {
       .shows_default();
   verb.option("--pattern", &options->pattern, "gpt2, cl100k, llama3, qwen2, o200k or a regular expression")
       .shows_default();
+  verb.option("--text-key", &options->text_key, "field or column that holds the text, where files have such")
+      .shows_default();
   verb.option("--min-count", &options->min_count, "stop when no pair is as frequent").shows_default();
   verb.flag("--json", &options->json, "print the summary as JSON");
   verb.on_run([options] {
@@ -125,18 +129,14 @@ void add_bpe_train(Command parent) {
     for (const std::string& token : options->special) {
       if (!tokenizer::is_valid_utf8(token)) base::fail_usage("--special '{}' is not UTF-8; expected text", token);
     }
-    std::vector<base::MappedFile> files;
-    std::vector<std::string_view> texts;
-    size_t bytes = 0;
+    data::TextFiles files;
     for (const std::string& path : options->files) {
       if (path.starts_with('<') && !std::filesystem::exists(path))
         base::fail_usage("there is no file '{}'; --special takes one token: for a second say --special '{}'", path,
                          path);
-      files.emplace_back(path);
-      data::check_is_text(files.back().text(), files.back().path());
-      texts.push_back(files.back().text());
-      bytes += texts.back().size();
+      for (const std::string& file : data::list_text_files(path)) files.add(file, {.text_key = options->text_key});
     }
+    const size_t bytes = files.num_bytes();
     const bool is_file = options->out.ends_with(".json");
     if (!is_file && std::filesystem::is_regular_file(options->out))
       base::fail_usage("--out '{}' is a file; expected a folder, or a name ending in .json", options->out);
@@ -145,15 +145,16 @@ void add_bpe_train(Command parent) {
                      options->out);
     base::ProgressLine progress;
     const tokenizer::TrainResult result = tokenizer::train_bpe(
-        texts, {.vocab_size = options->vocab_size,
-                .special_tokens = options->special,
-                .pattern = options->pattern,
-                .min_count = options->min_count,
-                .progress = [&](int32_t done, int32_t wanted) {
-                  const double spent = now_seconds() - start;
-                  progress.update(fmt::format("merge {} of {}, {} left", done, wanted,
-                                              base::format_duration(spent * (wanted - done) / std::max(done, 1))));
-                }});
+        files.texts(),
+        {.vocab_size = options->vocab_size,
+         .special_tokens = options->special,
+         .pattern = options->pattern,
+         .min_count = options->min_count,
+         .progress = [&](int32_t done, int32_t wanted) {
+           const double spent = now_seconds() - start;
+           progress.update(fmt::format("merge {} of {}, {} left", done, wanted,
+                                       base::format_duration(spent * (wanted - done) / std::max(done, 1))));
+         }});
     progress.finish();
     result.tokenizer.save(options->out);
     const double seconds = now_seconds() - start;
@@ -181,6 +182,27 @@ void add_bpe_train(Command parent) {
   });
 }
 
+// In quotes, so that a space at an end is seen; bytes that are no whole character as \xNN.
+std::string readable(const std::string& bytes) {
+  if (tokenizer::is_valid_utf8(bytes)) {
+    std::string text = "'";
+    for (const char c : bytes) text += c == '\n' ? "\\n" : c == '\t' ? "\\t" : c == '\r' ? "\\r" : std::string(1, c);
+    return text + "'";
+  }
+  std::string text = "'";
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += byte >= 32 && byte < 127 ? std::string(1, c) : fmt::format("\\x{:02x}", byte);
+  }
+  return text + "'";
+}
+
+std::string hex_of(const std::string& bytes) {
+  std::string text;
+  for (const char c : bytes) text += fmt::format("{}{:02x}", text.empty() ? "" : " ", static_cast<unsigned char>(c));
+  return text;
+}
+
 void add_tokenizer_inspect(Command parent) {
   struct Options {
     std::string tokenizer, text;
@@ -198,7 +220,7 @@ void add_tokenizer_inspect(Command parent) {
     std::vector<std::pair<std::string, int32_t>> named{
         {"bos", ids.bos}, {"eos", ids.eos}, {"pad", ids.pad}, {"unk", ids.unk}};
     nlohmann::json summary{{"description", tokenizer.description()}, {"vocab_size", tokenizer.vocab_size()}};
-    base::Table special({"role", "id", "token"}), tokens({"id", "token", "bytes"});
+    base::Table special({"role", "id", "token"}), tokens({"id", "text", "bytes"});
     for (auto& [role, id] : named) {
       if (id < 0) continue;
       summary["special"][role] = {{"id", id}, {"token", tokenizer.token_text(id)}};
@@ -206,7 +228,7 @@ void add_tokenizer_inspect(Command parent) {
     }
     for (int32_t id : tokenizer.encode(options->text, {.parse_special = options->special})) {
       const std::string bytes = tokenizer.token_bytes(id);
-      tokens.add_row({std::to_string(id), tokenizer.token_text(id), std::to_string(bytes.size())});
+      tokens.add_row({std::to_string(id), readable(bytes), hex_of(bytes)});
       summary["tokens"].push_back({{"id", id}, {"token", tokenizer.token_text(id)}, {"bytes", bytes.size()}});
     }
     if (options->json)

@@ -11,6 +11,7 @@
 #include "cli/command.h"
 #include "cli/generation_flags.h"
 #include "cli/help.h"
+#include "cli/train_elsewhere.h"
 #include "cli/verbs.h"
 #include "comm/communicator.h"
 #include "comm/together.h"
@@ -27,7 +28,7 @@ struct Flags {
   std::string recipe;
   std::vector<std::string> overrides;
   bool is_dry_run = false, prints_recipe = false, is_quiet = false, as_json = false, lists_keys = false;
-  std::string template_name;
+  std::string template_name, on;
 };
 
 // What the model says to each prompt, by the engine that serving uses.
@@ -80,11 +81,18 @@ void train(const Flags& flags, comm::Communicator& comm) {
     std::printf("%s\n", base::text_plot(result.losses, 72, 14, "loss").c_str());
   std::string line = fmt::format("{} {}", base::format_grouped(result.steps), result.steps == 1 ? "step" : "steps");
   if (!result.losses.empty()) line += fmt::format(", loss {:.4f}", result.loss);
-  if (result.validation_loss) line += fmt::format(", validation loss {:.4f}", *result.validation_loss);
-  if (!result.stopped.empty()) line += ", stopped early: " + result.stopped;
+  if (result.validation_loss) {
+    line += fmt::format(", validation loss {:.4f}", *result.validation_loss);
+    if (result.validation_step != result.steps) line += fmt::format(" at step {}", result.validation_step);
+  }
+  const bool has_diverged = result.stopped.starts_with("diverged");
+  if (!result.stopped.empty()) line += ", stopped early" + (has_diverged ? "" : ": " + result.stopped);
   line += result.checkpoint.empty() ? "; nothing saved" : "; model in " + result.checkpoint;
+  if (!result.stopped.empty() && !has_diverged) line += "; the same command goes on from there";
   std::printf("%s\n", line.c_str());
-  if (result.stopped.starts_with("diverged")) base::fail("training {}", result.stopped);
+  if (has_diverged)
+    base::fail("training {}; a lower optimizer.lr, a longer schedule.warmup or a smaller optimizer.clip may help",
+               result.stopped);
 }
 
 // Every key of a recipe, or of one section.
@@ -105,6 +113,7 @@ void print_keys(const std::string& section) {
 }
 
 void run_train(const Flags& flags) {
+  if (!flags.on.empty()) return dry_run_on(spec::load_recipe(flags.recipe, flags.overrides), flags.on, flags.as_json);
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads our output may go: the run does not
   comm::Communicator& comm = comm::world();
   base::set_log_rank(comm.rank());
@@ -135,6 +144,9 @@ void add_train(Command app) {
       verb.flag("--dry-run", &flags->is_dry_run, "print the plan (parameters, steps, tokens, data, memory) and stop");
   verb.flag("--json", &flags->as_json, "with --dry-run: print the plan as JSON (metrics.jsonl has a run's numbers)")
       .needs(dry_run);
+  verb.option("--on", &flags->on,
+              "with --dry-run: plan for these machines instead, such as 16x8xH100; nothing of them is needed")
+      .needs(dry_run);
   verb.flag("--print-recipe", &flags->prints_recipe, "print the effective recipe, every key written out, and stop");
   verb.flag("-q,--quiet", &flags->is_quiet, "no plan and no plot");
   verb.flag("--keys", &flags->lists_keys, "print every key of a recipe, or of the section named, and stop");
@@ -144,6 +156,7 @@ void add_train(Command app) {
       "Examples:\n"
       "  sinter train --template small > my.toml\n"
       "  sinter train my.toml --dry-run\n"
+      "  sinter train my.toml --dry-run --on 8xH100\n"
       "  sinter train my.toml train.steps=200 optimizer.lr=1e-3\n"
       "  sinter train --keys optimizer\n"
       "  mpirun -n 4 sinter train my.toml");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -11,7 +12,9 @@
 #include "cli/verbs.h"
 #include "data/verify/verify.h"
 #include "eval/golden/golden.h"
+#include "eval/quantized/quantized_golden.h"
 #include "models/open_model.h"
+#include "tune/verify/verify.h"
 
 namespace sinter::cli {
 namespace {
@@ -22,13 +25,22 @@ struct Flags {
   bool as_json = false, is_quiet = false;
 };
 
-// A folder of evaluation answers, of data cases, or a model's.
+// A folder of evaluation answers, of tuning or data cases, or a model's.
 std::vector<eval::VerifyCheck> check_folder(const std::string& folder, const std::vector<data::DataCase>& data_cases,
                                             const eval::VerifyOptions& options) {
   if (eval::is_eval_golden(folder)) return eval::verify_eval_golden(folder, options);
-  const std::vector<data::DataCase> cases = data::find_data_cases(folder);
-  if (cases.empty()) return eval::verify_model(folder, options);
   std::vector<eval::VerifyCheck> checks;
+  for (const tune::TuneCase& one : tune::find_tune_cases(folder)) {
+    const std::string name = std::filesystem::path(one.folder).lexically_relative(folder).string();
+    for (eval::VerifyCheck& c : tune::verify_tune_case(one, options)) {
+      c.name = (name == "." ? one.kind : name) + ": " + c.name;
+      checks.push_back(std::move(c));
+    }
+  }
+  if (!checks.empty()) return checks;
+  const std::vector<data::DataCase> cases = data::find_data_cases(folder);
+  if (cases.empty() && eval::is_quantized_golden(folder)) return eval::verify_quantized_golden(folder, options);
+  if (cases.empty()) return eval::verify_model(folder, options);
   for (const data::DataCase& one : cases) {
     for (const data::DataCheck& c : data::verify_data_case(one, data_cases))
       checks.push_back({one.kind + ": " + c.name, c.kind, c.error, c.limit, c.note});
@@ -87,8 +99,9 @@ void run_verify(const Flags& flags) {
 
 void add_verify(Command app) {
   auto flags = std::make_shared<Flags>();
-  const Command verb = app.add_verb("verify", "check models, evaluations and the data pipeline against golden answers");
-  verb.option("DIR", &flags->folders, "model folders with golden.safetensors; folders of evaluation or data cases");
+  const Command verb = app.add_verb("verify", "check models, evaluations, tuning and data against golden answers");
+  verb.option("DIR", &flags->folders,
+              "model folders with golden.safetensors; folders of evaluation, tuning, data, GGUF or quantized cases");
   verb.option("--device", &flags->device, "cpu, cuda or cuda:N").shows_default();
   verb.option("--precision", &flags->precision, "fp32, bf16 or fp16").shows_default();
   verb.flag("--json", &flags->as_json, "print the checks as JSON");

@@ -1,11 +1,11 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
-
-#include <unistd.h>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -31,6 +31,7 @@ int64_t compare_all(const Flags& flags, comm::Communicator& world) {
   const std::string folder = world.broadcast_text(flags.keep.empty() ? temporary : flags.keep);
   nlohmann::json report = nlohmann::json::array();
   int64_t failed = 0, run = 0;
+  std::vector<std::string> excluded;
   const int64_t first = std::max<int64_t>(flags.only, 0), end = flags.only >= 0 ? flags.only + 1 : flags.count;
   for (int64_t i = first; i < end; ++i, ++run) {
     const eval::LayoutCase c = eval::draw_layout_case(flags.seed, static_cast<uint64_t>(i), world.size());
@@ -43,6 +44,7 @@ int64_t compare_all(const Flags& flags, comm::Communicator& world) {
                       {"norm_error", o.norm_error},
                       {"parameter_error", o.parameter_error},
                       {"problem", o.problem}});
+    excluded.insert(excluded.end(), c.excluded.begin(), c.excluded.end());
     if (flags.as_json) continue;
     std::printf("%3ld  %s  %s\n", i, describe(c).c_str(),
                 o.problem.empty() ? fmt::format("ok (loss {:.1e}, norm {:.1e}, weights {:.1e})", o.loss_error,
@@ -52,11 +54,15 @@ int64_t compare_all(const Flags& flags, comm::Communicator& world) {
     std::fflush(stdout);
   }
   if (!is_first) return failed;
-  if (flags.as_json)
+  if (flags.as_json) {
     std::printf("%s\n", report.dump(2).c_str());
-  else
+  } else {
+    std::sort(excluded.begin(), excluded.end());
+    excluded.erase(std::unique(excluded.begin(), excluded.end()), excluded.end());
+    for (const std::string& line : excluded) std::printf("not drawn: %s\n", line.c_str());
     std::printf("%ld layouts on up to %d ranks against one rank, %ld failed (seed %lu)\n", run, world.size(), failed,
                 flags.seed);
+  }
   if (flags.keep.empty() && failed == 0) std::filesystem::remove_all(folder);
   return failed;
 }

@@ -234,10 +234,11 @@ Communicator& world() {
                  "launched with {} ranks by {}, but this sinter was built without MPI; build it where MPI is found",
                  found.ranks, found.launcher);
     std::unique_ptr<Communicator> mpi = make_mpi();
-    SINTER_CHECK(mpi->size() == found.ranks,
-                 "{} launched {} ranks, but MPI finds {}: launch with the mpirun of the MPI that this program was built "
-                 "with, or with srun --mpi=pmix",
-                 found.launcher, found.ranks, mpi->size());
+    SINTER_CHECK(
+        mpi->size() == found.ranks,
+        "{} launched {} ranks, but MPI finds {}: launch with the mpirun of the MPI that this program was built "
+        "with, or with srun --mpi=pmix",
+        found.launcher, found.ranks, mpi->size());
     return mpi;
   }();
   return *instance;

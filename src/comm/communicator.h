@@ -2,8 +2,8 @@
 // `self` is a group of one, `mpi` many. A communicator is a group of ranks; split() makes smaller ones
 // (parallel/mesh.h names them after the axes of a layout).
 //
-// All ranks of a group make the same calls in the same order. On MPI sums are taken in the order of the ranks, in double,
-// so a run on N ranks gives the same bits every time. Not thread-safe: one thread per process talks.
+// All ranks of a group make the same calls in the same order. On MPI sums are taken in the order of the ranks, in
+// double, so a run on N ranks gives the same bits every time. Not thread-safe: one thread per process talks.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -24,8 +24,9 @@ struct Names {
   const char *ranks, *rank, *local_ranks, *local_rank;
 };
 
-// Slurm sets SLURM_NTASKS for batch scripts too; only inside srun is SLURM_STEP_NUM_TASKS this program's own. PMIx tells
-// the rank by variable and all else by its library, which MPI asks; srun --mpi=pmix sets Slurm's variables as well.
+// Slurm sets SLURM_NTASKS for batch scripts too; only inside srun is SLURM_STEP_NUM_TASKS this program's own. PMIx
+// tells the rank by variable and all else by its library, which MPI asks; srun --mpi=pmix sets Slurm's variables as
+// well.
 constexpr Names kLaunchers[] = {
     {"Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
      "OMPI_COMM_WORLD_LOCAL_RANK"},

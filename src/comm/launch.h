@@ -12,8 +12,8 @@ struct Launch {
   int local_rank = 0, local_ranks = 1;  // on this machine
 };
 
-// Reads the variables of Open MPI, PMI (Hydra, Intel MPI), Slurm's srun and torchrun, in this order; one rank when there
-// are none. Throws base::Error naming a variable that is no count, or a rank outside its range.
+// Reads the variables of Open MPI, PMI (Hydra, Intel MPI), Slurm's srun and torchrun, in this order; one rank when
+// there are none. Throws base::Error naming a variable that is no count, or a rank outside its range.
 Launch read_launch();
 const Launch& launch();  // the same, read once
 

@@ -1,4 +1,5 @@
-// Collectives between GPUs by NCCL. Implemented in comm/nccl/nccl.cc, or as absent in comm/nccl_absent.cc (chosen by CMake).
+// Collectives between GPUs by NCCL. Implemented in comm/nccl/nccl.cc, or as absent in comm/nccl_absent.cc (chosen by
+// CMake).
 #pragma once
 #include <memory>
 #include <string>
@@ -9,12 +10,12 @@ namespace sinter::comm {
 
 bool has_nccl();
 
-// The ranks of `through`, each with a GPU of its own; it carries NCCL's id and must outlive the result, which uses it for
-// tensors on the host. Throws base::Error when this program was built without NCCL.
+// The ranks of `through`, each with a GPU of its own; it carries NCCL's id and must outlive the result, which uses it
+// for tensors on the host. Throws base::Error when this program was built without NCCL.
 std::unique_ptr<Communicator> make_nccl(Communicator& through, core::Device device);
 
-// NCCL's id by a file that all ranks see: rank 0 writes it, the others wait for it up to `seconds`. For launches without
-// MPI (srun, torchrun). `path` must be new for every launch (its job and step number in it).
+// NCCL's id by a file that all ranks see: rank 0 writes it, the others wait for it up to `seconds`. For launches
+// without MPI (srun, torchrun). `path` must be new for every launch (its job and step number in it).
 struct NcclId {
   char bytes[128] = {};
 };

@@ -19,12 +19,16 @@ template <class T>
 struct Widened {
   using Type = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
   static Type load(T value) {
-    if constexpr (std::is_arithmetic_v<T>) return static_cast<Type>(value);
-    else return static_cast<double>(static_cast<float>(value));
+    if constexpr (std::is_arithmetic_v<T>)
+      return static_cast<Type>(value);
+    else
+      return static_cast<double>(static_cast<float>(value));
   }
   static T store(Type value) {
-    if constexpr (std::is_arithmetic_v<T>) return static_cast<T>(value);
-    else return T(static_cast<float>(value));
+    if constexpr (std::is_arithmetic_v<T>)
+      return static_cast<T>(value);
+    else
+      return T(static_cast<float>(value));
   }
 };
 

@@ -17,12 +17,12 @@ class JointError : public base::Error {
   bool is_usage_;
 };
 
-// Runs `work` on every rank; when it throws on any, throws JointError on all. `work` must not talk to other ranks: those
-// that failed would not answer. On one rank it is a plain call.
+// Runs `work` on every rank; when it throws on any, throws JointError on all. `work` must not talk to other ranks:
+// those that failed would not answer. On one rank it is a plain call.
 void together(Communicator& comm, const std::function<void()>& work);
 
-// Throws JointError unless all ranks hold the same text. The error says who differs from rank 0, by `explain` of rank 0's
-// text and one's own ("optimizer.lr is 2e-3, rank 0 has 1e-3"), called on the ranks that differ.
+// Throws JointError unless all ranks hold the same text. The error says who differs from rank 0, by `explain` of rank
+// 0's text and one's own ("optimizer.lr is 2e-3, rank 0 has 1e-3"), called on the ranks that differ.
 void check_same(Communicator& comm, const std::string& text,
                 const std::function<std::string(const std::string& first, const std::string& own)>& explain);
 

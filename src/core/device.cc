@@ -92,9 +92,7 @@ class CpuRuntime : public DeviceRuntime {
   std::unique_ptr<Event> make_event() override { return std::make_unique<PassedEvent>(); }
   std::shared_ptr<std::byte[]> allocate_staging(size_t bytes) override { return std::make_shared<std::byte[]>(bytes); }
   bool supports(base::DType) override { return true; }
-  size_t total_memory_bytes() override {
-    return base::usable_memory_bytes();
-  }
+  size_t total_memory_bytes() override { return base::usable_memory_bytes(); }
   size_t free_memory_bytes() override {
     struct sysinfo info {};
     ::sysinfo(&info);

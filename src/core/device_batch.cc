@@ -16,7 +16,7 @@ int64_t aligned(int64_t words) { return (words + kAlignWords - 1) / kAlignWords 
 int64_t BatchShape::num_words() const {
   const int64_t per_token = 3 + (has_targets ? 1 : 0) + (table_width > 0 ? 1 : 0);
   return per_token * aligned(tokens) + aligned(sequences + 1) + aligned(sequences) + aligned(sequences * table_width) +
-         aligned(rows);
+         aligned(rows) + aligned(extra_words);
 }
 
 DeviceBatch::DeviceBatch(Allocator& allocator, const BatchShape& most)
@@ -44,6 +44,7 @@ void DeviceBatch::place(const BatchShape& shape) {
   kv_.slots = shape.table_width > 0 ? take(T, {T}) : Tensor();
   kv_.block_tables = shape.table_width > 0 ? take(S * shape.table_width, {S, shape.table_width}) : Tensor();
   rows_ = shape.rows > 0 ? take(shape.rows, {shape.rows}) : Tensor();
+  extra_ = shape.extra_words > 0 ? take(shape.extra_words, {shape.extra_words}) : Tensor();
   batch_.kv = shape.table_width > 0 ? &kv_ : nullptr;
   batch_.num_tokens = T;
   batch_.num_sequences = S;
@@ -78,6 +79,7 @@ void DeviceBatch::fill(const HostBatch& host, const PagedParts& paged) {
     next += aligned(S * shape_.table_width);
   }
   if (shape_.rows > 0) put(paged.rows, shape_.rows, 0);
+  if (shape_.extra_words > 0) put(paged.extra, shape_.extra_words, 0);
 }
 
 const RaggedBatch& DeviceBatch::load(const HostBatch& host, const BatchShape& shape, const Lengths& lengths,
@@ -85,7 +87,8 @@ const RaggedBatch& DeviceBatch::load(const HostBatch& host, const BatchShape& sh
   SINTER_CHECK(
       shape.num_words() <= most_.num_words() && host.num_tokens() <= shape.tokens &&
           host.num_sequences() <= shape.sequences && paged.table_width <= shape.table_width &&
-          static_cast<int64_t>(paged.rows.size()) <= shape.rows && shape.has_targets == !host.targets.empty(),
+          static_cast<int64_t>(paged.rows.size()) <= shape.rows &&
+          static_cast<int64_t>(paged.extra.size()) <= shape.extra_words && shape.has_targets == !host.targets.empty(),
       "[device_batch] {} tokens of {} sequences, {} blocks wide, {} rows do not go into a batch of {}, {}, {}, {}",
       host.num_tokens(), host.num_sequences(), paged.table_width, paged.rows.size(), shape.tokens, shape.sequences,
       shape.table_width, shape.rows);

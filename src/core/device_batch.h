@@ -19,6 +19,7 @@ struct BatchShape {
   bool has_targets = false;
   int64_t table_width = 0;  // blocks of the longest sequence; 0: no cache
   int64_t rows = 0;         // tokens whose hidden states are picked out
+  int64_t extra_words = 0;  // whatever else arrives with the batch
   int64_t num_words() const;
 };
 
@@ -27,7 +28,8 @@ struct PagedParts {
   std::span<const int32_t> slots;   // (T)
   std::span<const int32_t> tables;  // (S, table_width)
   int64_t table_width = 0;
-  std::span<const int32_t> rows;  // tokens
+  std::span<const int32_t> rows;   // tokens
+  std::span<const int32_t> extra;  // the rest of extra_words is 0
 };
 
 class DeviceBatch {
@@ -43,8 +45,9 @@ class DeviceBatch {
                           const PagedParts& paged = {});
 
   const RaggedBatch& get() const { return batch_; }
-  KvView& kv() { return kv_; }                  // its cache is the caller's to set
-  const Tensor& rows() const { return rows_; }  // (rows) i32; padding holds 0
+  KvView& kv() { return kv_; }                    // its cache is the caller's to set
+  const Tensor& rows() const { return rows_; }    // (rows) i32; padding holds 0
+  const Tensor& extra() const { return extra_; }  // (extra_words) i32
   const BatchShape& most() const { return most_; }
 
  private:
@@ -56,7 +59,7 @@ class DeviceBatch {
   std::vector<int32_t> host_;  // its content
   RaggedBatch batch_;
   KvView kv_;
-  Tensor rows_;
+  Tensor rows_, extra_;
 };
 
 }  // namespace sinter::core

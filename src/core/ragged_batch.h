@@ -2,23 +2,29 @@
 #pragma once
 #include <vector>
 
+#include "core/kv_cache.h"
 #include "core/tensor.h"
 
 namespace sinter::core {
-
-// Keys and values of all layers in fixed-size blocks; a sequence owns a list of blocks.
-struct KvCache {
-  int64_t block_size = 0;  // tokens in a block
-  int64_t num_blocks = 0;
-  std::vector<Tensor> keys;    // per layer (num_blocks, block_size, K, D)
-  std::vector<Tensor> values;  // per layer (num_blocks, block_size, K, D)
-};
 
 // How a batch's sequences lie in a KvCache.
 struct KvView {
   const KvCache* cache = nullptr;
   Tensor block_tables;  // (S, max_blocks) i32: the blocks of each sequence in order; unused entries are any valid block
   Tensor slots;  // (T) i32: block * block_size + place where each token's key and value are written; -1 = padding
+};
+
+// Where a batch's tokens stand among those that ranks of the context axis share. Every rank's tokens are in the order
+// of the sequences, so what a query sees of a rank's keys is a range of its rows.
+struct ContextView {
+  struct Window {
+    int64_t window = 0;  // of a layer: keys a query sees, 0 = all
+    Tensor key_begin;    // (P, T) i32: the first row of each rank's keys
+  };
+  Tensor rows;                  // (T) i32: number of each token in the step
+  std::vector<Window> windows;  // of the model's layers, each once
+  Tensor key_end;               // (P, T) i32
+  Tensor key_positions;         // (P, T) i32: places of each rank's keys in their sequences
 };
 
 // Host counts are upper bounds that depend on the bucket only, so that captured graphs and plans can be reused.
@@ -39,8 +45,9 @@ struct RaggedBatch {
   // Training batches: the sequences from here on are empty, in coarse steps (coarse_bound) so that few passes differ by
   // it. 0: not known. Lets CUDA take cuDNN's attention for documents, whose time grows with the number of sequences.
   int64_t filled_sequences = 0;
-  const KvView* kv = nullptr;          // null in training
-  std::vector<int32_t> host_contexts;  // `contexts` on the host: dynamic RoPE turns by a sequence's length
+  const KvView* kv = nullptr;            // null in training
+  const ContextView* context = nullptr;  // null unless ranks share the sequences: attention is theirs together
+  std::vector<int32_t> host_contexts;    // `contexts` on the host: dynamic RoPE turns by a sequence's length
 };
 
 // Whether offsets (S + 1) cut num_tokens tokens into sequences of max_query each: RaggedBatch::equal_lengths.

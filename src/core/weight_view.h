@@ -27,10 +27,13 @@ class DerivedWeight {
 // Rows of a weight in one format, one after the other.
 struct WeightPart {
   WeightFormat format = WeightFormat::plain;
-  Tensor data;                // the rows: (E, rows, K) numbers when plain, else u8 (E, bytes)
-  int64_t rows = 0;           // of one expert
-  Tensor scales;              // f32, one per block, for formats that keep them apart: (E, rows, K / block)
-  Tensor zeros, permutation;  // for formats that have them: zero points, and the group of each column
+  Tensor data;       // the rows: (E, rows, K) numbers when plain, else u8 (E, bytes)
+  int64_t rows = 0;  // of one expert
+  // For formats that keep scales apart. A group is `group` columns with one scale; 0: the format's own block.
+  int64_t group = 0;
+  Tensor scales;              // f32 (E, rows, groups)
+  Tensor zeros;               // int4, int8: zero points as f32 (E, rows, groups); empty: 8 and 128
+  Tensor permutation;         // i32 (K): the group of each column; empty: column / group
   float global_scale = 1.0f;  // multiplies every number
 };
 

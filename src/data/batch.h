@@ -1,6 +1,7 @@
 // A micro-batch on the host, and its way to a device.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/device.h"
@@ -10,10 +11,17 @@
 
 namespace sinter::data {
 
+// What an objective knows of a micro-batch beside its tokens (pairs, rewards, log-probabilities): a struct of its own.
+struct BatchExtra {
+  virtual ~BatchExtra() = default;
+};
+
 // One micro-batch in host memory. Token and sequence counts are the same for every batch of a run: unused sequences at
 // the end are empty, and tokens that pad a short window have no targets.
 struct MicroBatch : core::HostBatch {
   int64_t num_supervised = 0;  // targets that are not -1
+  std::vector<float> weights;  // (T) of each token's loss, or empty: 1
+  std::shared_ptr<const BatchExtra> extra;
   // Targets of multi-token head j, which predicts j + 2 tokens ahead inside the same sequence.
   std::vector<int32_t> targets_ahead(int64_t j) const;
 };

@@ -159,7 +159,7 @@ TEST_F(Data, BatchRampGrowsInWholeMicroBatchesAndItsSumsAgree) {
 }
 
 TEST_F(Data, PackedDocumentsAreSequencesOfTheirOwn) {
-  TokenSource source(make_shard("a.tok", {3, 1, 6}), 5, false);
+  TokenSource source(make_shard("a.tok", {3, 1, 6}), 5, {});
   EXPECT_EQ(source.num_windows(), 2);
   EXPECT_EQ(source.max_pieces(), 3);
   BatchBuilder builder(2, 5, source.max_pieces(), spec::Packing::documents);
@@ -177,7 +177,7 @@ TEST_F(Data, PackedDocumentsAreSequencesOfTheirOwn) {
 
 TEST_F(Data, TheTokenBehindAWindowIsATargetOnlyWhereItsDocumentGoesOn) {
   auto last_targets = [&](const std::vector<int>& lengths) {
-    TokenSource source(make_shard("a.tok", lengths), 5, false);
+    TokenSource source(make_shard("a.tok", lengths), 5, {});
     std::vector<int32_t> out;
     for (int64_t i = 0; i < source.num_windows(); ++i) {
       BatchBuilder builder(1, 5, source.max_pieces(), spec::Packing::documents);
@@ -192,7 +192,7 @@ TEST_F(Data, TheTokenBehindAWindowIsATargetOnlyWhereItsDocumentGoesOn) {
 }
 
 TEST_F(Data, ExtraHeadsPredictFurtherAheadInTheSameDocument) {
-  TokenSource source(make_shard("a.tok", {4, 8}), 10, false);
+  TokenSource source(make_shard("a.tok", {4, 8}), 10, {});
   BatchBuilder builder(1, 10, source.max_pieces(), spec::Packing::documents);
   builder.add(source, 0);
   const MicroBatch batch = builder.take();
@@ -202,7 +202,7 @@ TEST_F(Data, ExtraHeadsPredictFurtherAheadInTheSameDocument) {
 }
 
 TEST_F(Data, StreamPackingCrossesDocuments) {
-  TokenSource source(make_shard("a.tok", {3, 1, 6}), 5, false);
+  TokenSource source(make_shard("a.tok", {3, 1, 6}), 5, {});
   BatchBuilder builder(1, 5, source.max_pieces(), spec::Packing::stream);
   builder.add(source, 0);
   MicroBatch batch = builder.take();
@@ -243,6 +243,36 @@ TEST_F(Data, ShortValidationWindowIsPaddedWithoutTargets) {
   EXPECT_EQ(batch.tokens.size(), 15u);
   EXPECT_EQ(batch.num_supervised, 6);
   EXPECT_EQ(static_cast<int64_t>(batch.contexts.size()), loader.max_sequences());
+}
+
+TEST_F(Data, AValidationShareTakesTheEndOfEveryShardAndTrainingTheRest) {
+  fs::create_directories(folder_ / "two");
+  make_shard("two/a.tok", {50});
+  make_shard("two/b.tok", {30}, 1000, 500);
+  const TokenSource all(path("two"), 5, {}), rest(path("two"), 5, {.held_share = 0.25}),
+      held(path("two"), 5, {.held_share = 0.25, .has_held_only = true});
+  EXPECT_EQ(all.num_windows(), 16);
+  EXPECT_EQ(rest.num_windows(), 7 + 4);  // of 10 and 6, less 3 and 2
+  ASSERT_EQ(held.num_windows(), 3 + 2);
+  std::vector<int32_t> tokens;
+  std::vector<Piece> pieces;
+  std::set<int32_t> seen;
+  for (const TokenSource* source : {&rest, &held}) {
+    for (int64_t i = 0; i < source->num_windows(); ++i) {
+      source->read(i, tokens, pieces);
+      EXPECT_TRUE(seen.insert(tokens[0]).second) << "window " << i << " stands in both";
+    }
+  }
+  EXPECT_EQ(seen.size(), 16u);
+  held.read(3, tokens, pieces);
+  EXPECT_EQ(tokens[0], 520);
+  Loader loader({.sources = {{path("two")}},
+                 .validation_share = 0.25,
+                 .validation_micro_batches = 9,
+                 .window = 5,
+                 .micro_batch = 2},
+                BatchSchedule(2, 2, 0, 2));
+  EXPECT_EQ(loader.validation().size(), 3u);
 }
 
 TEST_F(Data, RanksAndAccumulationShareOneStreamOfSamples) {
@@ -308,7 +338,7 @@ TEST_F(Data, EveryEpochIsShuffledAnew) {
 }
 
 TEST_F(Data, WithoutShufflingSeveralSourcesAreReadInOrderAndEvenly) {
-  SampleOrder order({100, 1000}, {1.0, 3.0}, 5, false);
+  SampleOrder order({100, 1000}, {1.0, 3.0}, 5, {});
   std::vector<int64_t> next{0, 0};
   for (int64_t k = 0; k < 3 * 4096; ++k) {
     const SampleAddress at = order(k);
@@ -358,8 +388,8 @@ TEST_F(Data, SourcesOfDifferentTokenizersAreNotMixed) {
 
 TEST_F(Data, TooLittleDataForOneSequenceIsAnError) {
   const std::string shard = make_shard("a.tok", {4});
-  EXPECT_THROW(TokenSource(shard, 5, false), base::Error);
-  EXPECT_NO_THROW(TokenSource(shard, 5, true));
+  EXPECT_THROW(TokenSource(shard, 5, {}), base::Error);
+  EXPECT_NO_THROW(TokenSource(shard, 5, {.keep_tail = true}));
 }
 
 }  // namespace

@@ -16,10 +16,10 @@ const TokenSource& first_known(const std::vector<std::unique_ptr<TokenSource>>& 
 }
 
 std::vector<std::unique_ptr<TokenSource>> open_sources(const std::vector<spec::SourceRecipe>& recipes, int64_t window,
-                                                       bool keep_tail) {
+                                                       const SourcePart& part) {
   std::vector<std::unique_ptr<TokenSource>> sources;
   for (const spec::SourceRecipe& source : recipes) {
-    sources.push_back(std::make_unique<TokenSource>(source.path, window, keep_tail));
+    sources.push_back(std::make_unique<TokenSource>(source.path, window, part));
     first_known(sources).check_same_tokenizer(*sources.back());
   }
   return sources;
@@ -46,12 +46,15 @@ SampleOrder make_order(const LoaderOptions& options, const std::vector<std::uniq
 Loader::Loader(const LoaderOptions& options, const BatchSchedule& schedule)
     : options_(options),
       schedule_(schedule),
-      sources_(open_sources(options.sources, options.window, false)),
+      sources_(open_sources(options.sources, options.window, {.held_share = options.validation_share})),
       order_(std::make_unique<SampleOrder>(make_order(options, sources_))),
       builder_(options.micro_batch, options.window, most_pieces(sources_), options.packing) {
   note_tokenizer(first_known(sources_));
-  if (options.validation.empty()) return;
-  const auto validation = open_sources(options.validation, options.window, true);
+  const bool is_shared = options.validation_share > 0;
+  if (options.validation.empty() && !is_shared) return;
+  const auto validation = is_shared ? open_sources(options.sources, options.window,
+                                                   {.held_share = options.validation_share, .has_held_only = true})
+                                    : open_sources(options.validation, options.window, {.keep_tail = true});
   for (const auto& source : validation) first_known(sources_).check_same_tokenizer(*source);
   note_tokenizer(first_known(validation));
   // Both kinds of batch have the same shape, so that one memory plan serves them.

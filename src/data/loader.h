@@ -17,6 +17,7 @@ namespace sinter::data {
 struct LoaderOptions {
   std::vector<spec::SourceRecipe> sources;  // shards only; text is tokenized before (tokenize.h)
   std::vector<spec::SourceRecipe> validation;
+  double validation_share = 0;           // of the sources, in place of `validation`
   int64_t validation_micro_batches = 0;  // most that are read, over all ranks
   int64_t window = 0;
   int64_t micro_batch = 0;  // windows of one micro-batch

@@ -1,7 +1,10 @@
 # Parquet by Apache Arrow, found or left out whole: SINTER_ARROW names a folder with include/ and the libraries (the pyarrow
-# package of Python has them); without it python3 is asked, then pkg-config.
+# package of Python has them); without it build-deps/arrow is taken, which tools/setup fills, then python3 is asked.
 set(SINTER_ARROW "$ENV{SINTER_ARROW}" CACHE PATH "Folder of Apache Arrow: include/arrow and libarrow, libparquet")
 set(arrow_folder "${SINTER_ARROW}")
+if(NOT arrow_folder AND EXISTS ${CMAKE_SOURCE_DIR}/build-deps/arrow/include/arrow/api.h)
+  set(arrow_folder ${CMAKE_SOURCE_DIR}/build-deps/arrow)
+endif()
 if(NOT arrow_folder)
   find_package(Python3 QUIET COMPONENTS Interpreter)
   execute_process(COMMAND ${Python3_EXECUTABLE} -c "import pyarrow; print(pyarrow.__path__[0])" OUTPUT_VARIABLE arrow_folder

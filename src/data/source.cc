@@ -1,6 +1,7 @@
 #include "data/source.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "base/error.h"
@@ -41,7 +42,24 @@ std::vector<std::string> shard_paths(const std::string& path) {
   return paths;
 }
 
-TokenSource::TokenSource(const std::string& path, int64_t window, bool keep_tail) : path_(path), window_(window) {
+std::string tokenizer_folder_of(const std::string& shard) {
+  std::string stem = shard.ends_with(kShardExtension) ? shard.substr(0, shard.size() - 4) : shard;
+  const size_t dash = stem.rfind('-');
+  const bool is_numbered = dash != std::string::npos && stem.size() - dash == 6 &&
+                           stem.find_first_not_of("0123456789", dash + 1) == std::string::npos;
+  if (is_numbered) stem.resize(dash);
+  return stem + ".tokenizer";
+}
+
+std::string tokenizer_beside(const std::string& path) {
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) return "";
+  const std::string folder = tokenizer_folder_of(shard_paths(path).front());
+  return fs::is_directory(folder, ignored) ? folder : "";
+}
+
+TokenSource::TokenSource(const std::string& path, int64_t window, const SourcePart& part)
+    : path_(path), window_(window) {
   for (const std::string& file : shard_paths(path)) {
     shards_.push_back(std::make_unique<TokenShard>(file));
     const TokenShard& shard = *shards_.back();
@@ -50,14 +68,18 @@ TokenSource::TokenSource(const std::string& path, int64_t window, bool keep_tail
                  "token shards '{}' and '{}' were made with different tokenizers", shards_.front()->path(),
                  shard.path());
     const int64_t whole = shard.num_tokens() / window, tail = shard.num_tokens() % window;
-    windows_before_.push_back(windows_before_.back() + whole + (keep_tail && tail > 0 ? 1 : 0));
+    const int64_t all = whole + (part.keep_tail && tail > 0 ? 1 : 0);
+    const auto held = static_cast<int64_t>(std::ceil(part.held_share * static_cast<double>(whole)));
+    first_windows_.push_back(part.has_held_only ? all - held : 0);
+    windows_before_.push_back(windows_before_.back() + (part.has_held_only ? held : all - held));
     max_pieces_ = std::max(max_pieces_, most_pieces(shard, window));
   }
   int64_t longest = 0;
   for (const auto& shard : shards_) longest = std::max(longest, shard->num_tokens());
   SINTER_CHECK(num_windows() > 0,
-               "'{}' has {} tokens{}, fewer than one sequence of {}; add data or lower data.sequence_length", path,
-               longest, shards_.size() == 1 ? "" : " in the longest of its shards", window);
+               "'{}' has {} tokens{}, fewer than one sequence of {}{}; add data or lower data.sequence_length", path,
+               longest, shards_.size() == 1 ? "" : " in the longest of its shards", window,
+               part.held_share > 0 ? " beside data.validation_share" : "");
 }
 
 void TokenSource::check_same_tokenizer(const TokenSource& other) const {
@@ -88,7 +110,8 @@ int64_t TokenSource::read(int64_t i, std::vector<int32_t>& tokens, std::vector<P
   const auto s = static_cast<size_t>(std::upper_bound(windows_before_.begin(), windows_before_.end(), i) -
                                      windows_before_.begin() - 1);
   const TokenShard& shard = *shards_[s];
-  const int64_t begin = (i - windows_before_[s]) * window_, end = std::min(begin + window_, shard.num_tokens());
+  const int64_t begin = (i - windows_before_[s] + first_windows_[s]) * window_;
+  const int64_t end = std::min(begin + window_, shard.num_tokens());
   const int64_t count = end - begin;
   tokens.assign(static_cast<size_t>(count) + 1, -1);
   pieces.clear();

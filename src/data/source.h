@@ -13,17 +13,30 @@ namespace sinter::data {
 // without any.
 std::vector<std::string> shard_paths(const std::string& path);
 
+// The folder beside a shard (or a folder's first one) that holds the tokenizer it was made with, as `data tokenize`
+// leaves it: NAME.tokenizer for NAME.tok, NAME-00001.tok and on. "" where there is none.
+std::string tokenizer_beside(const std::string& path);
+// That folder's name, for a shard's path or the stem of several.
+std::string tokenizer_folder_of(const std::string& shard);
+
 // A stretch of one document inside a window.
 struct Piece {
   int64_t begin = 0;  // place in the window
   int64_t count = 0;
 };
 
+// Which windows of each shard a source has. All of them: with keep_tail the tokens after the last whole window make one
+// more, shorter window; otherwise they are left out.
+struct SourcePart {
+  bool keep_tail = false;
+  double held_share = 0;       // of each shard's windows, from its end
+  bool has_held_only = false;  // those, or the others
+};
+
 class TokenSource {
  public:
-  // path: a shard or a folder of them. keep_tail: the tokens after the last whole window of a shard make one more,
-  // shorter window (validation); otherwise they are left out.
-  TokenSource(const std::string& path, int64_t window, bool keep_tail);
+  // path: a shard or a folder of them. Throws base::Error naming what is missing.
+  TokenSource(const std::string& path, int64_t window, const SourcePart& part);
 
   int64_t num_windows() const { return windows_before_.back(); }
   int64_t num_tokens() const;
@@ -45,6 +58,7 @@ class TokenSource {
   int64_t max_pieces_ = 1;
   std::vector<std::unique_ptr<TokenShard>> shards_;
   std::vector<int64_t> windows_before_{0};  // of each shard, one more at the end
+  std::vector<int64_t> first_windows_;      // of each shard
 };
 
 }  // namespace sinter::data

@@ -5,17 +5,14 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "data/token_shard.h"
@@ -27,53 +24,12 @@ namespace fs = std::filesystem;
 
 constexpr size_t kGroupBytes = 16 << 20;  // text tokenized at once: enough for all cores, little memory
 
-// Whatever its case: DATA.JSONL is no plain text.
-bool has_ending(const std::string& path, std::string_view ending) {
-  return path.size() >= ending.size() &&
-         std::equal(ending.begin(), ending.end(), path.end() - static_cast<int64_t>(ending.size()),
-                    [](char a, char b) { return a == std::tolower(static_cast<unsigned char>(b)); });
-}
-bool holds_json_lines(const std::string& path) { return has_ending(path, ".jsonl") || has_ending(path, ".ndjson"); }
-
 bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == std::string_view::npos; }
-
-// Calls visit(document) for every document of a file; the view lives for the call only.
-void visit_documents(const base::MappedFile& file, const TokenizeOptions& options,
-                     const std::function<void(std::string_view)>& visit) {
-  const std::string_view text = file.text();
-  if (!holds_json_lines(file.path())) {
-    for (size_t begin = 0; begin <= text.size();) {
-      size_t end = options.separator.empty() ? std::string_view::npos : text.find(options.separator, begin);
-      visit(text.substr(begin, end == std::string_view::npos ? std::string_view::npos : end - begin));
-      if (end == std::string_view::npos) break;
-      begin = end + options.separator.size();
-    }
-    return;
-  }
-  int64_t number = 1;
-  for (size_t begin = 0; begin < text.size(); ++number) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line = text.substr(begin, end - begin);
-    begin = end + 1;
-    if (is_blank(line)) continue;
-    const nlohmann::json value = base::parse_json(line, fmt::format("{} line {}", file.path(), number));
-    SINTER_CHECK(value.is_object() && value.contains(options.text_key) && value[options.text_key].is_string(),
-                 "'{}' line {}: expected an object with a string '{}'", file.path(), number, options.text_key);
-    visit(value[options.text_key].get_ref<const std::string&>());
-  }
-}
-
-// A file that is no text by its ending would make a shard of noise without a word.
-void check_ending(const std::string& path) {
-  SINTER_CHECK(!has_ending(path, kShardExtension), "'{}' is a token shard already; expected text, or .jsonl", path);
-  SINTER_CHECK(!has_ending(path, ".json"),
-               "'{}' is JSON; expected text, or .jsonl: give a file with one object a line that ending", path);
-}
 
 // A shard without a name before its ending would be a hidden file that nobody looks for.
 void check_output(const std::string& output) {
   std::string name = fs::path(output).filename().string();
-  if (has_ending(name, kShardExtension)) name.resize(name.size() - std::string_view(kShardExtension).size());
+  if (name.ends_with(kShardExtension)) name.resize(name.size() - std::string_view(kShardExtension).size());
   if (name.empty() || name == "." || name == "..") {
     base::fail_usage("the output '{}' has no file name; expected one, as in '{}'", output,
                      (fs::path(output).parent_path() / (std::string("train") + kShardExtension)).string());
@@ -93,7 +49,7 @@ class ShardStream {
  public:
   ShardStream(std::string output, const tokenizer::Tokenizer& tokenizer, const TokenizeOptions& options)
       : output_(std::move(output)), tokenizer_(tokenizer), hash_(tokenizer_hash(tokenizer)), options_(options) {
-    if (has_ending(output_, kShardExtension)) output_.resize(output_.size() - std::string_view(kShardExtension).size());
+    if (output_.ends_with(kShardExtension)) output_.resize(output_.size() - std::string_view(kShardExtension).size());
   }
 
   void add(std::string_view document) {
@@ -181,41 +137,8 @@ class ShardStream {
 
 }  // namespace
 
-void check_is_text(std::string_view content, const std::string& path) {
-  struct Kind {
-    std::string_view magic, what;
-  };
-  using namespace std::string_view_literals;
-  static constexpr Kind kKinds[] = {{"\x1f\x8b"sv, "compressed by gzip"},
-                                    {"\x28\xb5\x2f\xfd"sv, "compressed by zstd"},
-                                    {"\xfd"
-                                     "7zXZ"sv,
-                                     "compressed by xz"},
-                                    {"BZh"sv, "compressed by bzip2"},
-                                    {"PK\x03\x04"sv, "a zip archive"},
-                                    {"PAR1"sv, "a Parquet file"},
-                                    {"Obj\x01"sv, "an Avro file"},
-                                    {"ARROW1"sv, "an Arrow file"}};
-  for (const Kind& kind : kKinds) {
-    SINTER_CHECK(!content.starts_with(kind.magic), "'{}' is {}; expected text: unpack it first", path, kind.what);
-  }
-  SINTER_CHECK(!content.starts_with(kShardMagic), "'{}' is a token shard; expected the text it was made of", path);
-  constexpr size_t kLookedAt = 64 << 10;
-  const bool is_utf16 = content.starts_with("\xff\xfe") || content.starts_with("\xfe\xff");
-  SINTER_CHECK(!is_utf16, "'{}' is UTF-16; expected UTF-8: iconv -f UTF-16 -t UTF-8 '{}' > utf8.txt", path, path);
-  const size_t zero = content.substr(0, kLookedAt).find('\0');
-  SINTER_CHECK(zero == std::string_view::npos, "'{}' has a byte of zero at {}, which no text has; expected text", path,
-               zero);
-}
-
 uint64_t tokenizer_hash(const tokenizer::Tokenizer& tokenizer) {
   return base::hash_text(tokenizer.to_json()) | 1;  // never 0, which means unknown
-}
-
-bool is_text_path(const std::string& path) {
-  constexpr std::array<std::string_view, 5> kEndings{".txt", ".text", ".md", ".jsonl", ".ndjson"};
-  return std::any_of(kEndings.begin(), kEndings.end(),
-                     [&](std::string_view ending) { return has_ending(path, ending); });
 }
 
 TokenizeResult tokenize_files(const std::vector<std::string>& inputs, const std::string& output,
@@ -223,30 +146,51 @@ TokenizeResult tokenize_files(const std::vector<std::string>& inputs, const std:
   if (const std::string folder = fs::path(output).parent_path(); !folder.empty()) base::create_folders(folder);
   check_output(output);
   int64_t bytes = 0, done = 0;
+  std::vector<std::string> files;
   for (const std::string& input : inputs) {
-    SINTER_CHECK(fs::is_regular_file(input), "'{}' is not a file", input);
-    bytes += static_cast<int64_t>(fs::file_size(input));
+    for (std::string& file : list_text_files(input)) files.push_back(std::move(file));
   }
+  for (const std::string& file : files) bytes += static_cast<int64_t>(fs::file_size(file));
   if (options.add_eos && tokenizer.special_ids().eos < 0)
     base::log_warning(
-        "the tokenizer names no EOS token (eos_token in a tokenizer_config.json beside it): nothing will stand between "
-        "documents, and a model will not learn to end one");
+        "the tokenizer names no EOS token: nothing will stand between documents, and a model will not learn to end "
+        "one; "
+        "name it with --eos TOKEN, or as eos_token in a tokenizer_config.json beside it");
   ShardStream stream(output, tokenizer, options);
-  for (const std::string& input : inputs) {
-    const base::MappedFile file(input);
-    check_is_text(file.text(), file.path());
-    check_ending(input);
+  for (const std::string& file : files) {
+    const auto size = static_cast<int64_t>(fs::file_size(file));
     int64_t seen = 0;
     visit_documents(file, options, [&](std::string_view document) {
       stream.add(document);
       seen += static_cast<int64_t>(document.size());
-      if (options.progress) options.progress(done + seen, bytes);
+      if (options.progress) options.progress(done + std::min(seen, size), bytes);  // compressed text is longer
     });
-    done += static_cast<int64_t>(file.bytes().size());
+    done += size;
   }
   SINTER_CHECK(stream.has_text(), "there is no text to tokenize in '{}'", fmt::join(inputs, "', '"));
   return stream.finish();
 }
+
+namespace {
+
+// The shard in `cache` of a text source: its name holds a hash of the text and of what decides its tokens.
+std::string shard_of(const std::string& path, const std::string& cache, const tokenizer::Tokenizer& tokenizer,
+                     const TokenizeOptions& options) {
+  const tokenizer::SpecialIds& special = tokenizer.special_ids();
+  uint64_t key = base::hash_text(fmt::format("{}\n{}\n{}\n{}", options.separator, options.text_key,
+                                             options.add_bos ? special.bos : -1, options.add_eos ? special.eos : -1),
+                                 tokenizer_hash(tokenizer));
+  for (const std::string& name : list_text_files(path)) {
+    const base::MappedFile file(name);
+    key = base::hash_text(fs::path(name).filename().string(), base::hash_bytes(file.bytes(), key));
+  }
+  std::string stem;  // of a pattern too a name that files may have
+  for (const char c : (path.ends_with('/') ? fs::path(path).parent_path() : fs::path(path)).stem().string())
+    stem += std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' ? c : '_';
+  return fmt::format("{}/{}-{:016x}{}", cache, stem, key, kShardExtension);
+}
+
+}  // namespace
 
 std::vector<spec::SourceRecipe> prepare_sources(const std::vector<spec::SourceRecipe>& sources,
                                                 const std::string& cache, const tokenizer::Tokenizer* tokenizer,
@@ -254,19 +198,13 @@ std::vector<spec::SourceRecipe> prepare_sources(const std::vector<spec::SourceRe
   base::remove_abandoned_files(cache, kShardExtension);
   std::vector<spec::SourceRecipe> prepared;
   for (const spec::SourceRecipe& source : sources) {
-    SINTER_CHECK(fs::exists(source.path), "data source '{}' does not exist", source.path);
     prepared.push_back(source);
-    if (!is_text_path(source.path)) continue;
+    if (!stands_for_text(source.path)) {
+      SINTER_CHECK(fs::exists(source.path), "data source '{}' does not exist", source.path);
+      continue;
+    }
     SINTER_CHECK(tokenizer, "data source '{}' is text: set data.tokenizer to a tokenizer folder or file", source.path);
-    const base::MappedFile file(source.path);
-    uint64_t key = base::hash_bytes(file.bytes(), tokenizer_hash(*tokenizer));
-    const tokenizer::SpecialIds& special = tokenizer->special_ids();
-    key = base::hash_text(
-        fmt::format("{}\n{}\n{}\n{}\n{}", options.separator, options.text_key, holds_json_lines(source.path),
-                    options.add_bos ? special.bos : -1, options.add_eos ? special.eos : -1),
-        key);
-    const std::string stem = fmt::format("{}/{}-{:016x}", cache, fs::path(source.path).stem().string(), key);
-    prepared.back().path = stem + kShardExtension;
+    prepared.back().path = shard_of(source.path, cache, *tokenizer, options);
     if (fs::exists(prepared.back().path)) continue;
     base::create_folders(cache);
     TokenizeOptions whole = options;
@@ -276,7 +214,7 @@ std::vector<spec::SourceRecipe> prepare_sources(const std::vector<spec::SourceRe
       line.update(fmt::format("tokenizing {}: {} of {}", source.path, base::format_bytes(double(done)),
                               base::format_bytes(double(all))));
     };
-    const TokenizeResult result = tokenize_files({source.path}, stem, *tokenizer, whole);
+    const TokenizeResult result = tokenize_files({source.path}, prepared.back().path, *tokenizer, whole);
     line.finish();
     base::log_info(
         "tokenized {}: {} documents, {} tokens, {:.2f} bytes a token", source.path,

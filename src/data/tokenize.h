@@ -6,16 +6,14 @@
 #include <string_view>
 #include <vector>
 
-#include "base/file.h"
+#include "data/text_files.h"
 #include "spec/recipe.h"
 #include "tokenizer/tokenizer.h"
 
 namespace sinter::data {
 
-struct TokenizeOptions {
-  std::string separator = "<|endoftext|>";  // between the documents of a text file; "" = the whole file is one
-  std::string text_key = "text";            // the field of a .jsonl line
-  bool add_bos = true, add_eos = true;      // around every document, where the tokenizer has such tokens
+struct TokenizeOptions : TextOptions {
+  bool add_bos = true, add_eos = true;  // around every document, where the tokenizer has such tokens
   int64_t max_shard_tokens = int64_t{1} << 30;
   std::function<void(int64_t bytes_done, int64_t bytes)> progress;  // may be empty
 };
@@ -25,26 +23,19 @@ struct TokenizeResult {
   std::vector<std::string> shards;
 };
 
-// Throws base::Error that names `path` for content that is compressed, a table or a token shard by its first bytes, or
-// has a byte of zero.
-void check_is_text(std::string_view content, const std::string& path);
-
 // A hash of what decides a tokenizer's ids, kept in shards so that data and model cannot be mixed up.
 uint64_t tokenizer_hash(const tokenizer::Tokenizer& tokenizer);
 
-// True for the endings that tokenize_files reads: .txt, .text, .md, .jsonl and .ndjson.
-bool is_text_path(const std::string& path);
-
-// Documents of the files in order, tokenized and written as OUTPUT.tok, then OUTPUT-00001.tok and on when there are
-// more tokens than fit one shard. `output` may end in .tok. Documents that are empty or only white space are left out.
-// Throws base::Error naming the file (and line, for .jsonl) that cannot be read, or the files when none has text;
-// base::UsageError for an output without a file name.
+// Documents of the files that the inputs stand for (text_files.h), in order, tokenized and written as OUTPUT.tok, then
+// OUTPUT-00001.tok and on when there are more tokens than fit one shard. `output` may end in .tok. Documents that are
+// empty or only white space are left out. Throws base::Error naming the file (and line, for .jsonl) that cannot be
+// read, or the files when none has text; base::UsageError for an output without a file name.
 TokenizeResult tokenize_files(const std::vector<std::string>& inputs, const std::string& output,
                               const tokenizer::Tokenizer& tokenizer, const TokenizeOptions& options);
 
-// Every text source replaced by a shard in `cache` made from it with the tokenizer; a shard that is there already for
-// the same text and tokenizer is used again. Shard sources stay as they are. Half-written shards that killed runs left
-// in `cache` are removed.
+// Every text source (a file, a folder, a pattern) replaced by a shard in `cache` made from it with the tokenizer; a
+// shard that is there already for the same text and tokenizer is used again. Shard sources stay as they are.
+// Half-written shards that killed runs left in `cache` are removed.
 std::vector<spec::SourceRecipe> prepare_sources(const std::vector<spec::SourceRecipe>& sources,
                                                 const std::string& cache, const tokenizer::Tokenizer* tokenizer,
                                                 const TokenizeOptions& options);

@@ -14,7 +14,9 @@ const char* finish_reason_name(FinishReason reason) {
 }
 
 Engine::Engine(const models::Transformer& transformer, const EngineOptions& options)
-    : Engine(std::make_unique<TransformerRunner>(transformer, options.fixed_shapes), options) {}
+    : Engine(std::make_unique<TransformerRunner>(transformer,
+                                                 RunnerOptions{.fixed_shapes = options.fixed_shapes, .graphs = true}),
+             options) {}
 
 Engine::Engine(std::unique_ptr<StepModel> model, const EngineOptions& options)
     : state_(std::make_unique<State>(std::move(model), options)) {}
@@ -66,13 +68,17 @@ RequestId Engine::submit(Request request) {
     ++s.refused;
     throw Draining("the engine is ending and takes no more requests");
   }
-  if (s.num_waiting + choices > s.options.max_waiting || s.waiting_tokens + tokens > s.options.max_waiting_tokens) {
+  // One that comes as another ends takes the place that this leaves: places that run count, not only those that wait.
+  if (s.num_choices + choices > s.options.max_running + s.options.max_waiting ||
+      s.waiting_tokens + tokens > s.options.max_waiting_tokens) {
     ++s.refused;
     throw QueueFull(
-        fmt::format("the queue is full: {} choices and {} prompt tokens wait, at most {} and {}", s.num_waiting.load(),
-                    s.waiting_tokens.load(), s.options.max_waiting, s.options.max_waiting_tokens),
+        fmt::format("the queue is full: {} choices are there, at most {}; {} prompt tokens wait, at most {}",
+                    s.num_choices.load(), s.options.max_running + s.options.max_waiting, s.waiting_tokens.load(),
+                    s.options.max_waiting_tokens),
         s.retry_seconds());
   }
+  s.num_choices += choices;
   s.num_waiting += choices;
   s.waiting_tokens += tokens;
   ++s.num_alive;
@@ -121,7 +127,9 @@ bool Engine::step() {
     events.swap(state_->events);
     state_->publish();
   }
+  state_->phase = "handing out tokens";
   state_->deliver(events);
+  state_->phase = "between steps";
   if (error) std::rethrow_exception(error);
   return did || !events.empty();
 }
@@ -167,11 +175,12 @@ EngineStats Engine::stats() const {
 std::string Engine::describe() const {
   const EngineStats s = stats();
   return fmt::format(
-      "engine: {} steps, the last ended {:.1f} s ago; {} running, {} waiting ({} prompt tokens); {} of {} blocks used, "
-      "{} "
-      "cached; {} preemptions; submitted {}, refused {}, stopped {}, at length {}, cancelled {}, expired {}, failed "
-      "{}\n",
-      s.num_steps, s.last_step_age_seconds, s.running, s.waiting, s.waiting_tokens, s.kv_blocks_used, s.kv_blocks,
+      "engine: in {} ({} tokens of {} sequences); {} steps, the last ended {:.1f} s ago; {} running, {} waiting ({} "
+      "prompt "
+      "tokens); {} of {} blocks used, {} cached; {} preemptions; submitted {}, refused {}, stopped {}, at length {}, "
+      "cancelled {}, expired {}, failed {}\n",
+      state_->phase.load(), state_->step_tokens.load(), state_->step_sequences.load(), s.num_steps,
+      s.last_step_age_seconds, s.running, s.waiting, s.waiting_tokens, s.kv_blocks_used, s.kv_blocks,
       s.kv_blocks_cached, s.preemptions, s.submitted, s.refused, s.finished_stop, s.finished_length, s.cancelled,
       s.expired, s.failed);
 }

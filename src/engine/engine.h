@@ -31,7 +31,7 @@ struct EngineOptions {
   int64_t block_size = 16;     // tokens of a cache block
   int64_t step_tokens = 512;   // most tokens of one step, prefill and decode together
   int64_t max_running = 64;    // sequences that take part in steps at once
-  int64_t max_waiting = 1024;  // choices in the queue; more are refused with QueueFull
+  int64_t max_waiting = 1024;  // choices beside max_running that may wait; more are refused with QueueFull
   int64_t max_waiting_tokens = int64_t{1} << 22;  // prompt tokens in the queue, likewise
   int64_t max_choices = 128;                      // n and best_of of one request
   int64_t max_logprobs = 64;
@@ -66,8 +66,9 @@ struct EngineStats {
   int64_t output_tokens = 0;         // chosen
   int64_t waiting = 0, running = 0;  // now
   int64_t waiting_tokens = 0;        // prompt tokens of those that wait
-  int64_t kv_blocks = 0, kv_blocks_used = 0, kv_blocks_cached = 0;  // now; cached: free, but with a prefix to find
-  int64_t kv_bytes = 0;                                             // of the whole cache
+  int64_t block_size = 0, kv_blocks = 0, kv_blocks_used = 0,
+          kv_blocks_cached = 0;   // now; cached: free, but with a prefix to find
+  int64_t kv_bytes = 0;           // of the whole cache
   int64_t kv_tokens_used = 0;     // tokens in used blocks, each block counted once per sequence that holds it
   int64_t contiguous_tokens = 0;  // what the same sequences would take preallocated to their longest length
   double schedule_seconds = 0, model_seconds = 0, sample_seconds = 0;

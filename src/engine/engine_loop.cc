@@ -15,12 +15,20 @@ struct EngineLoop::State {
   void run();
   void watch();
   void end_requests();
+  // Whoever waits looks again, also one that was just about to wait.
+  void wake_up() {
+    {
+      const std::lock_guard lock(mutex);
+      has_news = true;
+    }
+    wake.notify_all();
+  }
 
   Engine& engine;
   LoopOptions options;
   mutable std::mutex mutex;
   std::condition_variable wake, idle;
-  bool is_stopping = false, has_ended = false;
+  bool is_stopping = false, has_ended = false, has_news = false;
   std::string error;
   std::thread thread, watchdog;
 };
@@ -29,6 +37,7 @@ struct EngineLoop::State {
 void EngineLoop::State::run() {
   std::unique_lock lock(mutex);
   while (!is_stopping) {
+    has_news = false;
     lock.unlock();
     bool did = false;
     std::string problem;
@@ -45,7 +54,8 @@ void EngineLoop::State::run() {
     }
     if (!engine.has_work()) idle.notify_all();
     // Work that cannot go on (memory released) is looked at again now and then.
-    if (!did && !is_stopping) wake.wait_for(lock, std::chrono::milliseconds(engine.has_work() ? 2 : 50));
+    if (did) continue;
+    wake.wait_for(lock, std::chrono::milliseconds(engine.has_work() ? 2 : 50), [&] { return has_news || is_stopping; });
   }
   lock.unlock();
   end_requests();
@@ -94,13 +104,13 @@ EngineLoop::~EngineLoop() { stop(); }
 
 RequestId EngineLoop::submit(Request request) {
   const RequestId id = state_->engine.submit(std::move(request));
-  state_->wake.notify_all();
+  state_->wake_up();
   return id;
 }
 
 void EngineLoop::cancel(RequestId id) {
   state_->engine.cancel(id);
-  state_->wake.notify_all();
+  state_->wake_up();
 }
 
 bool EngineLoop::is_alive(double seconds) const {
@@ -118,7 +128,7 @@ std::string EngineLoop::error() const {
 
 bool EngineLoop::drain(double seconds) {
   state_->engine.drain();
-  state_->wake.notify_all();
+  state_->wake_up();
   bool all = false;
   {
     std::unique_lock lock(state_->mutex);

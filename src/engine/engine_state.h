@@ -22,6 +22,8 @@ struct Engine::State {
   void take_inbox();                   // new requests and cancellations
   void expire(Clock::time_point now);  // deadlines
   void build_batch(const std::vector<Sequence*>& scheduled);
+  void describe_choices();
+  void take_choices();
   void run_rows();
   void run_row_chunk(int64_t first, int64_t count);
   void finish(Sequence& s, FinishReason reason, const std::string& error = {});
@@ -53,6 +55,7 @@ struct Engine::State {
   std::vector<std::string> row_errors;  // likewise
   std::vector<std::span<const uint32_t>> masks;
   std::vector<float> logprobs;
+  std::vector<int32_t> ranks;           // where the model chose
   std::vector<SamplerScratch> scratch;  // per thread
   std::vector<Event> events;            // of this step
   std::vector<Output> polled;           // for take_outputs
@@ -63,8 +66,12 @@ struct Engine::State {
   bool cancels_all = false;
   RequestId last_id = 0;
   std::atomic<bool> is_draining{false};
-  std::atomic<int64_t> num_waiting{0}, waiting_tokens{0}, num_alive{0}, submitted{0}, refused{0};
+  std::atomic<int64_t> num_choices{0}, num_waiting{0}, waiting_tokens{0}, num_alive{0}, submitted{0}, refused{0};
   std::atomic<int64_t> last_step{Clock::now().time_since_epoch().count()};
+
+  // What the step under way is at, for whoever looks while it hangs.
+  std::atomic<const char*> phase{"between steps"};
+  std::atomic<int64_t> step_tokens{0}, step_sequences{0};
 
   mutable std::mutex stats_mutex;
   EngineStats counts;               // the step's own
@@ -79,7 +86,8 @@ struct Engine::State {
   void accept(Sequence& s, int32_t token, size_t row, std::span<const float> logits);
   void append(Sequence& s, OutputToken&& token);
   bool after_token(Sequence& s, int32_t token);  // false: the choice has ended, and s is gone
-  OutputToken describe_token(int32_t token, float logprob, int32_t wanted, std::span<const float> logits) const;
+  // Without logits: as the model chose it.
+  OutputToken describe_token(int32_t token, size_t row, int32_t wanted, std::span<const float> logits) const;
   void emit(Sequence& s, FinishReason reason);
   void emit_best(const std::shared_ptr<RequestState>& owner);
 };

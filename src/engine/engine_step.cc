@@ -51,6 +51,7 @@ Engine::State::State(std::unique_ptr<StepModel> own, const EngineOptions& o)
     options.vocab_limit = model->limits().vocab_size;
   model->take_cache(num_blocks, options.block_size);
   counts.kv_blocks = num_blocks;
+  counts.block_size = options.block_size;
   counts.kv_bytes = num_blocks * model->bytes_per_block(options.block_size);
   publish();
 }
@@ -160,6 +161,7 @@ void Engine::State::build_batch(const std::vector<Sequence*>& scheduled) {
 
 bool Engine::State::run_step() {
   const auto start = Clock::now();
+  phase = "scheduling";
   take_inbox();
   expire(start);
   if (!has_memory) return false;
@@ -172,12 +174,17 @@ bool Engine::State::run_step() {
   }
   if (scheduled.empty()) return false;
   build_batch(scheduled);
+  describe_choices();
+  step_tokens = batch.tokens.num_tokens();
+  step_sequences = batch.tokens.num_sequences();
   const auto built = Clock::now();
   try {
+    phase = "the model's forward";
     model->forward(batch);
+    phase = "choosing tokens";
     for (Sequence* s : scheduled) scheduler.commit(*s);
     const auto computed = Clock::now();
-    run_rows();
+    batch.choices.empty() ? run_rows() : take_choices();
     counts.schedule_seconds += std::chrono::duration<double>(built - start).count();
     counts.model_seconds += std::chrono::duration<double>(computed - built).count();
     counts.sample_seconds += seconds_since(computed);
@@ -221,6 +228,11 @@ void Engine::State::run_row_chunk(int64_t first, int64_t count) {
       continue;
     }
     has_logprobs |= wants_logprobs(s.request());
+    if (s.request().embeds) {
+      s.event.embedding = model->hidden_state(first + static_cast<int64_t>(i));
+      chosen[i] = 0;  // nothing is to be chosen
+      continue;
+    }
     if (!s.mask || s.num_new() >= s.request().max_new_tokens) continue;
     const std::span<const int32_t> forced = s.mask->forced();
     if (!forced.empty()) {
@@ -248,7 +260,7 @@ void Engine::State::run_row_chunk(int64_t first, int64_t count) {
     if (!row_errors[i].empty()) {
       finish(s, FinishReason::error, row_errors[i]);
     } else if (!is_choice(i)) {
-      s.event.prompt_tokens.push_back(describe_token(chosen[i], logprobs[i], s.request().prompt_logprobs, own));
+      s.event.prompt_tokens.push_back(describe_token(chosen[i], i, s.request().prompt_logprobs, own));
       s.next_prompt_score = row_of(i).target + 1;
       s.has_event = true;
     } else {
@@ -269,10 +281,15 @@ void Engine::State::choose(Sequence& s, std::span<const float> logits, size_t ro
   chosen[row] = sample_token(logits, s.sampling, static_cast<uint64_t>(s.length()), history, own);
 }
 
-OutputToken Engine::State::describe_token(int32_t token, float logprob, int32_t wanted,
+OutputToken Engine::State::describe_token(int32_t token, size_t row, int32_t wanted,
                                           std::span<const float> logits) const {
+  const float logprob = logprobs[row];
   OutputToken out{.token = token, .logprob = logprob, .top = {}, .rank = 0};
   if (wanted < 0) return out;
+  if (logits.empty()) {
+    out.rank = ranks[row];
+    return out;
+  }
   const float own = logits[static_cast<size_t>(token)];
   for (size_t i = 0; i < logits.size(); ++i) {
     out.rank += logits[i] > own || (logits[i] == own && static_cast<int32_t>(i) < token);
@@ -296,6 +313,7 @@ OutputToken Engine::State::describe_token(int32_t token, float logprob, int32_t 
 // A token was chosen or forced (-1: none may come): it ends the choice or becomes part of it.
 void Engine::State::accept(Sequence& s, int32_t token, size_t row, std::span<const float> logits) {
   const Request& r = s.request();
+  if (r.embeds) return finish(s, FinishReason::stop);
   if (s.num_new() >= r.max_new_tokens) return finish(s, FinishReason::length);
   if (!s.has_token) {
     s.has_token = true;
@@ -308,7 +326,9 @@ void Engine::State::accept(Sequence& s, int32_t token, size_t row, std::span<con
     s.event.stop_token = token;
     return finish(s, FinishReason::stop);
   }
-  append(s, describe_token(token, wants_logprobs(r) ? logprobs[row] : 0.0f, r.logprobs, logits));
+  OutputToken described = describe_token(token, row, r.logprobs, logits);
+  if (!wants_logprobs(r)) described.logprob = 0;
+  append(s, std::move(described));
   bool goes_on = after_token(s, token);
   // Forced tokens need no logits of their own; where log-probabilities are asked for they come one a step.
   while (goes_on && s.mask && !wants_logprobs(s.request())) {
@@ -351,6 +371,7 @@ bool Engine::State::after_token(Sequence& s, int32_t token) {
 
 void Engine::State::finish(Sequence& s, FinishReason reason, const std::string& error) {
   if (!s.has_left_queue) leave_queue(s);
+  --num_choices;
   scheduler.remove(s);
   s.event.error = error;
   emit(s, reason);
@@ -381,7 +402,9 @@ void Engine::State::emit(Sequence& s, FinishReason reason) {
   out.usage = s.usage;
   if (s.has_begun) out.queue_seconds = std::chrono::duration<double>(s.begun - s.owner->submitted).count();
   if (s.has_token) out.prefill_seconds = std::chrono::duration<double>(s.first_token - s.begun).count();
-  Output next{.id = out.id, .choice = out.choice};
+  Output next;
+  next.id = out.id;
+  next.choice = out.choice;
   if (r.best_of > r.n) {
     s.owner->finished.push_back(std::move(out));
     s.owner->means.push_back(s.logprob_sum / static_cast<double>(std::max<int64_t>(1, s.num_new())));
@@ -435,6 +458,7 @@ void Engine::State::publish() {
     counts.contiguous_tokens += s->prompt_length + s->request().max_new_tokens;
   }
   last_step = Clock::now().time_since_epoch().count();
+  phase = "between steps";
   const std::lock_guard lock(stats_mutex);
   published = counts;
 }

@@ -221,6 +221,31 @@ TEST(Engine, ScoresAreTheSumOfTheModelsLogprobs) {
   EXPECT_TRUE(score(engine, {{context, likeliest}})[0].is_greedy);
 }
 
+TEST(Engine, EmbeddingsAreTheForwardsLastHiddenState) {
+  for (core::DType dtype : {core::DType::f32, core::DType::bf16}) {
+    TestModel model("llama", dtype);
+    const std::vector<int32_t> prompt = random_tokens({7, 7}, 0, 23, model.spec.vocab_size);
+    core::DeviceRuntime& device = core::runtime({});
+    core::HostBatch host;
+    host.add_sequence(prompt);
+    const core::RaggedBatch whole = core::upload(device.allocator(), host);
+    const ops::Context context{kernels::kernels_for({}), device.stream(), device.allocator(), nullptr};
+    const core::Tensor hidden = model.transformer->forward(context, whole, {}).value;  // (T, C)
+    const std::vector<float> expected = core::to_host_floats(hidden.slice(22, 1));
+    Engine engine(*model.transformer, {.kv_tokens = 200, .block_size = 4, .step_tokens = 5});
+    for (int turn = 0; turn < 2; ++turn) {  // the second finds the prompt's beginning in the prefix cache
+      engine.submit({.prompt = prompt, .max_new_tokens = 1, .embeds = true});
+      while (engine.has_work()) engine.step();
+      const std::vector<Output> outputs = engine.take_outputs();
+      ASSERT_EQ(outputs.size(), 1u);
+      EXPECT_EQ(outputs[0].finish, FinishReason::stop);
+      EXPECT_TRUE(outputs[0].tokens.empty());
+      EXPECT_EQ(outputs[0].embedding, expected);
+      EXPECT_EQ(outputs[0].usage.cached_tokens > 0, turn == 1);
+    }
+  }
+}
+
 TEST(Engine, TopLogprobsAreOrderedAndHoldTheGreedyToken) {
   TestModel model("llama", core::DType::f32);
   Engine engine(*model.transformer, {.kv_tokens = 100});

@@ -16,12 +16,13 @@ void expect_paged_equals_training(const TestModel& model, uint64_t seed) {
   core::DeviceRuntime& device = core::runtime({});
   ops::Context context{kernels::kernels_for({}), device.stream(), device.allocator(), nullptr};
   const int64_t block_size = 1 + rng.bits(0) % 19, num_sequences = 1 + rng.bits(1) % 4, max_blocks = 64;
-  core::KvCache cache{.block_size = block_size, .num_blocks = max_blocks * num_sequences, .keys = {}, .values = {}};
-  for (int64_t l = 0; l < model.spec.num_layers; ++l) {
-    core::Shape shape{cache.num_blocks, block_size, model.spec.num_kv_heads, model.spec.head_dim};
-    cache.keys.emplace_back(device.allocator(), shape, model.store->options().compute);
-    cache.values.emplace_back(device.allocator(), shape, model.store->options().compute);
-  }
+  const auto num_layers = static_cast<size_t>(model.spec.num_layers);
+  const core::KvCache cache(device.allocator(), {.num_blocks = max_blocks * num_sequences,
+                                                 .block_size = block_size,
+                                                 .num_kv_heads = model.spec.num_kv_heads,
+                                                 .head_dim = model.spec.head_dim,
+                                                 .formats = std::vector(num_layers, model.store->options().compute),
+                                                 .layer_places = {}});
   std::vector<std::vector<int32_t>> sequences, tables;
   std::vector<std::vector<float>> expected;
   std::vector<int64_t> done(static_cast<size_t>(num_sequences), 0);
@@ -31,7 +32,7 @@ void expect_paged_equals_training(const TestModel& model, uint64_t seed) {
     expected.push_back(training_forward(model, sequences.back()));
     std::vector<int32_t> table;
     for (int64_t b = 0; b < max_blocks; ++b)
-      table.push_back(static_cast<int32_t>(cache.num_blocks - 1 - (b * num_sequences + s)));
+      table.push_back(static_cast<int32_t>(cache.num_blocks() - 1 - (b * num_sequences + s)));
     tables.push_back(table);
   }
   const auto V = static_cast<size_t>(model.spec.vocab_size);

@@ -75,9 +75,10 @@ struct Output {
   int32_t stop_token = -1;   // which one ended it; -1: none
   int32_t stop_string = -1;  // index into Request::stop_strings, likewise; the tokens hold it, the text is yours to cut
   Usage usage;
-  double queue_seconds = 0;    // from submit to the first step it took part in
-  double prefill_seconds = 0;  // from there to the first token
-  std::string error;           // with FinishReason::error
+  double queue_seconds = 0;      // from submit to the first step it took part in
+  double prefill_seconds = 0;    // from there to the first token
+  std::string error;             // with FinishReason::error
+  std::vector<float> embedding;  // with Request::embeds: (C), as the model has it, not scaled to length 1
 };
 using OnOutput = std::function<void(Output&& output)>;
 
@@ -96,6 +97,8 @@ struct Request {
   int64_t prompt_logprobs_from = 1;  // first of them; tokens before may come from the prefix cache
   int32_t priority = 0;              // lower goes first
   std::optional<Clock::time_point> deadline;
+  bool embeds =
+      false;  // the prompt's last hidden state is wanted, no tokens: Output::embedding, then FinishReason::stop
   uint64_t cache_salt = 0;          // requests share cached prefixes only with those of the same salt ...
   uint64_t adapter = 0;             // ... and of the same adapter
   std::shared_ptr<TokenMask> mask;  // null: free text

@@ -28,9 +28,7 @@ size_t find_best(std::span<const float> logits) {
     has_nan |= std::isnan(logits[i]);
     if (logits[i] > logits[best]) best = i;
   }
-  SINTER_CHECK(!has_nan && std::isfinite(logits[best]),
-               "the logits are not finite: the model's weights are damaged or its training diverged; `sinter inspect "
-               "MODEL --values` counts the weights that are NaN or infinite");
+  SINTER_CHECK(!has_nan && std::isfinite(logits[best]), "{}", kLogitsNotFinite);
   return best;
 }
 

@@ -38,6 +38,11 @@ struct SamplingOptions {
 // Throws base::UsageError naming the option that makes no sense. `vocab_size` 0: tokens are not looked at.
 void check_sampling(const SamplingOptions& options, int64_t vocab_size = 0);
 
+// What is said of logits that are NaN or infinite.
+inline constexpr const char* kLogitsNotFinite =
+    "the logits are not finite: the model's weights are damaged or its training diverged; `sinter inspect MODEL "
+    "--values` counts the weights that are NaN or infinite";
+
 // What a choice depends on beside the logits.
 struct SamplingHistory {
   std::span<const int32_t> tokens;  // prompt and output

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/host_batch.h"
+#include "kernels/args/sampling.h"
 
 namespace sinter::engine {
 
@@ -16,6 +17,12 @@ struct StepBatch {
   std::vector<int32_t> tables;  // (S, table_width): blocks of each sequence; places that are not read hold 0
   int64_t table_width = 0;
   std::vector<int32_t> rows;  // tokens whose logits are asked for, ascending
+  // For a model that chooses tokens itself (StepModel::chooses), one for each row; empty: the host chooses.
+  std::vector<kernels::SampleRow> choices;
+  std::vector<kernels::LogitEdit> edits;  // of all choices
+  std::vector<uint32_t> masks;            // (n, (V + 31) / 32), likewise
+  int64_t vocab_limit = 0;                // tokens from here on are not chosen
+  bool wants_logprobs = false;            // of the chosen tokens, and their ranks
   void clear();
 };
 
@@ -40,10 +47,21 @@ class StepModel {
 
   // Computes all tokens of the batch and writes their keys and values.
   virtual void forward(const StepBatch& batch) = 0;
+  // Whether forward() also chooses tokens by batch.choices. Then chosen() waits for them, and there are no logits.
+  virtual bool chooses() const { return false; }
+  struct Chosen {
+    std::span<const int32_t> tokens;  // as kernels::SampleArgs says; until the next forward
+    std::span<const float> logprobs;  // with wants_logprobs
+    std::span<const int32_t> ranks;   // likewise
+  };
+  virtual Chosen chosen() { return {}; }
   // Logits of batch.rows[first, first + count) of the last forward: (count, V) on the host, until the next call.
   // count is at most max_rows().
   virtual std::span<const float> logits(int64_t first, int64_t count) = 0;
   virtual int64_t max_rows() const = 0;
+  // The hidden state that the head reads for batch.rows[row] of the last forward, after the last norm: (C). Throws
+  // where the model has none to give.
+  virtual std::vector<float> hidden_state(int64_t row);
   // Log-probabilities of one target for each row of the last logits() (-1: leave out), by the kernel that training
   // takes its loss from.
   virtual void logprobs(std::span<const int32_t> targets, std::span<float> out) = 0;

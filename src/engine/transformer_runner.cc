@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "kernels/choices.h"
+#include "kernels/trace.h"
 
 namespace sinter::engine {
 namespace {
@@ -13,6 +15,31 @@ constexpr int64_t kLogitBytes = int64_t{64} << 20;
 
 ops::Context make_context(core::DeviceRuntime& device) {
   return {kernels::kernels_for(device.allocator().device()), device.stream(), device.allocator(), nullptr};
+}
+
+constexpr int64_t kMostDecodeQueries = 8, kPieceTokens = 256;  // as GPUs' attention of few queries has them
+constexpr int64_t kMostGraphTokens = 1024;                     // of a step that is worth a graph
+constexpr int64_t kWordsPerChoice = sizeof(kernels::SampleRow) / sizeof(int32_t);
+
+// The least of 1, 2, 3, 4, 6, 8, 12, 16, 24, ... that is not below n.
+int64_t small_bound(int64_t n) {
+  int64_t power = 1;
+  while (power < n) power *= 2;
+  return power > 2 && power / 4 * 3 >= n ? power / 4 * 3 : power;
+}
+
+// Losses of targets by training's kernel, which reads logits in the compute format: rounded like them, these give the
+// same bits.
+core::Tensor losses_of(const ops::Context& context, const core::Tensor& logits, core::DType compute,
+                       const core::Tensor& targets) {
+  core::Tensor rounded = logits;
+  if (compute != logits.dtype()) {
+    rounded = context.make(logits.shape(), compute);
+    context.kernels.axpby(context.stream, {.x = logits, .y = rounded});
+  }
+  core::Tensor losses = context.make({logits.rows()}, core::DType::f32);
+  context.kernels.cross_entropy(context.stream, {.logits = rounded, .targets = targets, .losses = losses});
+  return losses;
 }
 
 }  // namespace
@@ -26,13 +53,27 @@ void StepBatch::clear() {
   slots.clear();
   tables.clear();
   rows.clear();
+  choices.clear();
+  edits.clear();
+  masks.clear();
+  wants_logprobs = false;
   table_width = 0;
 }
 
-TransformerRunner::TransformerRunner(const models::Transformer& transformer, bool fixed_shapes)
+// Work of one kind of step: its place in memory and its graph.
+struct TransformerRunner::Step {
+  Kind kind{};
+  core::PlannedArena* arena = nullptr;
+  core::RepeatedWork work;
+  core::Tensor hidden;                   // (rows, C)
+  core::Tensor tokens, ranks, logprobs;  // (rows) i32, i32, f32: of the choices
+};
+
+TransformerRunner::TransformerRunner(const models::Transformer& transformer, const RunnerOptions& options)
     : transformer_(transformer),
       device_(core::runtime(transformer.store().options().device)),
-      fixed_shapes_(fixed_shapes) {
+      options_(options),
+      is_gpu_(device_.allocator().device().kind == core::DeviceKind::cuda) {
   const spec::ModelSpec& spec = transformer.spec();
   limits_.vocab_size = spec.vocab_size;
   limits_.max_positions = spec.learned_positions ? spec.max_positions : 0;
@@ -46,90 +87,267 @@ TransformerRunner::TransformerRunner(const models::Transformer& transformer, boo
   max_rows_ = std::clamp<int64_t>(kLogitBytes / (4 * spec.vocab_size), 16, 1024);
 }
 
-int64_t TransformerRunner::bytes_per_block(int64_t block_size) const {
+TransformerRunner::~TransformerRunner() {
+  if (is_gpu_) device_.synchronize(device_.stream());
+}
+
+core::KvCacheShape TransformerRunner::cache_shape(int64_t num_blocks, int64_t block_size) const {
   const spec::ModelSpec& spec = transformer_.spec();
-  const auto element = static_cast<int64_t>(base::dtype_bytes(transformer_.store().options().compute));
-  return 2 * spec.num_layers * block_size * spec.num_kv_heads * spec.head_dim * element;
+  const bool is_fp8 = base::is_fp8(options_.kv_format);
+  const core::DType format = is_fp8 ? options_.kv_format : transformer_.store().options().compute;
+  return {.num_blocks = num_blocks,
+          .block_size = block_size,
+          .num_kv_heads = spec.num_kv_heads,
+          .head_dim = spec.head_dim,
+          .formats = std::vector(static_cast<size_t>(spec.num_layers), format),
+          .layer_places = {},
+          .heads_first = is_gpu_};
+}
+
+int64_t TransformerRunner::bytes_per_block(int64_t block_size) const {
+  return cache_shape(1, block_size).block_bytes();
 }
 
 int64_t TransformerRunner::free_bytes() const { return static_cast<int64_t>(device_.free_memory_bytes()); }
 
 void TransformerRunner::take_cache(int64_t num_blocks, int64_t block_size) {
-  const spec::ModelSpec& spec = transformer_.spec();
-  const core::DType dtype = transformer_.store().options().compute;
-  cache_ = {.block_size = block_size, .num_blocks = num_blocks, .keys = {}, .values = {}};
-  for (int64_t l = 0; l < spec.num_layers; ++l) {
-    core::Shape shape{num_blocks, block_size, spec.num_kv_heads, spec.head_dim};
-    cache_.keys.emplace_back(device_.allocator(), shape, dtype);
-    cache_.values.emplace_back(device_.allocator(), shape, dtype);
-  }
+  forget_steps();
+  cache_ = core::KvCache(device_.allocator(), cache_shape(num_blocks, block_size));
 }
 
-void TransformerRunner::release_cache() { cache_ = {}; }
+void TransformerRunner::release_cache() {
+  forget_steps();
+  cache_ = {};
+}
 
-core::BatchShape TransformerRunner::shape_for(const StepBatch& batch) const {
-  core::BatchShape shape{.tokens = batch.tokens.num_tokens(),
-                         .sequences = batch.tokens.num_sequences(),
-                         .table_width = batch.table_width,
-                         .rows = static_cast<int64_t>(batch.rows.size())};
-  if (!fixed_shapes_) return shape;
+// Graphs hold addresses: where these change all are made anew.
+void TransformerRunner::forget_steps() {
+  if (steps_.empty()) return;
+  device_.synchronize(device_.stream());
+  steps_.clear();
+  last_ = nullptr;
+  arenas_.reset();
+}
+
+TransformerRunner::Kind TransformerRunner::kind_of(const StepBatch& batch) const {
+  const core::HostBatch& host = batch.tokens;
+  Kind kind{.tokens = host.num_tokens(),
+            .sequences = host.num_sequences(),
+            .table_width = batch.table_width,
+            .rows = static_cast<int64_t>(batch.rows.size()),
+            .max_query = 0,
+            .vocab_limit = batch.vocab_limit,
+            .chooses = is_gpu_ && !batch.choices.empty(),
+            .has_masks = !batch.masks.empty(),
+            .has_edits = !batch.edits.empty(),
+            .wants_logprobs = batch.wants_logprobs};
+  if (!is_gpu_ && !options_.fixed_shapes) return kind;
+  int64_t longest = 1;
+  for (size_t s = 0; s + 1 < host.offsets.size(); ++s)
+    longest = std::max<int64_t>(longest, host.offsets[s + 1] - host.offsets[s]);
+  const bool is_decode = longest == 1;
+  kind.max_query = longest <= kMostDecodeQueries ? (is_decode ? 1 : kMostDecodeQueries) : 0;
+  kind.sequences = small_bound(kind.sequences);
+  if (kind.rows > 0) kind.rows = small_bound(kind.rows);
   // Padding tokens are real work in a long prefill: finer steps there.
-  shape.tokens = shape.tokens > 256 ? (shape.tokens + 127) / 128 * 128 : core::coarse_bound(shape.tokens);
-  shape.sequences = core::coarse_bound(shape.sequences);
-  shape.table_width = core::coarse_bound(shape.table_width);
-  if (shape.rows > 0) shape.rows = core::coarse_bound(shape.rows);
-  return shape;
+  kind.tokens = kind.tokens > 256 ? (kind.tokens + 127) / 128 * 128 : small_bound(kind.tokens);
+  if (is_decode) kind.tokens = kind.rows = kind.sequences;
+  if (kind.max_query == 0) kind.max_query = kind.tokens;
+  // Contexts in steps of the pieces that decoding cuts them into.
+  const int64_t per_piece = std::max<int64_t>(1, kPieceTokens / cache_.block_size());
+  kind.table_width = small_bound((kind.table_width + per_piece - 1) / per_piece) * per_piece;
+  return kind;
 }
 
-void TransformerRunner::forward(const StepBatch& batch) {
-  const kernels::WithoutMeasuring without_measuring;  // hardly two steps have as many rows
-  const core::BatchShape shape = shape_for(batch);
+core::BatchShape TransformerRunner::shape_of(const Kind& kind) const {
+  return {.tokens = kind.tokens,
+          .sequences = kind.sequences,
+          .table_width = kind.table_width,
+          .rows = kind.rows,
+          .extra_words = kind.chooses ? kind.rows * kWordsPerChoice : 0};
+}
+
+// Room on the device for a batch and for what its choices need beside it.
+void TransformerRunner::make_room(const core::BatchShape& shape, const StepBatch& batch) {
   if (!batch_ || batch_->most().num_words() < shape.num_words()) {
     core::BatchShape most = shape;  // room to grow, so that it seldom happens
-    most.tokens *= 2, most.sequences *= 2, most.table_width *= 2, most.rows *= 2;
+    most.tokens *= 2, most.sequences *= 2, most.table_width *= 2, most.rows *= 2, most.extra_words *= 2;
+    forget_steps();
     device_.synchronize(device_.stream());
     batch_ = std::make_unique<core::DeviceBatch>(device_.allocator(), most);
   }
-  // A fixed shape has fixed bounds, whatever the sequences' lengths.
-  const core::DeviceBatch::Lengths lengths = {.max_query = fixed_shapes_ ? shape.tokens : 0,
-                                              .max_context = fixed_shapes_ ? shape.table_width * cache_.block_size : 0};
-  const core::RaggedBatch& ragged = batch_->load(
-      batch.tokens, shape, lengths,
-      {.slots = batch.slots, .tables = batch.tables, .table_width = batch.table_width, .rows = batch.rows});
-  batch_->kv().cache = &cache_;
-  const ops::Context context = make_context(device_);
-  hidden_ = {};
-  const core::Tensor hidden = transformer_.forward(context, ragged, {}).value;  // (T, C)
-  if (shape.rows > 0) {
-    hidden_ = context.make({shape.rows, hidden.size(1)}, hidden.dtype());
-    // Picking rows is an embedding lookup with the hidden states as the table.
-    context.kernels.embedding_forward(context.stream, {.tokens = batch_->rows(), .table = hidden, .y = hidden_});
+  if (!is_gpu_) return;
+  auto grow = [&](core::Tensor& room, size_t needed_bytes) {
+    if (room && room.bytes() >= needed_bytes) return;
+    forget_steps();
+    device_.synchronize(device_.stream());
+    room = {};
+    room = core::Tensor(device_.allocator(), {static_cast<int64_t>(std::max<size_t>(2 * needed_bytes, 65536))},
+                        core::DType::u8);
+  };
+  if (!batch.edits.empty()) grow(edits_, batch.edits.size() * sizeof(kernels::LogitEdit));
+  if (!batch.masks.empty()) grow(masks_, batch.masks.size() * sizeof(uint32_t));
+  if (staging_rows_ < shape.rows) {
+    device_.synchronize(device_.stream());
+    staging_rows_ = 2 * shape.rows;
+    staging_ = device_.allocate_staging(static_cast<size_t>(staging_rows_) * 3 * sizeof(int32_t));
+    if (!arrived_) arrived_ = device_.make_event();
   }
-  device_.synchronize(device_.stream());
+}
+
+// All a step does on the device, its results in step's tensors.
+void TransformerRunner::compute(Step& step, const ops::Context& context, const core::RaggedBatch& batch) const {
+  const Kind& kind = step.kind;
+  const core::Tensor all = transformer_.forward(context, batch, {}).value;  // (T, C)
+  step.hidden = {};
+  if (kind.rows == 0) return;
+  step.hidden = context.make({kind.rows, all.size(1)}, all.dtype());
+  // Picking rows is an embedding lookup with the hidden states as the table.
+  context.kernels.embedding_forward(context.stream, {.tokens = batch_->rows(), .table = all, .y = step.hidden});
+  if (!kind.chooses) return;
+  const core::Tensor logits = transformer_.logits(context, step.hidden);  // (rows, V) f32
+  step.tokens = context.make({kind.rows}, core::DType::i32);
+  step.ranks = kind.wants_logprobs ? context.make({kind.rows}, core::DType::i32) : core::Tensor();
+  const int64_t mask_words = (logits.size(1) + 31) / 32;
+  const auto num_masks = kind.has_masks ? static_cast<int64_t>(masks_.bytes()) / 4 / mask_words : 0;
+  context.kernels.sample(context.stream,
+                         {.logits = logits,
+                          .vocab = kind.vocab_limit,
+                          .rows = batch_->extra(),
+                          .edits = kind.has_edits ? edits_ : core::Tensor(),
+                          .masks = kind.has_masks ? core::Tensor::view_of(masks_.raw(), {num_masks, mask_words},
+                                                                          core::DType::i32, masks_.device())
+                                                  : core::Tensor(),
+                          .tokens = step.tokens,
+                          .ranks = step.ranks});
+  if (kind.wants_logprobs) step.logprobs = losses_of(context, logits, step.hidden.dtype(), step.tokens);
+}
+
+TransformerRunner::Step& TransformerRunner::step_for(const Kind& kind, const core::RaggedBatch& batch) {
+  if (auto found = steps_.find(kind); found != steps_.end()) return *found->second;
+  core::RecordingAllocator recorder;
+  core::DeviceRuntime& nowhere = core::runtime({core::DeviceKind::shapes, 0});
+  auto step = std::make_unique<Step>();
+  step->kind = kind;
+  compute(*step, {*kernels::shapes_table(), nowhere.stream(), recorder, nullptr}, batch);
+  step->hidden = step->tokens = step->ranks = step->logprobs = {};
+  const core::MemoryPlan plan = core::plan_memory(recorder.trace());
+  if (!arenas_ || arenas_->bytes() < plan.total_bytes) {
+    forget_steps();
+    arenas_.reset();
+    arenas_ = std::make_unique<core::ArenaSet>(device_.allocator(), plan.total_bytes + plan.total_bytes / 4);
+  }
+  step->arena = &arenas_->get({static_cast<int64_t>(steps_.size()), 0}, [&] { return plan; });
+  return *(steps_[kind] = std::move(step));
+}
+
+void TransformerRunner::send_choices(const StepBatch& batch) {
+  auto send = [&](const core::Tensor& to, const void* from, size_t bytes) {
+    if (bytes > 0) device_.copy_to_device(to.raw(), from, bytes, device_.stream());
+  };
+  send(edits_, batch.edits.data(), batch.edits.size() * sizeof(kernels::LogitEdit));
+  send(masks_, batch.masks.data(), batch.masks.size() * sizeof(uint32_t));
+}
+
+// Enqueues the copies of what was chosen.
+void TransformerRunner::fetch_chosen(const Step& step, int64_t rows) {
+  auto* to = reinterpret_cast<int32_t*>(staging_.get());
+  const size_t bytes = static_cast<size_t>(rows) * sizeof(int32_t);
+  chosen_rows_ = rows;
+  has_logprobs_ = step.kind.wants_logprobs;
+  device_.copy_to_host(to, step.tokens.raw(), bytes, device_.stream());
+  if (has_logprobs_) {
+    device_.copy_to_host(to + staging_rows_, step.ranks.raw(), bytes, device_.stream());
+    device_.copy_to_host(to + 2 * staging_rows_, step.logprobs.raw(), bytes, device_.stream());
+  }
+  arrived_->record(device_.stream());
+}
+
+void TransformerRunner::forward(const StepBatch& batch) {
+  const Kind kind = kind_of(batch);
+  const core::BatchShape shape = shape_of(kind);
+  make_room(shape, batch);
+  // A fixed shape has fixed bounds, whatever the sequences' lengths.
+  const core::DeviceBatch::Lengths lengths = {
+      .max_query = kind.max_query, .max_context = kind.max_query > 0 ? shape.table_width * cache_.block_size() : 0};
+  const std::span<const int32_t> choices{reinterpret_cast<const int32_t*>(batch.choices.data()),
+                                         kind.chooses ? batch.choices.size() * kWordsPerChoice : 0};
+  const core::RaggedBatch& ragged = batch_->load(batch.tokens, shape, lengths,
+                                                 {.slots = batch.slots,
+                                                  .tables = batch.tables,
+                                                  .table_width = batch.table_width,
+                                                  .rows = batch.rows,
+                                                  .extra = choices});
+  batch_->kv().cache = &cache_;
+  if (!is_gpu_) {
+    const kernels::WithoutMeasuring without_measuring;  // hardly two steps have as many rows
+    Step& step = *(steps_[Kind{}] = std::make_unique<Step>());
+    step.kind = kind;
+    last_ = &step;
+    compute(step, make_context(device_), ragged);
+    return device_.synchronize(device_.stream());
+  }
+  send_choices(batch);
+  Step& step = step_for(kind, ragged);
+  last_ = &step;
+  auto work = [&] {
+    step.arena->begin_step();
+    const kernels::KernelTable& table = kernels::kernels_for(device_.allocator().device());
+    compute(step, {table, device_.stream(), *step.arena, nullptr}, ragged);
+  };
+  const bool is_small = kind.max_query <= kMostDecodeQueries && kind.tokens <= kMostGraphTokens;
+  const bool may_capture =
+      options_.graphs && limits_.whole_beyond == 0 && !kernels::is_tracing(device_.allocator().device());
+  if (is_small && may_capture) {
+    const kernels::BriefMeasuring brief;  // of the first step of this kind
+    try {
+      step.work.run(device_.stream(), work);
+    } catch (const core::CaptureError& error) {
+      base::log_warning("{}; steps go on without graphs", error.what());
+      options_.graphs = false;
+      work();
+    }
+  } else {
+    const kernels::WithoutMeasuring without_measuring;
+    work();
+  }
+  if (kind.chooses) fetch_chosen(step, static_cast<int64_t>(batch.rows.size()));
+}
+
+StepModel::Chosen TransformerRunner::chosen() {
+  arrived_->wait();
+  const auto* from = reinterpret_cast<const int32_t*>(staging_.get());
+  const auto rows = static_cast<size_t>(chosen_rows_), apart = static_cast<size_t>(staging_rows_);
+  if (!has_logprobs_) return {.tokens = {from, rows}, .logprobs = {}, .ranks = {}};
+  for (size_t i = 0; i < rows; ++i) {  // what came are losses
+    float& loss = reinterpret_cast<float*>(staging_.get())[2 * apart + i];
+    loss = -loss;
+  }
+  has_logprobs_ = false;
+  return {.tokens = {from, rows},
+          .logprobs = {reinterpret_cast<const float*>(from) + 2 * apart, rows},
+          .ranks = {from + apart, rows}};
 }
 
 std::span<const float> TransformerRunner::logits(int64_t first, int64_t count) {
   const kernels::WithoutMeasuring without_measuring;
   logits_ = {};
-  logits_ = transformer_.logits(make_context(device_), hidden_.slice(first, count));
+  logits_ = transformer_.logits(make_context(device_), last_->hidden.slice(first, count));
   return core::host_floats(logits_, host_logits_);
+}
+
+std::vector<float> StepModel::hidden_state(int64_t) { base::fail("this model gives no hidden states"); }
+
+std::vector<float> TransformerRunner::hidden_state(int64_t row) {
+  return core::to_host_floats(last_->hidden.slice(row, 1));
 }
 
 void TransformerRunner::logprobs(std::span<const int32_t> targets, std::span<float> out) {
   const ops::Context context = make_context(device_);
   const auto count = static_cast<int64_t>(targets.size());
-  const core::Tensor losses = context.make({count}, core::DType::f32);
-  // Training's loss reads logits in the compute format: rounded like them, these give the same bits.
-  core::Tensor rounded = logits_;
-  if (hidden_.dtype() != logits_.dtype()) {
-    rounded = context.make(logits_.shape(), hidden_.dtype());
-    context.kernels.axpby(context.stream, {.x = logits_, .y = rounded});
-  }
-  context.kernels.cross_entropy(
-      context.stream,
-      {.logits = rounded,
-       .targets = core::make_tensor(device_.allocator(), {count}, std::vector<int32_t>(targets.begin(), targets.end())),
-       .losses = losses});
+  const core::Tensor losses =
+      losses_of(context, logits_, last_->hidden.dtype(),
+                core::make_tensor(device_.allocator(), {count}, std::vector<int32_t>(targets.begin(), targets.end())));
   const std::vector<float> values = core::to_host<float>(losses);
   std::transform(values.begin(), values.end(), out.begin(), [](float loss) { return -loss; });
 }

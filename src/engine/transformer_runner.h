@@ -1,19 +1,32 @@
 // The engine's model: a transformer over a paged cache.
+//
+// On a GPU steps are padded to few shapes. Each shape has its plan of one arena, and where it is decoding its CUDA
+// graph, made when the shape first comes and kept: such a step is one copy to the device, one launch, and one small
+// copy back of the tokens that were chosen there.
 #pragma once
+#include <map>
 #include <memory>
 #include <vector>
 
+#include "core/arena.h"
 #include "core/device_batch.h"
+#include "core/graph.h"
 #include "engine/step_model.h"
 #include "models/transformer.h"
 
 namespace sinter::engine {
 
+struct RunnerOptions {
+  bool fixed_shapes = false;                 // pad steps to few shapes; on a GPU always
+  bool graphs = true;                        // on a GPU
+  core::DType kv_format = core::DType::f32;  // f8e4m3: keys and values in fp8; else they have the compute format
+};
+
 class TransformerRunner : public StepModel {
  public:
-  // The transformer must outlive it. With fixed_shapes batches are padded to few shapes, so that what was captured or
-  // planned for one is used again; padding is computed too, and without it a step has just its tokens.
-  TransformerRunner(const models::Transformer& transformer, bool fixed_shapes);
+  // The transformer must outlive it.
+  explicit TransformerRunner(const models::Transformer& transformer, const RunnerOptions& options = {});
+  ~TransformerRunner() override;
 
   const ModelLimits& limits() const override { return limits_; }
   int64_t bytes_per_block(int64_t block_size) const override;
@@ -21,21 +34,47 @@ class TransformerRunner : public StepModel {
   void take_cache(int64_t num_blocks, int64_t block_size) override;
   void release_cache() override;
   void forward(const StepBatch& batch) override;
+  bool chooses() const override { return is_gpu_; }
+  Chosen chosen() override;
   std::span<const float> logits(int64_t first, int64_t count) override;
+  std::vector<float> hidden_state(int64_t row) override;
   int64_t max_rows() const override { return max_rows_; }
   void logprobs(std::span<const int32_t> targets, std::span<float> out) override;
 
  private:
-  core::BatchShape shape_for(const StepBatch& batch) const;
+  // What a step's work depends on.
+  struct Kind {
+    int64_t tokens, sequences, table_width, rows, max_query, vocab_limit;
+    bool chooses, has_masks, has_edits, wants_logprobs;
+    auto operator<=>(const Kind&) const = default;
+  };
+  struct Step;
+  Kind kind_of(const StepBatch& batch) const;
+  core::BatchShape shape_of(const Kind& kind) const;
+  core::KvCacheShape cache_shape(int64_t num_blocks, int64_t block_size) const;
+  void make_room(const core::BatchShape& shape, const StepBatch& batch);
+  Step& step_for(const Kind& kind, const core::RaggedBatch& batch);
+  void compute(Step& step, const ops::Context& context, const core::RaggedBatch& batch) const;
+  void send_choices(const StepBatch& batch);
+  void fetch_chosen(const Step& step, int64_t rows);
+  void forget_steps();
 
   const models::Transformer& transformer_;
   core::DeviceRuntime& device_;
-  bool fixed_shapes_;
+  RunnerOptions options_;
+  bool is_gpu_;
   ModelLimits limits_;
   int64_t max_rows_ = 0;
   core::KvCache cache_;
   std::unique_ptr<core::DeviceBatch> batch_;
-  core::Tensor hidden_;  // (rows, C) of the last forward
+  core::Tensor edits_, masks_;  // room on the device, u8 and i32
+  std::unique_ptr<core::ArenaSet> arenas_;
+  std::map<Kind, std::unique_ptr<Step>> steps_;
+  Step* last_ = nullptr;
+  std::shared_ptr<std::byte[]> staging_;  // tokens, ranks and log-probabilities on the host
+  int64_t staging_rows_ = 0, chosen_rows_ = 0;
+  bool has_logprobs_ = false;
+  std::unique_ptr<core::Event> arrived_;
   core::Tensor logits_;  // (count, V) of the last logits()
   std::vector<float> host_logits_;
 };

@@ -13,7 +13,8 @@ namespace sinter::eval {
 namespace {
 
 // Logits of the rows that count, (R, V) as floats.
-std::vector<float> logits_of(const models::OpenModel& model, const core::HostBatch& host, const std::vector<int32_t>& rows) {
+std::vector<float> logits_of(const models::OpenModel& model, const core::HostBatch& host,
+                             const std::vector<int32_t>& rows) {
   const models::StoreOptions& store = model.store->options();
   core::DeviceRuntime& device = core::runtime(store.device);
   const kernels::WithoutMeasuring without_measuring;
@@ -48,8 +49,9 @@ TokenComparison compare_row(const float* p, const float* q, size_t count, size_t
 
 }  // namespace
 
-KlResult compare_predictions(const models::OpenModel& reference, const models::OpenModel& model, const std::vector<int32_t>& tokens,
-                             const KlOptions& options, const std::function<void(int64_t, int64_t)>& progress) {
+KlResult compare_predictions(const models::OpenModel& reference, const models::OpenModel& model,
+                             const std::vector<int32_t>& tokens, const KlOptions& options,
+                             const std::function<void(int64_t, int64_t)>& progress) {
   SINTER_CHECK(reference.spec.vocab_size == model.spec.vocab_size,
                "the reference has {} tokens and the model {}: their predictions cannot be compared",
                reference.spec.vocab_size, model.spec.vocab_size);
@@ -94,6 +96,7 @@ KlResult compare_predictions(const models::OpenModel& reference, const models::O
   std::sort(kls.begin(), kls.end());
   result.median_kl = kls[kls.size() / 2];
   result.kl_99 = kls[static_cast<size_t>(0.99 * (n - 1))];
+  result.kl_999 = kls[static_cast<size_t>(0.999 * (n - 1))];
   result.max_kl = kls.back();
   result.same_top = num_same / n;
   result.reference_perplexity = std::exp(reference_loss / n);

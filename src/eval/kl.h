@@ -14,13 +14,14 @@ struct KlOptions {
 
 struct KlResult {
   int64_t num_tokens = 0;
-  double mean_kl = 0, median_kl = 0, kl_99 = 0, max_kl = 0;  // nats, reference against model
-  double same_top = 0;                                       // share of tokens whose most likely token is the same
+  double mean_kl = 0, median_kl = 0, kl_99 = 0, kl_999 = 0, max_kl = 0;  // nats, reference against model
+  double same_top = 0;  // share of tokens whose most likely token is the same
   double reference_perplexity = 0, model_perplexity = 0;
 };
 
 // Both models must have the same vocabulary. Throws base::Error where they do not, or where the text is too short.
-KlResult compare_predictions(const models::OpenModel& reference, const models::OpenModel& model, const std::vector<int32_t>& tokens,
-                             const KlOptions& options, const std::function<void(int64_t, int64_t)>& progress = {});
+KlResult compare_predictions(const models::OpenModel& reference, const models::OpenModel& model,
+                             const std::vector<int32_t>& tokens, const KlOptions& options,
+                             const std::function<void(int64_t, int64_t)>& progress = {});
 
 }  // namespace sinter::eval

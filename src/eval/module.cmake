@@ -19,3 +19,8 @@ if(SINTER_SANITIZE)
 endif()
 set_source_files_properties(${folder}/score/log_softmax.cc PROPERTIES COMPILE_OPTIONS "${log_softmax_flags}"
                             SKIP_PRECOMPILE_HEADERS ON)
+# Language profiles and the punkt model are part of the program.
+set_source_files_properties(${folder}/language/data.cc PROPERTIES
+  COMPILE_DEFINITIONS "SINTER_LANGUAGE_DATA=\"${folder}/language/data\""
+  OBJECT_DEPENDS "${folder}/language/data/language_profiles.zst;${folder}/language/data/punkt_english.zst"
+  SKIP_PRECOMPILE_HEADERS ON)

@@ -61,13 +61,12 @@ void add_scored(Requests& requests, const PairEncoder& encoder, TaskRun& run, si
 void add_generated(Requests& requests, const TaskRun& run, size_t r, size_t s, const RunOptions& options) {
   const GenerationSpec& spec = run.task->generation;
   for (int64_t i = 0; i < spec.repeats; ++i) {
-    requests.generations.push_back(
-        {.prompt = run.samples[s].question.contexts[0],
-         .until = spec.until,
-         .max_tokens = options.max_tokens > 0 ? options.max_tokens : spec.max_tokens,
-         .temperature = options.temperature >= 0 ? options.temperature : spec.temperature,
-         .top_p = spec.top_p,
-         .seed = 1234 + static_cast<uint64_t>(i) + 1000003 * static_cast<uint64_t>(s)});
+    requests.generations.push_back({.prompt = run.samples[s].question.contexts[0],
+                                    .until = spec.until,
+                                    .max_tokens = options.max_tokens > 0 ? options.max_tokens : spec.max_tokens,
+                                    .temperature = options.temperature >= 0 ? options.temperature : spec.temperature,
+                                    .top_p = spec.top_p,
+                                    .seed = 1234 + static_cast<uint64_t>(i) + 1000003 * static_cast<uint64_t>(s)});
     requests.generation_places.push_back({{r, s}, static_cast<size_t>(i)});
   }
 }
@@ -131,8 +130,8 @@ void score_sample(const TaskRun& run, Sample& sample) {
   sample.filtered.assign(task.filters.size(), {});
   switch (task.kind) {
     case TaskKind::multiple_choice:
-      sample.filtered[0].metrics = choice_metrics(task, document, sample.question, sample.scores, sample.unconditional,
-                                                  sample.num_tokens);
+      sample.filtered[0].metrics =
+          choice_metrics(task, document, sample.question, sample.scores, sample.unconditional, sample.num_tokens);
       return;
     case TaskKind::log_likelihood:
       sample.filtered[0].metrics = log_likelihood_metrics(task, sample.scores[0]);

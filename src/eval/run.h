@@ -14,12 +14,12 @@ namespace sinter::eval {
 struct RunOptions {
   std::string data_folder;  // before relative file names
   PromptOptions prompt;
-  double limit = 0;  // documents of each task: 0 all, below 1 a share of them (rounded up)
-  int64_t max_tokens = 0;  // of a generated answer; 0 = the task's
+  double limit = 0;         // documents of each task: 0 all, below 1 a share of them (rounded up)
+  int64_t max_tokens = 0;   // of a generated answer; 0 = the task's
   double temperature = -1;  // of generation; below 0 = the task's
   int64_t bootstrap = 100000;
   bool allows_code = false;
-  bool predicts_only = false;                              // answers without verdicts
+  bool predicts_only = false;  // answers without verdicts
 };
 
 // What one filter made of a document's answers, and what that is worth.
@@ -51,7 +51,8 @@ TaskRun prepare_task(const Task& task, const RunOptions& options);
 // Called with (requests done, in all).
 using OnProgress = std::function<void(size_t done, size_t total)>;
 // Asks the backend for all of them together.
-void answer_tasks(std::span<TaskRun> runs, Backend& backend, const RunOptions& options, const OnProgress& progress = {});
+void answer_tasks(std::span<TaskRun> runs, Backend& backend, const RunOptions& options,
+                  const OnProgress& progress = {});
 // Filters, metrics and aggregates. Tasks that run code are refused unless the options allow it.
 void score_task(TaskRun& run, const RunOptions& options);
 

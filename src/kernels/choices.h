@@ -18,6 +18,22 @@ void restore_kernel_choices(core::Device device, const std::vector<std::string>&
 // From now on no algorithm whose result may differ between two calls with the same numbers. Before the first kernel.
 void set_deterministic(core::Device device);
 
+// Whether the CPU may round activations to 8 bits in products with weights in blocks, which is several times as fast
+// (kernels/cpu/quantized). Off until someone allows it; for the whole program.
+void allow_integer_products(bool allowed);
+bool allows_integer_products();
+// Allows or forbids them while it lives.
+class IntegerProducts {
+ public:
+  explicit IntegerProducts(bool allowed) : before_(allows_integer_products()) { allow_integer_products(allowed); }
+  ~IntegerProducts() { allow_integer_products(before_); }
+  IntegerProducts(const IntegerProducts&) = delete;
+  IntegerProducts& operator=(const IntegerProducts&) = delete;
+
+ private:
+  bool before_;
+};
+
 // While one lives, this thread's calls measure nothing new: they take what was measured before, else what the library
 // proposes. For work of ever new sizes, as generation is: to measure each would cost more than it brings.
 class WithoutMeasuring {
@@ -28,10 +44,20 @@ class WithoutMeasuring {
   WithoutMeasuring& operator=(const WithoutMeasuring&) = delete;
 };
 
+// While one lives, this thread's calls measure few candidates and each for a moment.
+class BriefMeasuring {
+ public:
+  BriefMeasuring();
+  ~BriefMeasuring();
+  BriefMeasuring(const BriefMeasuring&) = delete;
+  BriefMeasuring& operator=(const BriefMeasuring&) = delete;
+};
+
 // Implemented in kernels/cuda, or as absent in kernels/cuda_absent.cc.
 std::vector<std::string> cuda_kernel_choices(core::Device device);
 void restore_cuda_kernel_choices(core::Device device, const std::vector<std::string>& lines);
 void set_cuda_deterministic();
 void count_cuda_without_measuring(int change);
+void count_cuda_brief_measuring(int change);
 
 }  // namespace sinter::kernels

@@ -31,12 +31,12 @@ void matmul_in_parts(const KernelTable& table, Stream& stream, const FusedMatmul
 }
 
 void fused_matmul(const KernelTable& table, Stream& stream, const FusedMatmulArgs& args) {
-  if (table.fused_matmul && is_ordinary(args.product) && table.fused_matmul(stream, args)) return;
+  if (table.fused_matmul && table.fused_matmul(stream, args)) return;
   matmul_in_parts(table, stream, args);
 }
 
 void rotated_matmul(const KernelTable& table, Stream& stream, const RotatedMatmulArgs& args) {
-  if (table.rotated_matmul && is_ordinary(args.product) && table.rotated_matmul(stream, args)) return;
+  if (table.rotated_matmul && table.rotated_matmul(stream, args)) return;
   table.matmul(stream, args.product);
   table.rope(stream, args.rope);
 }
@@ -116,7 +116,8 @@ void linear_cross_entropy_in_parts(const KernelTable& table, Stream& stream, con
                                  .losses = args.losses.slice(begin, rows),
                                  .scale = args.scale,
                                  .write_gradient = static_cast<bool>(args.dx),
-                                 .last_logits = parts.size() > 1 ? parts[1].logits.slice(0, rows) : Tensor()});
+                                 .last_logits = parts.size() > 1 ? parts[1].logits.slice(0, rows) : Tensor(),
+                                 .weights = args.weights ? args.weights.slice(begin, rows) : Tensor()});
     if (!args.dx) continue;
     // The small part first: what rounding it costs is small too.
     for (size_t i = parts.size(); i-- > 0;) {

@@ -36,6 +36,10 @@
   X(attention_combine, AttentionCombineArgs, reference, absent)            \
   X(attention_partial_backward, AttentionPartialBackwardArgs, cpu, absent) \
   X(cross_entropy, CrossEntropyArgs, cpu, cuda)                            \
+  X(sample, SampleArgs, reference, cuda)                                   \
+  X(copy_columns, CopyColumnsArgs, cpu, cuda)                              \
+  X(column_dot, ColumnDotArgs, reference, cuda)                            \
+  X(row_norm, RowNormArgs, reference, cuda)                                \
   X(router_forward, RouterForwardArgs, cpu, cuda)                          \
   X(router_backward, RouterBackwardArgs, cpu, cuda)                        \
   X(balance_loss, BalanceLossArgs, cpu, cuda)                              \
@@ -44,6 +48,7 @@
   X(expert_combine, ExpertCombineArgs, cpu, cuda)                          \
   X(expert_combine_backward, ExpertCombineBackwardArgs, cpu, cuda)         \
   X(adamw, AdamwArgs, cpu, cuda)                                           \
+  X(adamw_8bit, Adamw8bitArgs, reference, cuda)                            \
   X(sgd, SgdArgs, cpu, cuda)                                               \
   X(muon_momentum, MuonMomentumArgs, cpu, cuda)                            \
   X(normalize, NormalizeArgs, cpu, cuda)                                   \

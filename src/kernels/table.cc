@@ -1,5 +1,6 @@
 #include "kernels/table.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <string_view>
 
@@ -90,9 +91,19 @@ void restore_kernel_choices(core::Device device, const std::vector<std::string>&
 WithoutMeasuring::WithoutMeasuring() { count_cuda_without_measuring(1); }
 WithoutMeasuring::~WithoutMeasuring() { count_cuda_without_measuring(-1); }
 
+BriefMeasuring::BriefMeasuring() { count_cuda_brief_measuring(1); }
+BriefMeasuring::~BriefMeasuring() { count_cuda_brief_measuring(-1); }
+
 void set_deterministic(core::Device device) {
   if (device.kind == core::DeviceKind::cuda) set_cuda_deterministic();
 }
+
+namespace {
+std::atomic<bool> g_allows_integer_products{false};
+}
+
+void allow_integer_products(bool allowed) { g_allows_integer_products.store(allowed, std::memory_order_relaxed); }
+bool allows_integer_products() { return g_allows_integer_products.load(std::memory_order_relaxed); }
 
 bool is_tracing(core::Device device) { return device.kind == core::DeviceKind::cuda && is_tracing_cuda(); }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/args/activation.h"
+#include "kernels/args/adapter.h"
 #include "kernels/args/attention.h"
 #include "kernels/args/embedding.h"
 #include "kernels/args/fp8.h"
@@ -23,6 +24,7 @@
 #include "kernels/args/norm.h"
 #include "kernels/args/optimizer.h"
 #include "kernels/args/rope.h"
+#include "kernels/args/sampling.h"
 #include "kernels/kernel_list.h"
 
 namespace sinter::kernels {

@@ -5,6 +5,9 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "io/gguf.h"
+#include "models/gguf.h"
+#include "models/quantized/quantized_folder.h"
 #include "models/weights.h"
 #include "spec/hf_config.h"
 
@@ -19,7 +22,9 @@ core::DType parse_precision(const std::string& text) {
 
 void check_model_folder(const std::string& folder) {
   namespace fs = std::filesystem;
-  SINTER_CHECK(fs::is_directory(folder), "'{}' is {}; expected a model folder (config.json, *.safetensors)", folder,
+  if (fs::exists(folder) && io::is_gguf(folder)) return;
+  SINTER_CHECK(fs::is_directory(folder),
+               "'{}' is {}; expected a model folder (config.json, *.safetensors) or a .gguf file", folder,
                fs::exists(folder) ? "a file" : "not there");
   SINTER_CHECK(
       fs::exists(fs::path(folder) / "config.json") || !fs::exists(fs::path(folder) / "state" / "index.json"),
@@ -31,17 +36,61 @@ void check_model_folder(const std::string& folder) {
                (fs::path(folder) / "latest").string());
 }
 
-OpenModel open_model(const std::string& folder, const OpenOptions& options) {
+namespace {
+
+OpenModel open_gguf(const std::string& path, const OpenOptions& options) {
+  auto file = std::make_shared<const io::GgufFile>(path);
   OpenModel model;
-  model.spec = spec::load_hf_config(folder + "/config.json");
-  if (const std::string path = folder + "/generation_config.json"; std::filesystem::exists(path))
-    spec::add_generation_config(base::load_json(path), path, model.spec);
-  io::TensorFolder tensors(folder);
-  model.store = std::make_unique<ParameterStore>(model.spec, StoreOptions{.device = options.device,
-                                                                          .compute = options.compute,
-                                                                          .trains = options.trains,
-                                                                          .keeps_derived = !options.trains});
-  load_weights(*model.store, model.spec, tensors);
+  model.spec = gguf_model_spec(*file);
+  StoreOptions store{.device = options.device,
+                     .compute = options.compute,
+                     .trains = options.trains,
+                     .keeps_derived = !options.trains,
+                     .apart = gguf_tensors_apart(model.spec, *file)};
+  if (options.trains) store.apart.clear();
+  model.store = std::make_unique<ParameterStore>(model.spec, store);
+  load_gguf_weights(*model.store, model.spec, file);
+  model.transformer = std::make_unique<Transformer>(model.spec, *model.store);
+  return model;
+}
+
+}  // namespace
+
+namespace {
+
+// config.json without its quantization_config, and generation_config.json.
+spec::ModelSpec folder_spec(const std::string& folder, nlohmann::json config) {
+  const std::string path = folder + "/config.json";
+  if (config.is_object()) config.erase("quantization_config");
+  spec::ModelSpec spec = spec::parse_hf_config(config, path);
+  if (const std::string other = folder + "/generation_config.json"; std::filesystem::exists(other))
+    spec::add_generation_config(base::load_json(other), other, spec);
+  return spec;
+}
+
+}  // namespace
+
+spec::ModelSpec load_model_spec(const std::string& path) {
+  if (io::is_gguf(path)) return gguf_model_spec(io::GgufFile(path));
+  return folder_spec(path, base::load_json(path + "/config.json"));
+}
+
+OpenModel open_model(const std::string& folder, const OpenOptions& options) {
+  if (io::is_gguf(folder)) return open_gguf(folder, options);
+  OpenModel model;
+  const nlohmann::json config = base::load_json(folder + "/config.json");
+  model.spec = folder_spec(folder, config);
+  const io::TensorFolder tensors(folder);
+  const auto quantized = QuantizedFolder::open(config, folder + "/config.json", tensors);
+  StoreOptions store{
+      .device = options.device, .compute = options.compute, .trains = options.trains, .keeps_derived = !options.trains};
+  if (quantized && !options.trains) store.apart = quantized->tensors_apart(model.spec);
+  model.store = std::make_unique<ParameterStore>(model.spec, store);
+  if (quantized) {
+    quantized->load(*model.store, model.spec);
+  } else {
+    load_weights(*model.store, model.spec, tensors);
+  }
   model.transformer = std::make_unique<Transformer>(model.spec, *model.store);
   return model;
 }

@@ -1,4 +1,4 @@
-// A model folder opened for use: spec, weights and transformer together.
+// A model opened for use, from a Hugging Face folder or a GGUF file: spec, weights and transformer together.
 #pragma once
 #include <memory>
 #include <string>
@@ -20,8 +20,12 @@ struct OpenModel {
   std::unique_ptr<Transformer> transformer;
 };
 
-// Loads config.json and the safetensors of a Hugging Face folder. Throws base::Error naming what is wrong.
+// Loads config.json and the safetensors of a Hugging Face folder, or a .gguf, whose blocks stay mapped unless the model
+// is to be trained (then they become plain numbers). Throws base::Error naming what is wrong.
 OpenModel open_model(const std::string& folder, const OpenOptions& options);
+
+// The spec alone.
+spec::ModelSpec load_model_spec(const std::string& path);
 
 // Throws base::Error where `folder` cannot be a model: not there, a file, or the folder of a training run, naming the
 // model in it.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
@@ -24,6 +25,9 @@ uint64_t name_hash(const std::string& name) {  // FNV-1a: stable across builds a
   return h;
 }
 
+// Elements of a tensor in the flat buffers.
+int64_t room_of(const ParameterStore::Slot& slot) { return slot.is_apart ? 0 : aligned(slot.info.num_elements()); }
+
 // Place of a tensor within its block: matrices with short gradients, other matrices, vectors, experts.
 int place_in_block(const spec::Parameter& info, bool has_short_gradient) {
   if (info.expert_axis >= 0) return 3;
@@ -39,17 +43,19 @@ ParameterStore::ParameterStore(const spec::ModelSpec& spec, const StoreOptions& 
 ParameterStore::ParameterStore(std::vector<spec::LocalParameter> table, const StoreOptions& options)
     : options_(options) {
   for (spec::LocalParameter& p : table) {
-    slots_.push_back({std::move(p.info), 0, {}, p.global_shape, std::move(p.boxes), p.gradient_parts, 0});
+    const bool is_apart = options_.apart.contains(p.info.name);
+    slots_.push_back({std::move(p.info), 0, {}, p.global_shape, std::move(p.boxes), p.gradient_parts, 0, is_apart});
   }
   lay_out();
   allocate();
   for (size_t i = 0; i < slots_.size(); ++i) bind(i);
+  bind_adapters();
 }
 
 // A product of 16-bit activations makes this gradient in one piece per micro-batch.
 bool ParameterStore::has_short_gradient(const Slot& slot) const {
   const spec::Parameter& info = slot.info;
-  return options_.gradients != DType::f32 && info.decays &&
+  return options_.gradients != DType::f32 && info.decays && !is_frozen(slot) &&
          (info.role == spec::ParameterRole::matrix || info.role == spec::ParameterRole::expert_matrix);
 }
 
@@ -57,16 +63,18 @@ void ParameterStore::lay_out() {
   for (size_t i = 0; i < slots_.size(); ++i) order_.push_back(i);
   auto key = [&](size_t i) {
     const Slot& slot = slots_[i];
-    return std::pair(slot.info.layer, place_in_block(slot.info, has_short_gradient(slot)));
+    return std::tuple(is_frozen(slot), slot.info.layer, place_in_block(slot.info, has_short_gradient(slot)));
   };
   std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) { return key(a) < key(b); });
   int64_t f32_gradients = 0, short_gradients = 0;
   for (size_t i : order_) {
     Slot& slot = slots_[i];
     const bool has_experts = slot.info.expert_axis >= 0;
-    const int64_t count = aligned(slot.info.num_elements());
+    const int64_t count = room_of(slot);
     slot.offset = num_elements_;
     num_elements_ += count;
+    if (is_frozen(slot)) continue;
+    num_trainable_ += count;
     int64_t& gradients = has_short_gradient(slot) ? short_gradients : f32_gradients;
     slot.grad_offset = gradients;
     gradients += count;
@@ -86,20 +94,25 @@ void ParameterStore::allocate() {
     return t;
   };
   const bool rounds = options_.compute != DType::f32, has_master = options_.trains || !rounds;
-  if (has_master) master_ = zeros(num_elements_, DType::f32);
+  if (has_master) master_ = zeros(rounds ? num_trainable_ : num_elements_, DType::f32);
   compute_ = rounds ? zeros(num_elements_, options_.compute) : master_;
   int64_t vectors = 0, f32_gradients = 0, short_gradients = 0;
   for (const Slot& slot : slots_) {
-    const int64_t count = aligned(slot.info.num_elements());
-    if (!slot.info.decays) vectors += count;
-    (has_short_gradient(slot) ? short_gradients : f32_gradients) += count;
+    const int64_t count = room_of(slot);
+    if (has_own_vector(slot)) vectors += count;
+    if (!is_frozen(slot)) (has_short_gradient(slot) ? short_gradients : f32_gradients) += count;
   }
-  if (!has_master) vectors_ = zeros(vectors, DType::f32);
+  if (vectors > 0) vectors_ = zeros(vectors, DType::f32);
   if (!options_.trains) return;
   grad_ = zeros(f32_gradients, DType::f32);
   if (short_gradients > 0) short_grad_ = zeros(short_gradients, options_.gradients);
   if (kernels::kernels_for(options_.device).writes_square_sums)
     squares_ = zeros(static_cast<int64_t>(slots_.size()), DType::f32);
+}
+
+// Norms and biases are read in f32, also where no master of the weights is kept.
+bool ParameterStore::has_own_vector(const Slot& slot) const {
+  return !slot.info.decays && options_.compute != DType::f32 && (!options_.trains || is_frozen(slot));
 }
 
 // Points a tensor's views into the buffers.
@@ -109,17 +122,52 @@ void ParameterStore::bind(size_t index) {
   Parameter& p = slot.parameter;
   const int64_t n = slot.info.num_elements();
   p.name = slot.info.name;
-  p.weight.data = compute_.slice(slot.offset, n).reshape(slot.info.shape);
   if (options_.keeps_derived) p.weight.derived = &p.derived;
-  if (master_) {
+  if (slot.is_apart) {  // sizes are known before the weights come
+    const base::Shape& shape = slot.info.shape;
+    auto blocks = std::make_shared<core::WeightBlocks>();
+    blocks->experts = shape.rank() == 3 ? shape[0] : 1;
+    blocks->rows = shape[-2];
+    blocks->columns = shape[-1];
+    p.weight.blocks = std::move(blocks);
+    return;
+  }
+  p.weight.data = compute_.slice(slot.offset, n).reshape(slot.info.shape);
+  if (master_ && slot.offset < master_.num_elements()) {
     p.master = master_.slice(slot.offset, n).reshape(slot.info.shape);
-  } else if (!slot.info.decays) {
+  } else if (has_own_vector(slot)) {
     int64_t before = 0;
-    for (size_t i = 0; i < index; ++i) before += slots_[i].info.decays ? 0 : aligned(slots_[i].info.num_elements());
+    for (size_t i = 0; i < index; ++i) before += has_own_vector(slots_[i]) ? room_of(slots_[i]) : 0;
     p.master = vectors_.slice(before, n).reshape(slot.info.shape);
   }
-  if (options_.trains) p.grad = gradients_of(slot.offset, n).reshape(slot.info.shape);
-  if (squares_ && !has_short_gradient(slot)) p.grad_squares = squares_.slice(static_cast<int64_t>(index), 1);
+  if (is_trained(slot)) p.grad = gradients_of(slot.offset, n).reshape(slot.info.shape);
+  if (squares_ && p.grad && !has_short_gradient(slot)) p.grad_squares = squares_.slice(static_cast<int64_t>(index), 1);
+}
+
+// Gathers the tensors of every low-rank term at the weight they stand beside.
+void ParameterStore::bind_adapters() {
+  for (Slot& slot : slots_) {
+    const spec::AdapterPlace& place = slot.info.adapter;
+    if (place.term == spec::AdapterTerm::none) continue;
+    Parameter& target = get(place.target);
+    auto found = std::find_if(target.adapters.begin(), target.adapters.end(),
+                              [&](const auto& adapter) { return adapter.first_row == place.first_row; });
+    if (found == target.adapters.end()) {
+      target.adapters.push_back({.scale = place.scale,
+                                 .dropout = place.dropout,
+                                 .first_row = place.first_row,
+                                 .rows = place.rows,
+                                 .number = target.adapters.size()});
+      found = target.adapters.end() - 1;
+    }
+    if (place.term == spec::AdapterTerm::a) found->a = &slot.parameter;
+    if (place.term == spec::AdapterTerm::b) found->b = &slot.parameter;
+    if (place.term == spec::AdapterTerm::magnitude) found->magnitude = &slot.parameter;
+  }
+}
+
+void ParameterStore::use_adapters(bool are_on) {
+  for (Slot& slot : slots_) slot.parameter.adapters_are_on = are_on;
 }
 
 ParameterStore::Range ParameterStore::block_range(int64_t layer) const {
@@ -158,9 +206,23 @@ Parameter& ParameterStore::get(const std::string& name) {
   base::fail("the model has no tensor '{}'{}", name, base::did_you_mean(name, names));
 }
 
+void ParameterStore::set_blocks(Slot& slot, std::shared_ptr<const core::WeightBlocks> blocks) {
+  SINTER_CHECK(slot.is_apart, "[store] '{}' does not stand apart", slot.info.name);
+  const int64_t E = slot.info.shape.rank() == 3 ? slot.info.shape[0] : 1;
+  int64_t rows = 0;
+  for (const core::WeightPart& part : blocks->parts) rows += part.rows;
+  SINTER_CHECK(blocks->experts == E && blocks->rows == slot.info.shape[-2] && rows == blocks->rows &&
+                   blocks->columns == slot.info.shape[-1],
+               "tensor '{}': blocks of {} experts, {} rows ({} in parts) and {} columns for {}", slot.info.name,
+               blocks->experts, blocks->rows, rows, blocks->columns, slot.info.shape.to_string());
+  slot.parameter.weight.blocks = std::move(blocks);
+  ++slot.parameter.weight.version;
+}
+
 void ParameterStore::set(Slot& slot, const std::vector<float>& values) {
   SINTER_CHECK(static_cast<int64_t>(values.size()) == slot.info.num_elements(), "tensor '{}': {} values for {}",
                slot.info.name, values.size(), slot.info.shape.to_string());
+  SINTER_CHECK(!slot.is_apart, "[store] '{}' stands apart; its weight is set by set_blocks()", slot.info.name);
   core::DeviceRuntime& device = core::runtime(options_.device);
   Parameter& p = slot.parameter;
   if (p.master) device.copy_to_device(p.master.raw(), values.data(), p.master.bytes(), device.stream());
@@ -187,30 +249,43 @@ void ParameterStore::set_global(Slot& slot, const std::vector<float>& values) {
 }
 
 std::vector<float> ParameterStore::values_of(const Slot& slot) const {
+  if (const core::WeightView& weight = slot.parameter.weight; slot.is_apart) {
+    const int64_t E = weight.experts(), rows = weight.rows(), columns = weight.columns();
+    core::DeviceRuntime& device = core::runtime(options_.device);
+    Tensor values(device.allocator(), {E * rows, columns}, DType::f32);
+    for (int64_t e = 0; e < E; ++e) {
+      kernels::kernels_for(options_.device)
+          .dequantize(device.stream(), {.weight = weight, .expert = e, .y = values.slice(e * rows, rows)});
+    }
+    return core::to_host_floats(values);
+  }
   return core::to_host_floats(slot.parameter.master ? slot.parameter.master : slot.parameter.weight.data);
 }
 
 std::vector<float> ParameterStore::gradient_of(const Slot& slot) const {
+  if (!slot.parameter.grad) return {};
   return core::to_host_floats(slot.parameter.grad);
 }
 
 void ParameterStore::initialize(uint64_t seed) {
-  for (Slot& slot : slots_) {
-    const spec::Parameter& info = slot.info;
-    std::vector<float> values(static_cast<size_t>(info.num_elements()), 0.0f);
-    const base::CounterRng rng{seed, name_hash(info.name)};
-    auto draw = [&](int64_t global, int64_t local, int64_t count) {
-      std::span<float> to = std::span(values).subspan(static_cast<size_t>(local), static_cast<size_t>(count));
-      if (info.init == spec::InitKind::ones) std::fill(to.begin(), to.end(), 1.0f);
-      if (info.init != spec::InitKind::normal) return;
-      base::parallel_for(count, 1 << 16, [&](int64_t begin, int64_t end) {
-        kernels::draw_normal(rng, static_cast<uint64_t>(global + begin), info.init_std,
-                             to.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
-      });
-    };
-    for (const spec::Box& box : slot.boxes) spec::visit_runs(box, slot.global_shape, info.shape, draw);
-    set(slot, values);
-  }
+  for (Slot& slot : slots_) draw(slot, seed);
+}
+
+void ParameterStore::draw(Slot& slot, uint64_t seed) {
+  const spec::Parameter& info = slot.info;
+  std::vector<float> values(static_cast<size_t>(info.num_elements()), 0.0f);
+  const base::CounterRng rng{seed, name_hash(info.name)};
+  auto fill = [&](int64_t global, int64_t local, int64_t count) {
+    std::span<float> to = std::span(values).subspan(static_cast<size_t>(local), static_cast<size_t>(count));
+    if (info.init == spec::InitKind::ones) std::fill(to.begin(), to.end(), 1.0f);
+    if (info.init != spec::InitKind::normal) return;
+    base::parallel_for(count, 1 << 16, [&](int64_t begin, int64_t end) {
+      kernels::draw_normal(rng, static_cast<uint64_t>(global + begin), info.init_std,
+                           to.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
+    });
+  };
+  for (const spec::Box& box : slot.boxes) spec::visit_runs(box, slot.global_shape, info.shape, fill);
+  set(slot, values);
 }
 
 void ParameterStore::bump_versions() {
@@ -220,7 +295,8 @@ void ParameterStore::bump_versions() {
 void ParameterStore::refresh_compute() {
   if (options_.compute != DType::f32 && master_) {
     core::DeviceRuntime& device = core::runtime(options_.device);
-    kernels::kernels_for(options_.device).axpby(device.stream(), {.x = master_, .y = compute_});
+    kernels::kernels_for(options_.device)
+        .axpby(device.stream(), {.x = master_, .y = compute_.slice(0, master_.num_elements())});
   }
   bump_versions();
 }
@@ -252,12 +328,12 @@ void ParameterStore::sum_gradient_squares(const kernels::KernelTable& kernels, c
     };
     for (size_t i : order_) {
       const Slot& slot = slots_[i];
-      if (has_short_gradient(slot) != is_short) continue;
+      if (is_frozen(slot) || has_short_gradient(slot) != is_short) continue;
       if (slot.parameter.has_squares || slot.grad_offset != end) {
         read();
-        begin = slot.grad_offset + (slot.parameter.has_squares ? aligned(slot.info.num_elements()) : 0);
+        begin = slot.grad_offset + (slot.parameter.has_squares ? room_of(slot) : 0);
       }
-      end = slot.grad_offset + aligned(slot.info.num_elements());
+      end = slot.grad_offset + room_of(slot);
     }
     read();
   }

@@ -4,7 +4,9 @@
 //   grad     f32, gathered by backward                         the master itself in fp32
 //
 // The flat order is block-major: embeddings, block 0, block 1, ..., final norm and head, extra heads. So a block is one
-// range of every buffer, what is gathered, reduced or moved at a time. Within a block matrices come first, then
+// range of every buffer, what is gathered, reduced or moved at a time. Tensors that do not train stand behind all that
+// do, in the same order: masters (when they are another buffer) and gradients end with the last tensor that trains.
+// What is said of a block's range is said of what trains of it. Within a block matrices come first, then
 // vectors, then experts (which other ranks share): an optimizer sees two ranges a block, three with experts. Each
 // tensor starts at a multiple of 64 elements; the gaps are zero and stay zero. Short gradients (of the matrices of the
 // blocks) are a buffer of their own in the same order: embeddings, head and vectors keep f32, since theirs are sums of
@@ -12,6 +14,7 @@
 //
 // A rank of a layout holds boxes of the global tensors (spec/local_table.h); shapes here are the local ones.
 #pragma once
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -36,6 +39,9 @@ struct StoreOptions {
   bool trains = false;           // gradients, and masters of every tensor
   bool keeps_derived = false;    // lets kernels keep repacked weights (inference)
   DType gradients = DType::f32;  // of the matrices of the blocks: f32, or the compute format
+  // Names of tensors that stand outside of the flat buffers, without gradients: set_blocks() gives them their weights,
+  // in whatever format, where they lie already (a mapped file).
+  std::set<std::string> apart;
 };
 
 class ParameterStore {
@@ -55,6 +61,7 @@ class ParameterStore {
     std::vector<spec::Box> boxes;  // what of the global tensor stands here
     int64_t gradient_parts = 1;    // as in spec::LocalParameter
     int64_t grad_offset = 0;       // in the buffer of gradients of its format
+    bool is_apart = false;         // StoreOptions::apart: nothing of it is in the flat buffers
   };
   std::vector<Slot>& slots() { return slots_; }  // in the table's order
   const std::vector<Slot>& slots() const { return slots_; }
@@ -63,18 +70,20 @@ class ParameterStore {
   Parameter* find(const std::string& name);  // null when there is none
 
   const StoreOptions& options() const { return options_; }
-  int64_t num_elements() const { return num_elements_; }  // of the flat buffers, gaps counted
+  int64_t num_elements() const { return num_elements_; }    // of the flat buffers, gaps counted
+  int64_t num_trainable() const { return num_trainable_; }  // of those that train: the first in the flat order
+  bool is_trained(const Slot& slot) const { return options_.trains && slot.info.trainable; }
   // A range of the flat order: tensors of one block that decay or do not, gaps counted.
   struct Range {
     int64_t begin = 0, end = 0;
     int64_t layer = -1;  // as in spec::Parameter
     bool decays = false, has_experts = false;
   };
-  const std::vector<Range>& ranges() const { return ranges_; }  // in order, without holes
+  const std::vector<Range>& ranges() const { return ranges_; }  // of what trains (of all without), without holes
   Range block_range(int64_t layer) const;                       // all of a layer; empty when nothing of it is here
-  const Tensor& master() const { return master_; }    // (n) f32, empty when the store does not train and rounds
-  const Tensor& compute() const { return compute_; }  // (n) compute format; the master in fp32
-  const Tensor& grad() const { return grad_; }        // f32; all of them (n) unless gradients are short
+  const Tensor& master() const { return master_; }              // (n) f32 of what trains (in fp32 of all); maybe empty
+  const Tensor& compute() const { return compute_; }            // (n) compute format; the master in fp32
+  const Tensor& grad() const { return grad_; }                  // f32; all of them (n) unless gradients are short
   // All gradients, flat, in the order of the buffers: one tensor, or two with short gradients.
   std::vector<Tensor> gradients() const;
   // Elements [begin, begin + count) of the flat order; all of one format, begin is that of a tensor or within one.
@@ -89,11 +98,16 @@ class ParameterStore {
   // Draws every tensor from its init, keyed by (seed, name, element of the global tensor): the same on any device and
   // layout.
   void initialize(uint64_t seed);
+  void draw(Slot& slot, uint64_t seed);  // one of them
+  // Adapters take part in products (they do from the start), or the model is the one without them.
+  void use_adapters(bool are_on);
   // Sets one tensor from host values (count = its elements), rounding into the compute copy.
   void set(Slot& slot, const std::vector<float>& values);
+  // The weight of a tensor that stands apart.
+  void set_blocks(Slot& slot, std::shared_ptr<const core::WeightBlocks> blocks);
   // The same from the whole global tensor: takes what its boxes hold.
   void set_global(Slot& slot, const std::vector<float>& values);
-  std::vector<float> values_of(const Slot& slot) const;  // master where there is one, else the compute copy
+  std::vector<float> values_of(const Slot& slot) const;  // master where there is one, else the weight, dequantized
   std::vector<float> gradient_of(const Slot& slot) const;
   // Rounds all masters into the compute copy (after an update that did not) and bumps the versions.
   void refresh_compute();
@@ -103,6 +117,9 @@ class ParameterStore {
 
  private:
   bool has_short_gradient(const Slot& slot) const;
+  bool is_frozen(const Slot& slot) const { return options_.trains && !slot.info.trainable; }
+  bool has_own_vector(const Slot& slot) const;
+  void bind_adapters();
   void lay_out();
   void allocate();
   void bind(size_t index);
@@ -112,10 +129,10 @@ class ParameterStore {
   std::unordered_map<std::string, size_t> index_;
   std::vector<size_t> order_;  // slots by offset
   std::vector<Range> ranges_;
-  int64_t num_elements_ = 0;
+  int64_t num_elements_ = 0, num_trainable_ = 0;
   Tensor master_, compute_, grad_, short_grad_;
   Tensor squares_;  // (slots) f32, or empty
-  Tensor vectors_;  // f32 masters of norms and biases in a store without a full master
+  Tensor vectors_;  // f32 masters of norms and biases that have none otherwise
 };
 
 }  // namespace sinter::models

@@ -87,11 +87,16 @@ Tensor Transformer::make_cos_sin(const Context& context, const RaggedBatch& batc
   return ops::rope_table(context, batch, inv_freq, spec_.head_dim, spec::rope_scale(spec_.rope));
 }
 
-Variable Transformer::drop(const Context& context, const Variable& x, float p, const DropoutKey& key,
+Variable Transformer::drop(const Context& context, const Variable& x, float p, const Shared& shared,
                            uint64_t use) const {
+  const DropoutKey& key = shared.dropout;
   if (!key.is_on || p == 0.0f) return x;
-  uint64_t first = key.first_token;
-  if (part_.tensor) first += static_cast<uint64_t>(part_.tensor->first_row(x.value.rows() * part_.tensor->size()));
+  const int64_t tokens = shared.batch.num_tokens, first_row = part_.tensor ? part_.tensor->first_row(tokens) : 0;
+  if (shared.batch.context) {
+    const Tensor rows = shared.batch.context->rows.slice(first_row, x.value.rows());
+    return ops::dropout_rows(context, x, p, {key.seed, use}, rows);
+  }
+  const uint64_t first = key.first_token + static_cast<uint64_t>(first_row);
   return ops::dropout(context, x, p, {key.seed, use}, first * static_cast<uint64_t>(spec_.hidden));
 }
 
@@ -127,12 +132,14 @@ Transformer::Stream Transformer::attention_part(const Context& context, const Bl
     shape.total_heads = spec_.num_heads;
     if (part_.tensor) shape.first_head = part_.tensor->heads().first_head;
   }
-  Variable mixed = ops::attention(context, qkv, shared.cos_sin, shared.batch, shape, block.layer);  // (T, H D)
+  Variable mixed = part_.context
+                       ? part_.context->attention(context, qkv, shared.cos_sin, shared.batch, shape)
+                       : ops::attention(context, qkv, shared.cos_sin, shared.batch, shape, block.layer);  // (T, H D)
   if (!block.router && adds_residual(context, *block.out, residual, shared)) {
     return {ops::linear(context, mixed, *block.out, block.out_bias, residual), {}};
   }
   Variable out = leave(context, ops::linear(context, mixed, *block.out, added_once(block.out_bias)));  // (T, C)
-  out = drop(context, out, spec_.dropout.residual, shared.dropout,
+  out = drop(context, out, spec_.dropout.residual, shared,
              random_key(shared.dropout, static_cast<uint64_t>(block.layer), kAttentionOutDrop).stream);
   return {out, residual};
 }
@@ -141,7 +148,7 @@ Transformer::Stream Transformer::mlp_part(const Context& context, const Block& b
                                           const Tensor& unrounded, const Variable& residual,
                                           const Shared& shared) const {
   auto drop_mlp = [&](const Variable& out) {
-    return drop(context, out, spec_.dropout.residual, shared.dropout,
+    return drop(context, out, spec_.dropout.residual, shared,
                 random_key(shared.dropout, static_cast<uint64_t>(block.layer), kMlpOutDrop).stream);
   };
   if (block.router) {
@@ -151,9 +158,19 @@ Transformer::Stream Transformer::mlp_part(const Context& context, const Block& b
     // rank's part.
     ops::BalanceLoss balance = shared.balance;
     if (part_.tensor && !part_.tensor->adds_bias()) balance.scale = {};
+    if (part_.context) {
+      balance.sum_counts = [this](const Tensor& counts) { part_.context->group().all_reduce(counts); };
+      balance.share = 1.0f / static_cast<float>(part_.context->size());
+    }
+    ops::Experts experts;
+    if (part_.expert) {
+      experts = [this, &block](const Context& inner, const Variable& rows, const Tensor& offsets) {
+        return part_.expert->mlp(inner, rows, offsets, *block.up, *block.down, spec_);
+      };
+    }
     const Tensor wide = part_.tensor ? part_.tensor->gather_rows(context, unrounded) : unrounded;
-    Variable mixed =
-        ops::moe(context, enter(context, h), wide, {*block.router, *block.up, *block.down}, spec_, balance, on_logits);
+    Variable mixed = ops::moe(context, enter(context, h), wide, {*block.router, *block.up, *block.down}, spec_, balance,
+                              on_logits, experts);
     return {drop_mlp(leave(context, mixed)), residual};
   }
   const bool adds = adds_residual(context, *block.down, residual, shared);
@@ -233,13 +250,14 @@ Parameter* Transformer::added_once(Parameter* bias) const {
   return part_.tensor && !part_.tensor->adds_bias() ? nullptr : bias;
 }
 
-void Transformer::head_loss(const Context& context, const Variable& hidden, const Tensor& targets, const Tensor& scale,
-                            const Tensor& losses) const {
+void Transformer::head_loss(const Context& context, const Variable& hidden, const Tensor& targets,
+                            const LossPlaces& places) const {
   if (!part_.tensor) {
-    ops::linear_cross_entropy(context, hidden, head(), targets, scale, losses);
+    ops::linear_cross_entropy(context, hidden, head(), targets, places.scale, places.losses, places.weights);
     return;
   }
-  part_.tensor->linear_cross_entropy(context, enter(context, hidden), head(), targets, scale, losses);
+  part_.tensor->linear_cross_entropy(context, enter(context, hidden), head(), targets, places.scale, places.losses,
+                                     places.weights);
 }
 
 Variable Transformer::final_norm(const Context& context, const Stream& stream, Variable* trunk) const {
@@ -252,12 +270,14 @@ Variable Transformer::final_norm(const Context& context, const Stream& stream, V
 Transformer::Stream Transformer::run_layers(const Context& given, const Shared& shared, const Variable& input) const {
   Context context = given;
   context.compute = store_.options().compute;
+  const DropoutKey& key = shared.dropout;
+  context.adapter_dropout = {key.is_on && context.is_recording(), key.seed, key.step, key.first_token};
   Stream stream{input, {}};
   if (part_.has_embedding) {
     begin_layer(context, -1);
     Variable x = part_.tensor ? part_.tensor->embedding(context, shared.batch, *embedding_, position_)
                               : ops::embedding(context, shared.batch, *embedding_, position_);  // (T, C)
-    x = drop(context, x, spec_.dropout.embedding, shared.dropout, random_key(shared.dropout, 0, kEmbeddingDrop).stream);
+    x = drop(context, x, spec_.dropout.embedding, shared, random_key(shared.dropout, 0, kEmbeddingDrop).stream);
     stream.x = x;
     end_layer(context, -1);
   }
@@ -308,10 +328,11 @@ void Transformer::loss(const Context& context, const RaggedBatch& batch, const D
   const Stream stream = run_layers(context, {batch, dropout, make_cos_sin(context, batch), places.balance}, input);
   begin_layer(context, spec_.num_layers);
   Variable hidden = final_norm(context, stream, num_extra > 0 ? &trunk : nullptr);
-  head_loss(context, hidden, batch.targets, places.scale, places.losses);
+  head_loss(context, hidden, batch.targets, places);
   for (size_t j = 0; j < num_extra; ++j) {
     Variable ahead = extra_hidden(context, batch, dropout, trunk, j);
-    head_loss(context, ahead, places.mtp_targets[j], places.mtp_scale, places.mtp_losses[j]);
+    head_loss(context, ahead, places.mtp_targets[j],
+              {.scale = places.mtp_scale, .losses = places.mtp_losses[j], .weights = places.weights});
   }
   end_layer(context, spec_.num_layers);
 }

@@ -8,6 +8,8 @@
 #include "ops/attention.h"
 #include "ops/context.h"
 #include "ops/moe.h"
+#include "parallel/context.h"
+#include "parallel/expert.h"
 #include "parallel/tensor.h"
 #include "spec/model_spec.h"
 #include "spec/schedule.h"
@@ -30,6 +32,7 @@ struct DropoutKey {
 struct LossPlaces {
   Tensor scale;                     // (1) f32: gradient of the total with respect to one token's loss
   Tensor losses;                    // (T) f32 out
+  Tensor weights;                   // (T) f32 or empty: multiplies each token's loss, and so its gradient
   std::vector<Tensor> mtp_targets;  // per extra head (T) i32: targets further ahead
   std::vector<Tensor> mtp_losses;   // per extra head (T) f32 out
   Tensor mtp_scale;                 // (1) f32, with extra heads
@@ -43,6 +46,9 @@ struct TransformerPart {
   bool has_head = true;            // ends with final norm, head and extra heads, else with the stream
   // The ranks that share every layer; null: this one has all heads and columns. Must outlive the transformer.
   const parallel::TensorAxis* tensor = nullptr;
+  // Those that share every sequence, and those that hold other experts; null: all is here.
+  const parallel::ContextAxis* context = nullptr;
+  const parallel::ExpertAxis* expert = nullptr;
 };
 
 // Called around every block with its layer (-1 for the embeddings, num_layers for final norm and head, then the extra
@@ -75,6 +81,10 @@ class Transformer {
   // `input` as for stage().
   void loss(const Context& context, const RaggedBatch& batch, const DropoutKey& dropout, const LossPlaces& places,
             const Variable& input = {}) const;
+
+  // The head and the loss of its rows: hidden (T, C) is what forward() gave. With a tape also the gradients; without,
+  // it may be run first to see the losses that weights depend on. places: scale, losses, weights.
+  void head_loss(const Context& context, const Variable& hidden, const Tensor& targets, const LossPlaces& places) const;
 
   const spec::ModelSpec& spec() const { return spec_; }
   const TransformerPart& part() const { return part_; }
@@ -113,7 +123,7 @@ class Transformer {
                   const Variable& residual, const Shared& shared) const;
   bool adds_residual(const Context& context, const Parameter& last, const Variable& residual,
                      const Shared& shared) const;
-  Variable drop(const Context& context, const Variable& x, float p, const DropoutKey& key, uint64_t use) const;
+  Variable drop(const Context& context, const Variable& x, float p, const Shared& shared, uint64_t use) const;
   Stream run_layers(const Context& context, const Shared& shared, const Variable& input) const;
   Variable final_norm(const Context& context, const Stream& stream, Variable* trunk) const;
   // Calls of the hooks of a layer around what is done between them.
@@ -124,8 +134,6 @@ class Transformer {
   Variable leave(const Context& context, const Variable& part) const;
   // The bias of a row-cut product, on the one rank that adds it; else null.
   Parameter* added_once(Parameter* bias) const;
-  void head_loss(const Context& context, const Variable& hidden, const Tensor& targets, const Tensor& scale,
-                 const Tensor& losses) const;
   Parameter& head() const { return spec_.tied_head ? *embedding_ : *head_; }
 
   const spec::ModelSpec spec_;

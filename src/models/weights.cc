@@ -7,13 +7,14 @@
 #include "base/threads.h"
 
 namespace sinter::models {
-namespace {
 
-std::vector<int64_t> disk_shape(const spec::Parameter& info, const spec::ParameterPart& part) {
+std::vector<int64_t> part_shape(const spec::Parameter& info, const spec::ParameterPart& part) {
   if (info.shape.rank() == 1) return {part.rows};
   const int64_t columns = info.shape[-1];
   return part.transposed ? std::vector<int64_t>{columns, part.rows} : std::vector<int64_t>{part.rows, columns};
 }
+
+namespace {
 
 // Where element (row, column) of a part stands: in the stored tensor, and in the part on disk.
 template <class Visit>
@@ -83,26 +84,53 @@ const io::TensorEntry& find_part(const io::TensorFolder& folder, const spec::Par
 
 }  // namespace
 
-void load_weights(ParameterStore& store, const spec::ModelSpec& spec, const io::TensorFolder& folder) {
-  std::set<std::string> used;
-  for (ParameterStore::Slot& slot : store.slots()) {
-    std::vector<float> values(static_cast<size_t>(slot.info.num_elements()));
-    for (const spec::ParameterPart& part : slot.info.parts) {
-      const io::TensorEntry& entry = find_part(folder, part);
-      used.insert(entry.name);
-      const std::vector<int64_t> expected = disk_shape(slot.info, part);
-      SINTER_CHECK(entry.shape == expected, "'{}': tensor '{}' has shape {}; config.json makes it {}", folder.path(),
-                   entry.name, io::shape_to_string(entry.shape), io::shape_to_string(expected));
-      SINTER_CHECK(base::is_floating(entry.dtype), "'{}': tensor '{}' is {}; expected f32, bf16, f16 or f64",
-                   folder.path(), entry.name, base::dtype_name(entry.dtype));
-      std::vector<float> disk(static_cast<size_t>(entry.num_elements()));
-      base::convert_elements(entry.dtype, entry.bytes.data(), DType::f32, disk.data(), disk.size());
-      visit_part(slot.info, part, [&](int64_t stored, int64_t on_disk) {
-        values[static_cast<size_t>(stored)] = disk[static_cast<size_t>(on_disk)];
-      });
+const io::TensorEntry& find_plain_part(const spec::ParameterPart& part, const io::TensorFolder& folder) {
+  return find_part(folder, part);
+}
+
+std::vector<float> read_plain_part(const spec::Parameter& info, const spec::ParameterPart& part,
+                                   const io::TensorFolder& folder) {
+  const io::TensorEntry& entry = find_part(folder, part);
+  const std::vector<int64_t> expected = part_shape(info, part);
+  SINTER_CHECK(entry.shape == expected, "'{}': tensor '{}' has shape {}; config.json makes it {}", folder.path(),
+               entry.name, io::shape_to_string(entry.shape), io::shape_to_string(expected));
+  SINTER_CHECK(base::is_floating(entry.dtype), "'{}': tensor '{}' is {}; expected f32, bf16, f16 or f64", folder.path(),
+               entry.name, base::dtype_name(entry.dtype));
+  const int64_t columns = info.shape.rank() == 1 ? 1 : info.shape[-1];
+  std::vector<float> values(static_cast<size_t>(entry.num_elements()));
+  const auto width = static_cast<int64_t>(base::dtype_bytes(entry.dtype));
+  base::parallel_for(entry.num_elements(), 1 << 16, [&](int64_t begin, int64_t end) {
+    base::convert_elements(entry.dtype, entry.bytes.data() + begin * width, DType::f32, values.data() + begin,
+                           static_cast<size_t>(end - begin));
+  });
+  if (!part.transposed) return values;
+  std::vector<float> turned(values.size());
+  base::parallel_for(part.rows, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      for (int64_t c = 0; c < columns; ++c)
+        turned[static_cast<size_t>(r * columns + c)] = values[static_cast<size_t>(c * part.rows + r)];
     }
-    store.set(slot, values);
+  });
+  return turned;
+}
+
+void load_plain_slot(ParameterStore& store, ParameterStore::Slot& slot, const io::TensorFolder& folder,
+                     std::set<std::string>& used) {
+  spec::Parameter info = slot.info;  // of which this store may hold boxes
+  info.shape = slot.global_shape;
+  const bool is_vector = info.shape.rank() == 1;
+  const int64_t columns = is_vector ? 1 : info.shape[-1], stack_rows = is_vector ? info.shape[0] : info.shape[-2];
+  std::vector<float> values(static_cast<size_t>(info.num_elements()));
+  for (const spec::ParameterPart& part : info.parts) {
+    used.insert(find_part(folder, part).name);
+    const std::vector<float> rows = read_plain_part(info, part, folder);
+    const int64_t first = (part.expert < 0 ? 0 : part.expert * stack_rows) + part.row_begin;
+    std::copy(rows.begin(), rows.end(), values.begin() + first * columns);
   }
+  store.set_global(slot, values);
+}
+
+void check_all_used(const io::TensorFolder& folder, const spec::ModelSpec& spec, const std::set<std::string>& used) {
   for (const io::TensorEntry& entry : folder.entries()) {
     SINTER_CHECK(used.count(entry.name) || is_known_extra(entry.name, spec),
                  "'{}': tensor '{}' has no place in this model; config.json does not describe these weights",
@@ -110,10 +138,24 @@ void load_weights(ParameterStore& store, const spec::ModelSpec& spec, const io::
   }
 }
 
+void load_weights(ParameterStore& store, const spec::ModelSpec& spec, const io::TensorFolder& folder) {
+  std::set<std::string> used;
+  for (ParameterStore::Slot& slot : store.slots()) {
+    if (slot.info.role != spec::ParameterRole::adapter) load_plain_slot(store, slot, folder, used);
+  }
+  for (const spec::Parameter& elsewhere : spec::make_parameter_table(spec)) {  // on other ranks
+    if (store.find(elsewhere.name)) continue;
+    for (const spec::ParameterPart& part : elsewhere.parts) {
+      if (const io::TensorEntry* entry = folder.find(part.hf_name)) used.insert(entry->name);
+    }
+  }
+  check_all_used(folder, spec, used);
+}
+
 std::vector<DiskTensor> split_parts(const spec::Parameter& info, std::span<const float> values) {
   std::vector<DiskTensor> result;
   for (const spec::ParameterPart& part : info.parts) {
-    DiskTensor t{part.hf_name, disk_shape(info, part), {}};
+    DiskTensor t{part.hf_name, part_shape(info, part), {}};
     int64_t count = 1;
     for (int64_t d : t.shape) count *= d;
     t.values.resize(static_cast<size_t>(count));
@@ -125,16 +167,36 @@ std::vector<DiskTensor> split_parts(const spec::Parameter& info, std::span<const
   return result;
 }
 
+std::vector<float> join_parts(
+    const spec::Parameter& info,
+    const std::function<std::vector<float>(const spec::ParameterPart& part, const std::vector<int64_t>& shape)>& read) {
+  std::vector<float> values(static_cast<size_t>(info.num_elements()));
+  for (const spec::ParameterPart& part : info.parts) {
+    const std::vector<float> disk = read(part, part_shape(info, part));
+    visit_part(info, part, [&](int64_t stored, int64_t on_disk) {
+      values[static_cast<size_t>(stored)] = disk[static_cast<size_t>(on_disk)];
+    });
+  }
+  return values;
+}
+
 void save_weights(const std::vector<spec::Parameter>& table, const std::vector<Tensor>& values,
                   const std::string& folder, DType dtype) {
   SINTER_CHECK(table.size() == values.size(), "[save_weights] {} tensors for {} places", values.size(), table.size());
+  save_weights(
+      table, [&](size_t i) { return values[i]; }, folder, dtype);
+}
+
+void save_weights(const std::vector<spec::Parameter>& table, const std::function<Tensor(size_t i)>& values,
+                  const std::string& folder, DType dtype) {
   io::TensorFolderWriter writer(folder);
   for (const spec::Parameter& info : table) {
-    for (const spec::ParameterPart& part : info.parts) writer.declare(part.hf_name, dtype, disk_shape(info, part));
+    for (const spec::ParameterPart& part : info.parts) writer.declare(part.hf_name, dtype, part_shape(info, part));
   }
   std::vector<float> scratch;
   for (size_t i = 0; i < table.size(); ++i) {
-    const std::span<const float> stored = core::host_floats(values[i], scratch);
+    const Tensor tensor = values(i);
+    const std::span<const float> stored = core::host_floats(tensor, scratch);
     for (const spec::ParameterPart& part : table[i].parts) write_part(writer, table[i], part, stored, dtype);
   }
   writer.commit();

@@ -40,6 +40,22 @@ Variable dropout(const Context& context, const Variable& x, float p, RandomKey k
   return result;
 }
 
+Variable dropout_rows(const Context& context, const Variable& x, float p, RandomKey key, const Tensor& rows) {
+  if (p == 0.0f) return x;
+  Tensor y = context.make(x.value.shape(), x.value.dtype());
+  context.kernels.dropout_rows(context.stream, {.p = p, .key = key, .rows = rows, .x = x.value, .y = y});
+  Variable result = context.make_variable(std::move(y));
+  if (!context.is_recording()) return result;
+  Variable place{{}, x.slot, nullptr};
+  context.tape->record([context, place, slot = result.slot, p, key, rows] {
+    Tensor dy = take_gradient({{}, slot, nullptr}, "dropout_rows");
+    Tensor dx = context.make(dy.shape(), dy.dtype());
+    context.kernels.dropout_rows(context.stream, {.p = p, .key = key, .rows = rows, .x = dy, .y = dx});
+    accumulate(context, place, std::move(dx));
+  });
+  return result;
+}
+
 Variable add(const Context& context, const Variable& x, const Variable& residual) {
   Tensor y = context.make(x.value.shape(), x.value.dtype());
   context.kernels.axpby(context.stream, {.x = residual.value, .y = y});

@@ -10,6 +10,9 @@ Variable activation(const Context& context, const Variable& x, spec::Activation 
 // Zeroes elements with probability p and scales the rest by 1 / (1 - p); the identity when p is 0 or nothing records.
 Variable dropout(const Context& context, const Variable& x, float p, RandomKey key, uint64_t first_index);
 
+// The same where rows (R) i32 tells the number of each row: element c of row r is number rows[r] * C + c.
+Variable dropout_rows(const Context& context, const Variable& x, float p, RandomKey key, const Tensor& rows);
+
 // x + residual, rounded to their format. x was made after the residual, as in norm().
 Variable add(const Context& context, const Variable& x, const Variable& residual);
 

@@ -32,16 +32,14 @@ Variable attention(const Context& context, const Variable& qkv, const Tensor& co
   SINTER_CHECK(!(context.is_recording() && batch.kv), "[attention] no gradient through cached keys");
   kernels::AttentionForwardArgs args{.shape = shape, .batch = &batch, .qkv = qkv.value};
   if (batch.kv) {
-    args.layer_keys = batch.kv->cache->keys[static_cast<size_t>(cache_layer)];
-    args.layer_values = batch.kv->cache->values[static_cast<size_t>(cache_layer)];
+    args.cache = batch.kv->cache->layer(cache_layer);
     args.block_tables = batch.kv->block_tables;
     context.kernels.kv_write(context.stream, {.num_heads = H,
                                               .num_kv_heads = shape.num_kv_heads,
                                               .head_dim = D,
                                               .qkv = qkv.value,
                                               .slots = batch.kv->slots,
-                                              .keys = args.layer_keys,
-                                              .values = args.layer_values});
+                                              .cache = args.cache});
   }
   args.out = context.make({T, H * D}, qkv.value.dtype());
   if (context.is_recording()) args.lse = context.make({H, T}, DType::f32);

@@ -16,6 +16,12 @@ using kernels::RandomKey;
 
 class Fp8Layers;  // ops/fp8.h
 
+// What elements the adapters' dropout draws: the batch's first token's number in the step, over all ranks.
+struct AdapterDropout {
+  bool is_on = false;
+  uint64_t seed = 0, step = 0, first_token = 0;
+};
+
 struct Context {
   const kernels::KernelTable& kernels;
   core::Stream& stream;
@@ -23,6 +29,7 @@ struct Context {
   Tape* tape = nullptr;            // null: inference, nothing is kept
   const Fp8Layers* fp8 = nullptr;  // which linear layers run in fp8; null: none
   DType compute = DType::f32;      // of activations; the transformer sets it from its store
+  AdapterDropout adapter_dropout = {};
 
   Tensor make(Shape shape, DType dtype) const { return Tensor(memory, shape, dtype); }
   bool is_recording() const { return tape != nullptr; }

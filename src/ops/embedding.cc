@@ -1,5 +1,6 @@
 #include "ops/embedding.h"
 
+#include "ops/adapter.h"
 #include "ops/norm.h"
 
 namespace sinter::ops {
@@ -27,10 +28,15 @@ void look_up(const Context& context, const core::RaggedBatch& batch, const Param
 Variable embedding(const Context& context, const core::RaggedBatch& batch, Parameter& tokens, Parameter* positions) {
   Tensor y = context.make({batch.num_tokens, tokens.weight.columns()}, context.compute);
   look_up(context, batch, tokens, positions, y);
+  EmbeddingTerms terms;
+  if (tokens.has_adapters()) terms = add_embedding_terms(context, batch.tokens, tokens, y);
   Variable result = context.make_variable(std::move(y));
   if (!context.is_recording()) return result;
-  context.tape->record([context, ids = batch.tokens, places = batch.positions, slot = result.slot, &tokens, positions] {
+  context.tape->record([context, ids = batch.tokens, places = batch.positions, slot = result.slot, &tokens, positions,
+                        terms = std::move(terms)] {
     Tensor dy = take_gradient({{}, slot, nullptr}, "embedding");
+    if (!terms.rows.empty()) embedding_terms_backward(context, ids, tokens, terms, dy);
+    if (!tokens.grad && !(positions && positions->grad)) return;  // frozen
     // The gradient of a head that shares the table stands there already, perhaps with its sum of squares: few rows of
     // it change now.
     const bool is_first = !tokens.has_gradient, has_squares = tokens.grad_squares && (is_first || tokens.has_squares);

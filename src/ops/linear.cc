@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "kernels/fused.h"
+#include "ops/adapter.h"
 #include "ops/attention.h"
 #include "ops/fp8.h"
 
@@ -45,6 +46,10 @@ Variable linear_impl(const Context& context, const Variable& x, Parameter& weigh
 
 Variable linear(const Context& context, const Variable& x, Parameter& weight, Parameter* bias,
                 const Variable& residual) {
+  if (weight.has_adapters()) {
+    SINTER_CHECK(!residual.value, "[linear] {}: a product with adapters does not add a residual", weight.name);
+    return adapted_linear(context, x, weight, bias);
+  }
   if (const Fp8Layers::Layer* layer = find_fp8(context, weight, x.value.rows())) {
     SINTER_CHECK(!residual.value, "[linear] {}: a product in fp8 does not add a residual", weight.name);
     return fp8_linear(context, x, weight, bias, *layer);
@@ -54,7 +59,7 @@ Variable linear(const Context& context, const Variable& x, Parameter& weight, Pa
 
 Variable rotated_linear(const Context& context, const Variable& x, Parameter& weight, Parameter* bias,
                         const Tensor& cos_sin, const spec::ModelSpec& spec) {
-  if (find_fp8(context, weight, x.value.rows())) {
+  if (weight.has_adapters() || find_fp8(context, weight, x.value.rows())) {
     Variable product = linear(context, x, weight, bias);
     rope(context, product.value, cos_sin, spec);
     return product;
@@ -71,7 +76,7 @@ Variable rotated_linear(const Context& context, const Variable& x, Parameter& we
 }
 
 bool adds_residual(const Context& context, const Parameter& weight, int64_t rows) {
-  return !find_fp8(context, weight, rows);
+  return !weight.has_adapters() && !find_fp8(context, weight, rows);
 }
 
 Variable expert_linear(const Context& context, const Variable& x, Parameter& weight, const Tensor& group_offsets) {

@@ -13,7 +13,7 @@ Variable linear(const Context& context, const Variable& x, Parameter& weight, Pa
 // gradient is a part of attention()'s.
 Variable rotated_linear(const Context& context, const Variable& x, Parameter& weight, Parameter* bias,
                         const Tensor& cos_sin, const spec::ModelSpec& spec);
-// Whether linear() with this weight can add a residual while it writes y: not in fp8.
+// Whether linear() with this weight can add a residual while it writes y: not in fp8, not with adapters.
 bool adds_residual(const Context& context, const Parameter& weight, int64_t rows);
 // group_offsets (E + 1) i32 on the device.
 Variable expert_linear(const Context& context, const Variable& x, Parameter& weight, const Tensor& group_offsets);

@@ -6,7 +6,7 @@
 namespace sinter::ops {
 
 void linear_cross_entropy(const Context& context, const Variable& x, Parameter& weight, const Tensor& targets,
-                          const Tensor& scale, const Tensor& losses) {
+                          const Tensor& scale, const Tensor& losses, const Tensor& weights) {
   const int64_t T = x.value.rows(), V = weight.weight.rows();
   const int64_t chunk = spec::loss_chunk_rows(T, V, static_cast<int64_t>(base::dtype_bytes(x.value.dtype())));
   Tensor logits = context.make({chunk, V}, x.value.dtype());
@@ -21,7 +21,8 @@ void linear_cross_entropy(const Context& context, const Variable& x, Parameter& 
                                  .dx = dx,
                                  .dweight = dx ? weight.grad : Tensor(),
                                  .accumulate = weight.has_gradient,
-                                 .dweight_squares = weight.grad_squares});
+                                 .dweight_squares = weight.grad_squares,
+                                 .weights = weights});
   if (context.is_recording()) {
     if (weight.grad) {
       weight.has_gradient = true;

@@ -11,6 +11,8 @@ namespace sinter::ops {
 
 namespace {
 
+bool has_adapters(const MlpWeights& weights) { return weights.up.has_adapters() || weights.down.has_adapters(); }
+
 Variable mlp_in_parts(const Context& context, const Variable& x, const MlpWeights& weights, spec::Activation kind,
                       bool gated, const Variable& residual) {
   Variable up = linear(context, x, weights.up, weights.up_bias);  // (R, F) or (R, 2F)
@@ -82,6 +84,7 @@ Variable fused_mlp(const Context& context, const Variable& x, const MlpWeights& 
 
 Variable gated_mlp(const Context& context, const Variable& x, const MlpWeights& weights, spec::Activation kind,
                    const Variable& residual) {
+  if (has_adapters(weights)) return mlp_in_parts(context, x, weights, kind, true, residual);
   const Fp8Layers::Layer *up = find_fp8(context, weights.up, x.value.rows()),
                          *down = find_fp8(context, weights.down, x.value.rows());
   if (up && down && kind == spec::Activation::silu && !weights.up_bias) {
@@ -94,7 +97,8 @@ Variable gated_mlp(const Context& context, const Variable& x, const MlpWeights& 
 
 Variable plain_mlp(const Context& context, const Variable& x, const MlpWeights& weights, spec::Activation kind,
                    const Variable& residual) {
-  if (find_fp8(context, weights.up, x.value.rows()) || find_fp8(context, weights.down, x.value.rows())) {
+  if (has_adapters(weights) || find_fp8(context, weights.up, x.value.rows()) ||
+      find_fp8(context, weights.down, x.value.rows())) {
     return mlp_in_parts(context, x, weights, kind, false, residual);
   }
   return fused_mlp(context, x, weights, kind, false, residual);

@@ -12,6 +12,7 @@ struct Routing {
   Tensor experts;        // (T, k) i32
   Variable weights;      // (T, k) f32
   Tensor group_offsets;  // (E + 1) i32
+  Tensor all_offsets;    // (E + 1) i32: of all ranks that share the tokens; group_offsets itself where there is one
   Tensor row_of_slot;    // (T k) i32
   Tensor slot_of_row;    // (T k) i32
 };
@@ -25,7 +26,10 @@ Variable router_logits(const Context& context, const Variable& x, const Tensor& 
     where.kernels.axpby(where.stream, {.x = t, .y = wide});
     return wide;
   };
-  const Tensor weight = router.master ? router.master : to_f32(context, router.weight.data);  // (E, C)
+  auto weight_of = [to_f32](const Context& where, const Parameter& p) {  // (E, C); frozen in 16 bits it has no master
+    return p.master ? p.master : to_f32(where, p.weight.data);
+  };
+  const Tensor weight = weight_of(context, router);
   Tensor y = context.make({x.value.rows(), weight.size(0)}, DType::f32);
   context.kernels.matmul(
       context.stream,
@@ -33,11 +37,11 @@ Variable router_logits(const Context& context, const Variable& x, const Tensor& 
   Variable result = context.make_variable(std::move(y));
   if (!context.is_recording()) return result;
   Variable place{{}, x.slot, nullptr};
-  context.tape->record([context, to_f32, saved = x.save(), place, slot = result.slot, &router] {
+  context.tape->record([context, to_f32, weight_of, saved = x.save(), place, slot = result.slot, &router] {
     Tensor dy = take_gradient({{}, slot, nullptr}, "router"), x_wide = to_f32(context, saved.get());
     const DType dtype = saved.get().dtype();
     Tensor dx = context.make(x_wide.shape(), DType::f32);
-    context.kernels.matmul(context.stream, {.a = dy, .b = {.data = router.master}, .c = dx});
+    context.kernels.matmul(context.stream, {.a = dy, .b = {.data = weight_of(context, router)}, .c = dx});
     if (router.grad) {
       context.kernels.matmul(context.stream, {.a = dy,
                                               .b = {.data = x_wide},
@@ -76,19 +80,39 @@ Routing route(const Context& context, const Variable& logits, const spec::MoeSpe
                                                .group_offsets = r.group_offsets,
                                                .row_of_slot = r.row_of_slot,
                                                .slot_of_row = r.slot_of_row});
-  if (balance.loss) {
+  r.all_offsets = r.group_offsets;
+  Tensor scale = balance.scale;
+  // The kernels divide sums over all ranks by the tokens of one, twice: in the shares of slots and in the means.
+  const float factor = balance.share * balance.share;
+  if (balance.sum_counts && (balance.loss || scale)) {
+    r.all_offsets = context.make({E + 1}, DType::i32);
+    core::runtime(context.stream.device)
+        .copy_within(r.all_offsets.raw(), r.group_offsets.raw(), r.group_offsets.bytes(), context.stream);
+    balance.sum_counts(r.all_offsets);
+    if (scale) {
+      Tensor scaled = context.make({1}, DType::f32);
+      context.kernels.axpby(context.stream, {.x = scale, .y = scaled, .alpha = factor});
+      scale = scaled;
+    }
+  }
+  if (balance.loss && !balance.sum_counts) {
     context.kernels.balance_loss(context.stream,
                                  {.probs = r.probs, .group_offsets = r.group_offsets, .loss = balance.loss});
+  } else if (balance.loss) {
+    const Tensor own = context.make({1}, DType::f32);
+    context.kernels.fill(context.stream, {own, 0.0f});
+    context.kernels.balance_loss(context.stream, {.probs = r.probs, .group_offsets = r.all_offsets, .loss = own});
+    context.kernels.axpby(context.stream, {.x = own, .y = balance.loss, .alpha = factor, .beta = 1});
   }
   if (!context.is_recording()) return r;
-  context.tape->record([context, logits, r, norm_topk_prob = moe.norm_topk_prob, scale = balance.scale] {
+  context.tape->record([context, logits, r, norm_topk_prob = moe.norm_topk_prob, scale] {
     Tensor dlogits = context.make(logits.value.shape(), logits.value.dtype());
     context.kernels.router_backward(context.stream, {.norm_topk_prob = norm_topk_prob,
                                                      .dweights = take_gradient(r.weights, "router"),
                                                      .probs = r.probs,
                                                      .experts = r.experts,
                                                      .weights = r.weights.value,
-                                                     .group_offsets = r.group_offsets,
+                                                     .group_offsets = r.all_offsets,
                                                      .balance_scale = scale,
                                                      .dlogits = dlogits});
     accumulate(context, logits, std::move(dlogits));
@@ -138,16 +162,22 @@ Variable combine(const Context& context, const Variable& rows, const Routing& r)
 
 }  // namespace
 
+Variable expert_mlp(const Context& context, const Variable& rows, const Tensor& group_offsets, Parameter& up,
+                    Parameter& down, const spec::ModelSpec& spec) {
+  Variable wide = expert_linear(context, rows, up, group_offsets);            // (R, 2F)
+  Variable act = activation(context, wide, spec.activation, spec.gated_mlp);  // (R, F)
+  return expert_linear(context, act, down, group_offsets);                    // (R, C)
+}
+
 Variable moe(const Context& context, const Variable& x, const Tensor& unrounded, const MoeWeights& weights,
              const spec::ModelSpec& spec, const BalanceLoss& balance,
-             const std::function<void(const Tensor& logits)>& on_logits) {
+             const std::function<void(const Tensor& logits)>& on_logits, const Experts& experts) {
   Variable logits = router_logits(context, x, unrounded, weights.router);  // (T, E) f32
   if (on_logits) on_logits(logits.value);
   Routing routing = route(context, logits, spec.moe, balance);
-  Variable rows = gather(context, x, routing);                                       // (T k, C)
-  Variable up = expert_linear(context, rows, weights.up, routing.group_offsets);     // (T k, 2F)
-  Variable act = activation(context, up, spec.activation, spec.gated_mlp);           // (T k, F)
-  Variable down = expert_linear(context, act, weights.down, routing.group_offsets);  // (T k, C)
+  Variable rows = gather(context, x, routing);  // (T k, C)
+  Variable down = experts ? experts(context, rows, routing.group_offsets)
+                          : expert_mlp(context, rows, routing.group_offsets, weights.up, weights.down, spec);
   return combine(context, down, routing);
 }
 

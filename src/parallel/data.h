@@ -14,7 +14,14 @@ namespace sinter::parallel {
 // Buckets start in the same order on all ranks because their backward passes are the same.
 class GradientReducer {
  public:
-  // gradients: (n), of a format that can be summed. Buckets are cut every bucket_bytes, counted from the end, where backward begins.
+  // Elements [begin, end) of the buffer, summed over `comm`.
+  struct Stretch {
+    int64_t begin = 0, end = 0;
+    comm::Communicator* comm = nullptr;
+  };
+  // gradients: (n), of a format that can be summed; stretches in order. Buckets are cut every bucket_bytes of a
+  // stretch, counted from the end, where backward begins.
+  GradientReducer(const std::vector<Stretch>& stretches, core::Tensor gradients, size_t bucket_bytes);
   GradientReducer(comm::Communicator& comm, core::Tensor gradients, size_t bucket_bytes);
 
   void begin_step();  // nothing is ready
@@ -28,14 +35,13 @@ class GradientReducer {
  private:
   struct Bucket {
     int64_t begin = 0, end = 0, missing = 0;
-    comm::Handle work;
+    comm::Communicator* comm = nullptr;
+    comm::Handle work = nullptr;
   };
   void start(Bucket& bucket);
 
-  comm::Communicator& comm_;
   core::Tensor gradients_;
-  int64_t bucket_elements_;
-  std::vector<Bucket> buckets_;  // last stretch of the buffer first
+  std::vector<Bucket> buckets_;  // of stretches that several ranks sum; last stretch of the buffer first
   int64_t overlapped_ = 0;
 };
 

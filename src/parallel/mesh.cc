@@ -25,7 +25,7 @@ Coordinates coordinates_of(const spec::ParallelSpec& p, int64_t rank) {
   at.replica = rank / (p.tp * p.cp * p.shard) % p.replica;
   at.pipeline = rank / (p.tp * p.cp * p.dp());
   at.data = at.replica * p.shard + at.shard;
-  at.expert = rank % (p.tp * p.cp * p.dp()) % p.ep;
+  at.expert = rank % (p.tp * p.cp * p.dp()) / p.tp % p.ep;
   return at;
 }
 
@@ -41,15 +41,21 @@ Mesh::Mesh(comm::Communicator& all, const spec::ParallelSpec& layout)
   const int64_t place = all.rank() % per_stage;  // in the stage
   // A color numbers what the ranks of a group have in common, a key what tells them apart.
   data_ = group("dp", p.dp(), (a.pipeline * p.cp + a.context) * p.tp + a.tensor, a.data);
-  shard_ = group("shard", p.shard, ((a.pipeline * p.replica + a.replica) * p.cp + a.context) * p.tp + a.tensor, a.shard);
-  replica_ = group("replica", p.replica, ((a.pipeline * p.shard + a.shard) * p.cp + a.context) * p.tp + a.tensor,
-                   a.replica);
+  shard_ =
+      group("shard", p.shard, ((a.pipeline * p.replica + a.replica) * p.cp + a.context) * p.tp + a.tensor, a.shard);
+  replica_ =
+      group("replica", p.replica, ((a.pipeline * p.shard + a.shard) * p.cp + a.context) * p.tp + a.tensor, a.replica);
   pipeline_ = group("pp", p.pp, place, a.pipeline);
   context_ = group("cp", p.cp, (a.pipeline * p.dp() + a.data) * p.tp + a.tensor, a.context);
   tensor_ = group("tp", p.tp, (a.pipeline * p.dp() + a.data) * p.cp + a.context, a.tensor);
-  expert_ = group("ep", p.ep, a.pipeline * (per_stage / p.ep) + place / p.ep, a.expert);
+  const int64_t split = p.dp() * p.cp, among = place / p.tp;  // the ranks that experts are laid over
+  SINTER_CHECK(split % p.ep == 0, "layout {}: ep {} does not divide dp {} x cp {}", spec::describe(p), p.ep, p.dp(),
+               p.cp);
+  expert_ = group("ep", p.ep, (a.pipeline * (split / p.ep) + among / p.ep) * p.tp + a.tensor, a.expert);
   gradient_ = group("dp x cp", p.dp() * p.cp, a.pipeline * p.tp + a.tensor, a.data * p.cp + a.context);
-  expert_gradient_ = group("experts' dp", per_stage / p.ep, a.pipeline * p.ep + a.expert, place / p.ep);
+  expert_gradient_ = group("experts' dp", split / p.ep, (a.pipeline * p.ep + a.expert) * p.tp + a.tensor, among / p.ep);
+  copies_ = group("replica x cp", p.replica * p.cp, (a.pipeline * p.shard + a.shard) * p.tp + a.tensor,
+                  a.replica * p.cp + a.context);
   stage_ = group("stage", per_stage, a.pipeline, place);
   model_ = group("pp x tp", p.pp * p.tp, a.data * p.cp + a.context, a.pipeline * p.tp + a.tensor);
 }

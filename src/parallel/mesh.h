@@ -3,8 +3,8 @@
 //
 //   rank = (((pp * replica + r) * shard + s) * cp + c) * tp + t        tp fastest: its ranks share a node
 //
-// Expert parallelism overlays the ranks of one pipeline stage: with q the place in (replica, shard, cp, tp), the ep
-// coordinate is q % ep, and ranks with the same q % ep hold the same experts.
+// Expert parallelism overlays the data and context ranks of one pipeline stage: with q the place in (replica, shard,
+// cp), the ep coordinate is q % ep, and ranks with the same q % ep and t hold the same part of the same experts.
 #pragma once
 #include <memory>
 #include <string>
@@ -24,7 +24,8 @@ Coordinates coordinates_of(const spec::ParallelSpec& layout, int64_t rank);
 
 class Mesh {
  public:
-  // Splits `all`, which must outlive it and have layout.ranks() ranks; every rank of it calls this with the same layout.
+  // Splits `all`, which must outlive it and have layout.ranks() ranks; every rank of it calls this with the same
+  // layout.
   Mesh(comm::Communicator& all, const spec::ParallelSpec& layout);
   // All ranks are data-parallel (`shard` of them).
   explicit Mesh(comm::Communicator& all);
@@ -46,6 +47,7 @@ class Mesh {
   // Groups over several axes.
   comm::Communicator& gradient() const { return *gradient_; }  // data x context: gradients are summed over these
   comm::Communicator& expert_gradient() const { return *expert_gradient_; }  // the same experts: theirs over these
+  comm::Communicator& copies() const { return *copies_; }                    // replica x context: hold the same shard
   comm::Communicator& stage() const { return *stage_; }  // all ranks of this pipeline stage: data x context x tensor
   comm::Communicator& model() const { return *model_; }  // pipeline x tensor: one copy of the model
 
@@ -59,7 +61,7 @@ class Mesh {
   Coordinates at_;
   std::vector<std::unique_ptr<comm::Communicator>> owned_;
   comm::Communicator *data_, *shard_, *replica_, *pipeline_, *context_, *tensor_, *expert_, *gradient_,
-      *expert_gradient_, *stage_, *model_;
+      *expert_gradient_, *copies_, *stage_, *model_;
 };
 
 }  // namespace sinter::parallel

@@ -20,7 +20,7 @@ TEST(Mesh, EveryRankHasItsOwnCoordinatesWithTensorRanksSideBySide) {
     const Coordinates at = coordinates_of(layout, rank);
     EXPECT_EQ((((at.pipeline * 2 + at.replica) * 3 + at.shard) * 2 + at.context) * 2 + at.tensor, rank);
     EXPECT_EQ(at.data, at.replica * 3 + at.shard);
-    EXPECT_EQ(at.expert, rank % 24 % 4);
+    EXPECT_EQ(at.expert, rank % 24 / 2 % 4);
     seen.insert({at.pipeline, at.data, at.context, at.tensor});
   }
   EXPECT_EQ(static_cast<int64_t>(seen.size()), layout.ranks());

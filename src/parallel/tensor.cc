@@ -16,12 +16,10 @@ TensorAxis::TensorAxis(comm::Communicator& group, const spec::ModelSpec& spec, b
     : group_(group),
       splits_rows_(splits_rows && group.size() > 1),
       heads_(spec::local_heads(spec, group.size(), group.rank())),
-      vocabulary_(spec::vocab_range(spec.vocab_size, group.size(), group.rank())) {
+      vocabulary_(spec::vocab_range(spec.vocab_size, group.size(), group.rank())),
+      shares_kv_heads_(group.size() > spec.num_kv_heads) {
   SINTER_CHECK(vocabulary_.count > 0, "tensor parallelism over {} ranks leaves none of {} tokens to rank {}",
                group.size(), spec.vocab_size, group.rank());
-  if (group.size() > spec.num_kv_heads) {
-    same_kv_head_ = group.split(static_cast<int>(heads_.first_kv_head), group.rank(), "kv head");
-  }
 }
 
 Tensor TensorAxis::gather_rows(const Context& context, const Tensor& x) const {
@@ -97,7 +95,8 @@ Variable TensorAxis::embedding(const Context& context, const core::RaggedBatch& 
 }
 
 void TensorAxis::linear_cross_entropy(const Context& context, const Variable& x, Parameter& weight,
-                                      const Tensor& targets, const Tensor& scale, const Tensor& losses) const {
+                                      const Tensor& targets, const Tensor& scale, const Tensor& losses,
+                                      const Tensor& weights) const {
   const int64_t T = x.value.rows(), V = vocabulary_.count, P = size();
   const DType dtype = x.value.dtype();
   const bool records = context.is_recording();
@@ -112,14 +111,16 @@ void TensorAxis::linear_cross_entropy(const Context& context, const Variable& x,
   for (int64_t begin = 0; begin < T; begin += chunk) {
     const int64_t R = std::min(chunk, T - begin);
     const Tensor part = x.value.slice(begin, R), target = targets.slice(begin, R);
+    const Tensor weight_rows = weights ? weights.slice(begin, R) : Tensor();
     const Tensor scores = logits.slice(0, R), all = terms.slice(0, P * R);
     context.kernels.matmul(context.stream, {.a = part, .b = rows, .c = scores, .transpose_b = true});
     context.kernels.softmax_terms(context.stream, {scores, target, vocabulary_.begin, own.slice(0, R)});
     group_.all_gather(own.slice(0, R), all);
-    context.kernels.softmax_loss(context.stream,
-                                 {all.reshape({P, R, 3}), target, lse.slice(0, R), losses.slice(begin, R)});
+    context.kernels.softmax_loss(
+        context.stream, {all.reshape({P, R, 3}), target, lse.slice(0, R), losses.slice(begin, R), weight_rows});
     if (!records) continue;
-    context.kernels.softmax_gradient(context.stream, {scores, target, vocabulary_.begin, lse.slice(0, R), scale});
+    context.kernels.softmax_gradient(context.stream,
+                                     {scores, target, vocabulary_.begin, lse.slice(0, R), scale, weight_rows});
     context.kernels.matmul(context.stream, {.a = scores, .b = rows, .c = dx.slice(begin, R)});
     if (!weight.grad) continue;
     context.kernels.matmul(context.stream, {.a = scores,
@@ -137,8 +138,7 @@ void TensorAxis::linear_cross_entropy(const Context& context, const Variable& x,
 
 bool TensorAxis::has_partial_gradient(const spec::Parameter& info) const {
   if (size() == 1) return false;
-  if (info.name.ends_with("attention.qkv.weight") || info.name.ends_with("attention.qkv.bias"))
-    return same_kv_head_ != nullptr;
+  if (info.name.ends_with("attention.qkv.weight") || info.name.ends_with("attention.qkv.bias")) return shares_kv_heads_;
   if (info.tp_axis >= 0) return false;
   if (info.role == spec::ParameterRole::position || info.role == spec::ParameterRole::router) return true;
   const bool is_head_norm = info.name.ends_with("q_norm.weight") || info.name.ends_with("k_norm.weight");
@@ -156,6 +156,7 @@ void TensorAxis::sum_gradient(const Context& context, const spec::Parameter& inf
   // Rows [q | k | v]: queries are this rank's own, keys and values are shared.
   const int64_t rows = parameter.grad.size(0), D = rows / (heads_.num_heads + 2 * heads_.num_kv_heads);
   const int64_t shared = 2 * heads_.num_kv_heads * D;
+  if (!same_kv_head_) same_kv_head_ = group_.split(static_cast<int>(heads_.first_kv_head), group_.rank(), "kv head");
   same_kv_head_->all_reduce(parameter.grad.slice(rows - shared, shared));
 }
 

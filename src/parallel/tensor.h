@@ -24,7 +24,7 @@ using ops::Context;
 
 class TensorAxis {
  public:
-  // Keeps the reference. Every rank of the group calls this.
+  // Keeps the reference. Talks to no one yet.
   TensorAxis(comm::Communicator& group, const spec::ModelSpec& spec, bool splits_rows);
 
   int64_t size() const { return group_.size(); }
@@ -45,10 +45,10 @@ class TensorAxis {
   // Rows of a table that is cut by rows; positions (may be null) are whole. -> (T or T / P, C)
   Variable embedding(const Context& context, const core::RaggedBatch& batch, Parameter& tokens,
                      Parameter* positions) const;
-  // ops::linear_cross_entropy with a head that is cut by rows: no rank ever has the logits of all columns. x (T, C) has
-  // entered; losses come out the same on all ranks.
+  // ops::linear_cross_entropy (weights too) with a head that is cut by rows: no rank ever has the logits of all
+  // columns. x (T, C) has entered; losses come out the same on all ranks.
   void linear_cross_entropy(const Context& context, const Variable& x, Parameter& weight, const Tensor& targets,
-                            const Tensor& scale, const Tensor& losses) const;
+                            const Tensor& scale, const Tensor& losses, const Tensor& weights = {}) const;
 
   // Whether ranks that hold the same elements of this tensor have parts of their gradient.
   bool has_partial_gradient(const spec::Parameter& info) const;
@@ -60,7 +60,9 @@ class TensorAxis {
   const bool splits_rows_;
   const spec::LocalHeads heads_;
   const spec::VocabRange vocabulary_;
-  std::unique_ptr<comm::Communicator> same_kv_head_;  // ranks that hold one KV head; null where none is shared
+  const bool shares_kv_heads_;
+  // Ranks that hold one KV head; made at the first sum.
+  mutable std::unique_ptr<comm::Communicator> same_kv_head_;
 };
 
 }  // namespace sinter::parallel

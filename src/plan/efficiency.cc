@@ -19,6 +19,7 @@ struct Entry {
   const char* device;    // beginning of the name
   const char* software;  // nullptr = any
   Efficiency efficiency;
+  const char* source;  // of the constants
 };
 
 Efficiency make(double gemm, double gemm_narrow, double expert, double attention, double memory, LinkEfficiency links) {
@@ -79,29 +80,52 @@ Efficiency sinter_h200() {
 
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all{
-      {"A100-SXM4", "megatron-deepspeed", vtrain_a100()},
-      {"H100-SXM5", "nanotron", nanotron_h100()},
-      {"H100-SXM5", "nanotron-kept", nanotron_h100()},
-      {"H100-SXM5", "nanotron-again", nanotron_again_h100()},
-      {"H200-SXM", "sinter", sinter_h200()},
-      // MosaicML, Narayanan 2021, Korthikanti 2022, Megatron-LM 2020, MegaScale
-      {"A100", nullptr, make(0.780, 0.6, 0.7, 0.388, 0.641, {0.95, 5e-6, 0.690, 7.9e-5})},
-      // MosaicML, Megatron-Core, torchtitan, Llama 3, dgxc-benchmarking
-      {"H100", nullptr, make(0.684, 0.764, 0.27, 0.221, 0.513, {0.90, 5e-6, 0.737, 9.9e-6})},
-      {"H200", nullptr, make(0.684, 0.764, 0.27, 0.221, 0.513, {0.90, 5e-6, 0.737, 9.9e-6})},
-      {"GH200", nullptr, make(0.684, 0.764, 0.27, 0.221, 0.513, {0.90, 5e-6, 0.737, 9.9e-6})},
-      {"H800", nullptr, make(0.684, 0.764, 0.27, 0.221, 0.513, {0.90, 5e-6, 0.737, 9.9e-6})},
-      // SimuMax, Megatron-Bridge, dgxc-benchmarking
-      {"B200", nullptr, make(0.410, 0.90, 0.74, 0.300, 0.278, {0.90, 5e-6, 0.70, 1.5e-5})},
-      {"GB200", nullptr, make(0.500, 0.580, 0.92, 0.350, 0.330, {0.90, 5e-6, 0.70, 1.5e-5})},
-      {"B300", nullptr, make(0.500, 0.880, 0.65, 0.300, 0.410, {0.90, 5e-6, 0.70, 1.5e-5})},
-      // Megatron-LM 2020 (four rows)
-      {"V100", nullptr, make(0.78, 0.6, 0.7, 0.30, 0.75, {0.75, 8e-6, 0.70, 3e-5})},
+      {"A100-SXM4", "megatron-deepspeed", vtrain_a100(), "fitted to vTrain's rows of Megatron-DeepSpeed on A100"},
+      {"H100-SXM5", "nanotron", nanotron_h100(), "fitted to half of nanotron's public sweep on H100"},
+      {"H100-SXM5", "nanotron-kept", nanotron_h100(), "fitted to half of nanotron's public sweep on H100"},
+      {"H100-SXM5", "nanotron-again", nanotron_again_h100(), "fitted to half of nanotron's public sweep on H100"},
+      {"H200-SXM", "sinter", sinter_h200(),
+       "measured: our own trainer on one H200; links fitted to published runs on H100"},
+      {"A100", nullptr, make(0.780, 0.6, 0.7, 0.388, 0.641, {0.95, 5e-6, 0.690, 7.9e-5}),
+       "fitted to published runs on A100 (MosaicML, Narayanan 2021, Korthikanti 2022, Megatron-LM, MegaScale)"},
+      {"H100", nullptr, make(0.684, 0.764, 0.27, 0.221, 0.513, {0.90, 5e-6, 0.737, 9.9e-6}),
+       "fitted to published runs on H100 (MosaicML, Megatron-Core, torchtitan, Llama 3, dgxc-benchmarking)"},
+      {"H200", nullptr, make(0.684, 0.764, 0.27, 0.221, 0.513, {0.90, 5e-6, 0.737, 9.9e-6}),
+       "borrowed from published runs on H100 (MosaicML, Megatron-Core, torchtitan, Llama 3, dgxc-benchmarking)"},
+      {"GH200", nullptr, make(0.684, 0.764, 0.27, 0.221, 0.513, {0.90, 5e-6, 0.737, 9.9e-6}),
+       "borrowed from published runs on H100 (MosaicML, Megatron-Core, torchtitan, Llama 3, dgxc-benchmarking)"},
+      {"H800", nullptr, make(0.684, 0.764, 0.27, 0.221, 0.513, {0.90, 5e-6, 0.737, 9.9e-6}),
+       "borrowed from published runs on H100 (MosaicML, Megatron-Core, torchtitan, Llama 3, dgxc-benchmarking)"},
+      {"B200", nullptr, make(0.410, 0.90, 0.74, 0.300, 0.278, {0.90, 5e-6, 0.70, 1.5e-5}),
+       "fitted to published runs on B200 and GB200 (SimuMax, Megatron-Bridge, dgxc-benchmarking)"},
+      {"GB200", nullptr, make(0.500, 0.580, 0.92, 0.350, 0.330, {0.90, 5e-6, 0.70, 1.5e-5}),
+       "fitted to published runs on B200 and GB200 (SimuMax, Megatron-Bridge, dgxc-benchmarking)"},
+      {"B300", nullptr, make(0.500, 0.880, 0.65, 0.300, 0.410, {0.90, 5e-6, 0.70, 1.5e-5}),
+       "borrowed from published runs on B200 and GB200"},
+      {"V100", nullptr, make(0.78, 0.6, 0.7, 0.30, 0.75, {0.75, 8e-6, 0.70, 3e-5}),
+       "fitted to four rows of Megatron-LM 2020 on V100"},
   };
   return all;
 }
 
+const Entry* find_entry(const Device& device, const std::string& software) {
+  for (const Entry& entry : entries()) {
+    const bool is_this = device.name.starts_with(entry.device);
+    if (is_this && (!entry.software || software == entry.software)) return &entry;
+  }
+  return nullptr;
+}
+
 }  // namespace
+
+std::string efficiency_source(const Device& device, const std::string& software, Format format) {
+  if (device.training[static_cast<size_t>(format)].gemm > 0)
+    return "measured on this machine by `sinter plan --measure`";
+  const Entry* entry = find_entry(device, software);
+  std::string text = entry ? entry->source : "guessed: nothing is published for this device";
+  if (software == "sinter" && (!entry || !entry->software)) text += "; `sinter train` was not measured on it";
+  return text;
+}
 
 Efficiency find_efficiency(const Device& device, const std::string& software, Format format) {
   if (const TrainingShares& own = device.training[static_cast<size_t>(format)]; own.gemm > 0) {
@@ -115,10 +139,7 @@ Efficiency find_efficiency(const Device& device, const std::string& software, Fo
     e.optimizer_memory = own.optimizer;
     return e;
   }
-  for (const Entry& entry : entries()) {
-    bool same_device = device.name.rfind(entry.device, 0) == 0;
-    if (same_device && (!entry.software || software == entry.software)) return entry.efficiency;
-  }
+  if (const Entry* entry = find_entry(device, software)) return entry->efficiency;
   // Nothing published: what the device's own curves or best product say, less what training loses against them.
   Efficiency e = make(0.65, 0.6, 0.6, 0.3, 0.65, {0.8, 6e-6, 0.7, 2e-5});
   auto bf16 = static_cast<size_t>(Format::bf16);

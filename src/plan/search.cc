@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "spec/trained_layouts.h"
 
 namespace sinter::plan {
 namespace {
@@ -218,6 +219,7 @@ class Search {
   }
 
   void visit(const spec::ParallelSpec& p, std::optional<Candidate>& best) {
+    if (request_.trained_only && !spec::untrained_keys(p).empty()) return;
     ++result_.considered;
     if (std::string problem = spec::layout_problem(p, request_.model); !problem.empty()) {
       reject(problem_class(problem), p);
@@ -245,12 +247,10 @@ class Search {
   static std::string problem_class(const std::string& problem) {
     std::string head = problem.substr(0, problem.find(';'));
     std::string out;
-    for (size_t i = 0; i < head.size(); ++i) {
-      bool digit = std::isdigit(static_cast<unsigned char>(head[i])) != 0;
-      if (!digit)
-        out += head[i];
-      else if (out.empty() || out.back() != '#')
-        out += '#';
+    for (const char c : head) {
+      const bool is_digit = std::isdigit(static_cast<unsigned char>(c)) != 0;
+      if (is_digit && out.ends_with(' ')) out.pop_back();  // "tp 3 does not divide the 32 heads": without both numbers
+      if (!is_digit) out += c;
     }
     return out;
   }

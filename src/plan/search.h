@@ -28,6 +28,7 @@ struct SearchRequest {
   int64_t tp = 0, pp = 0, cp = 0, ep = 0, micro_batch = 0, shard = 0;  // exactly this one
   int zero = -1;                                                       // -1: any stage
   std::vector<spec::Recompute> recompute;
+  bool trained_only = false;   // only what `sinter train` runs today (spec/trained_layouts.h)
   double memory_share = 0.95;  // of the device's memory that may be planned
   int top = 10;
 };

@@ -11,6 +11,7 @@
 #include "plan/search.h"
 #include "spec/parameters.h"
 #include "spec/toml_text.h"
+#include "spec/trained_layouts.h"
 
 namespace sinter::plan {
 namespace {
@@ -95,28 +96,6 @@ std::string train_section(const SearchRequest& request, const spec::ParallelSpec
   return out;
 }
 
-// What the layout needs and `sinter train` has no keys for.
-std::vector<std::string> untrained(const spec::ParallelSpec& p) {
-  std::vector<std::string> out;
-  auto width = [&](const char* key, int64_t value, int64_t standard) {
-    if (value != standard) out.push_back(fmt::format("{} = {}", key, value));
-  };
-  width("zero", p.zero, 0);
-  if (p.zero > 0) width("shard", p.shard, p.dp());
-  width("tp", p.tp, 1);
-  if (p.sequence_parallel) out.push_back("sequence_parallel = true");
-  width("pp", p.pp, 1);
-  if (p.pp > 1) out.push_back(fmt::format("schedule = \"{}\"", spec::pipeline_name(p.schedule)));
-  width("interleave", p.interleave, 1);
-  width("cp", p.cp, 1);
-  width("ep", p.ep, 1);
-  if (p.offload.optimizer) out.push_back("offload_optimizer = true");
-  if (p.offload.gradients) out.push_back("offload_gradients = true");
-  if (p.offload.parameters) out.push_back("offload_parameters = true");
-  if (p.offload.activations) out.push_back("offload_activations = true");
-  return out;
-}
-
 }  // namespace
 
 std::string training_recipe(const SearchRequest& request, const ResolvedModel& model, const spec::ParallelSpec& p) {
@@ -130,17 +109,17 @@ std::string training_recipe(const SearchRequest& request, const ResolvedModel& m
   out += fmt::format("# tokenizer = \"FOLDER\"  # FILL IN for text{}\nsequence_length = {}\n",
                      is_named ? "" : ", unless the model's folder has one", p.seq_len);
   out += train_section(request, p) + "\n[parallel]\n";
-  const std::vector<std::string> missing = untrained(p);
-  for (const std::string& line : missing) out += fmt::format("# {}  # `sinter train` does not do this yet\n", line);
+  const std::vector<std::string> missing = spec::untrained_keys(p);
+  for (const std::string& line : spec::layout_keys(p)) {
+    const bool is_missing = std::find(missing.begin(), missing.end(), line) != missing.end();
+    out += is_missing ? fmt::format("# {}  # `sinter train` does not do this yet\n", line) : line + "\n";
+  }
   if (!missing.empty()) {
     out +=
-        "# Without that every rank holds the whole model and its state, which may not fit. What it does already is\n"
-        "# planned with: sinter plan search ... --tp 1 --pp 1 --cp 1 --ep 1 --zero 0\n";
+        "# Without that a rank holds more than was planned, which may not fit. What `sinter train` does already is\n"
+        "# planned with: sinter plan search ... --trained\n";
   }
-  if (p.dp() != p.ranks())
-    out +=
-        fmt::format("# The layout has {} ranks: by this dp `sinter train` refuses to start another one.\n", p.ranks());
-  return out + fmt::format("dp = {}\n", p.dp());
+  return out;
 }
 
 std::string slurm_script(const spec::ParallelSpec& p, const Cluster& cluster, const std::string& recipe,
@@ -149,16 +128,27 @@ std::string slurm_script(const spec::ParallelSpec& p, const Cluster& cluster, co
   int64_t minutes = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(hours * 60)));
   std::string out = "#!/bin/bash\n";
   out += fmt::format("# {} on {} x {}: {}\n", job_name, ranks, cluster.device.name, spec::describe(p));
-  if (const std::vector<std::string> missing = untrained(p); !missing.empty())
+  if (const std::vector<std::string> missing = spec::untrained_keys(p); !missing.empty())
     out +=
         fmt::format("# `sinter train` does not do {} yet: see [parallel] in the recipe.\n", fmt::join(missing, ", "));
   out += fmt::format("#SBATCH --job-name={}\n#SBATCH --nodes={}\n#SBATCH --ntasks-per-node={}\n", job_name,
                      (ranks + per_node - 1) / per_node, per_node);
-  out += fmt::format("#SBATCH --gpus-per-node={}\n#SBATCH --gpus-per-task=1\n#SBATCH --exclusive\n", per_node);
+  out += fmt::format("#SBATCH --gpus-per-node={}\n#SBATCH --exclusive\n", per_node);
+  out += "#SBATCH --cpus-per-task=8              # FILL IN: cores of a node over its ranks\n";
+  out += "##SBATCH --account=ACCOUNT             # FILL IN where your site asks for them, and take one # away\n";
+  out += "##SBATCH --partition=PARTITION\n";
   out += fmt::format("#SBATCH --time={}-{:02}:{:02}:00\n", minutes / 1440, minutes / 60 % 24, minutes % 60);
-  out += "#SBATCH --signal=USR1@120   # to every rank: a checkpoint is written before the time ends\n";
-  out += "#SBATCH --output=%x-%j.log\n\nset -euo pipefail\n";
-  out += fmt::format("srun --kill-on-bad-exit=1 --cpu-bind=cores sinter train {}\n", shell_quoted(recipe));
+  out += "#SBATCH --requeue\n";
+  out += "#SBATCH --signal=USR1@120              # to every rank: a checkpoint is written before the time ends\n";
+  out += "#SBATCH --output=%x-%j.log\n#SBATCH --open-mode=append\n\nset -euo pipefail\n";
+  out += fmt::format("recipe={}\n", shell_quoted(recipe));
+  out +=
+      "# The run resumes by itself from its last checkpoint. One job after the other until it is done: CHAIN=5 sbatch "
+      "FILE\n";
+  out += "if [ \"${CHAIN:-1}\" -gt 1 ]; then\n";
+  out += "  CHAIN=$((CHAIN - 1)) sbatch --dependency=afterany:\"$SLURM_JOB_ID\" \"$0\"\nfi\n";
+  out += "# --mpi: what your Slurm offers for your MPI (srun --mpi=list)\n";
+  out += "srun --mpi=pmix --kill-on-bad-exit=1 --cpu-bind=cores sinter train \"$recipe\"\n";
   return out;
 }
 

@@ -109,6 +109,8 @@ class TimeModel {
 
   double model_flops() const;
   double hardware_flops() const;
+  // That norms, residuals, rotation and activation of a block move in the forward pass of one micro-batch.
+  double elementwise_bytes(const BlockShape& block) const;
 
  private:
   struct Pass {
@@ -130,7 +132,6 @@ class TimeModel {
   double attention_time(const BlockShape& block) const;
   // Measured machines have the bytes of attention's operands in place of a start.
   double attention_start() const { return efficiency_.attention_memory > 0 ? 0 : efficiency_.gemm_start; }
-  double elementwise_bytes(const BlockShape& block) const;
   void add_head(ChunkTime& chunk) const;
   void add_sharding(const BlockTime& block, double layers, ChunkTime& chunk) const;
   bool trains_weights() const { return !software_.freezes_weights; }
@@ -163,5 +164,7 @@ StepPlan plan_step(const ModelShape& model, const spec::ParallelSpec& parallel, 
 // The fitted constants of a device and program; those `plan --measure` saved where there are any; defaults where
 // nothing was measured.
 Efficiency find_efficiency(const Device& device, const std::string& software, Format format = Format::bf16);
+// Where they come from, in words: measured, fitted to which rows, borrowed from another device, or guessed.
+std::string efficiency_source(const Device& device, const std::string& software, Format format);
 
 }  // namespace sinter::plan

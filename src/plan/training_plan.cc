@@ -8,14 +8,16 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "plan/inference.h"
+#include "spec/trained_layouts.h"
 
 namespace sinter::plan {
 namespace {
 
 constexpr int64_t kMostDevices = 10'000'000;  // widths beyond are no widths
 
-SearchResult search(const TrainingRequest& request, int64_t devices, int64_t batch) {
+SearchResult search(const TrainingRequest& request, int64_t devices, int64_t batch, bool trained_only = false) {
   SearchRequest r;
+  r.trained_only = trained_only;
   r.model = request.model;
   r.cluster = request.cluster;
   r.cluster.num_devices = devices;
@@ -37,12 +39,27 @@ SearchResult search(const TrainingRequest& request, int64_t devices, int64_t bat
   return search_layouts(r);
 }
 
-int64_t find_devices_needed(const TrainingRequest& request, int64_t batch) {
+int64_t find_devices_needed(const TrainingRequest& request, int64_t batch, bool trained_only = false) {
   const int64_t now = request.cluster.num_devices;
   for (int64_t devices = 2 * now; devices <= 64 * now && devices <= 32768; devices *= 2) {
-    if (!search(request, devices, std::max(batch, devices)).best.empty()) return devices;
+    if (!search(request, devices, std::max(batch, devices), trained_only).best.empty()) return devices;
   }
   return 0;
+}
+
+std::optional<TrainingPlan::Trained> find_trained(const TrainingRequest& request, const spec::ParallelSpec& chosen,
+                                                  int64_t batch) {
+  if (request.software.name != "sinter" || spec::untrained_keys(chosen).empty()) return std::nullopt;
+  SearchResult found = search(request, request.cluster.num_devices, batch, true);
+  TrainingPlan::Trained trained{.fits = !found.best.empty()};
+  if (trained.fits) {
+    trained.layout = std::move(found.best.front());
+    return trained;
+  }
+  trained.layout.parallel = found.smallest;
+  trained.layout.memory = found.smallest_memory;
+  trained.devices_needed = find_devices_needed(request, batch, true);
+  return trained;
 }
 
 // Refuses widths that cannot be, naming the nearest that can, before any layout is tried.
@@ -110,6 +127,7 @@ TrainingPlan make_training_plan(const TrainingRequest& request) {
   plan.step = plan_step(plan.shape, plan.parallel, request.cluster, request.software,
                         find_efficiency(request.cluster.device, request.software.name, request.format), request.format);
   if (!plan.fits) plan.devices_needed = find_devices_needed(request, batch);
+  plan.trained = find_trained(request, plan.parallel, batch);
   plan.tokens = request.tokens > 0 ? request.tokens : 20 * active;
   const double per_step = static_cast<double>(plan.parallel.global_batch) * static_cast<double>(plan.parallel.seq_len);
   plan.steps = std::ceil(plan.tokens / per_step);

@@ -41,7 +41,14 @@ struct TrainingPlan {
   bool fits = false;
   double usable_bytes = 0;         // of a device's memory, by which that is decided
   std::vector<Candidate> layouts;  // the best, the chosen one first; empty where nothing fits
-  int64_t devices_needed = 0;      // where nothing fits: devices of this kind with which something would; 0 = not found
+  // What `sinter train` runs today, where the chosen layout is not that and the software is ours.
+  struct Trained {
+    bool fits = false;
+    Candidate layout;            // the best that fits, or the one that needs least (without a step)
+    int64_t devices_needed = 0;  // where none fits: of this kind, with which one would; 0 = not found
+  };
+  std::optional<Trained> trained;
+  int64_t devices_needed = 0;  // where nothing fits: devices of this kind with which something would; 0 = not found
   double tokens = 0, steps = 0;
   RunCost cost;
   Reliability reliability;

@@ -5,14 +5,63 @@
 namespace sinter::server {
 namespace {
 
-const std::vector<std::string> kCommonFields{
-    "model", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "typical_p", "seed", "n", "best_of",
-    "stop", "stop_token_ids", "stream", "stream_options", "logprobs", "top_logprobs", "prompt_logprobs", "presence_penalty",
-    "frequency_penalty", "repetition_penalty", "logit_bias", "allowed_token_ids", "bad_words", "min_tokens", "ignore_eos", "echo",
-    "prompt", "messages", "tools", "tool_choice", "parallel_tool_calls", "response_format", "guided_json", "guided_regex",
-    "guided_choice", "guided_grammar", "structured_outputs", "grammar", "json_schema", "priority", "timeout", "cache_salt", "user",
-    "chat_template_kwargs", "add_generation_prompt", "continue_final_message", "include_stop_str_in_output", "skip_special_tokens",
-    "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "suffix", "functions", "function_call", "metadata"};
+const std::vector<std::string> kCommonFields{"model",
+                                             "max_tokens",
+                                             "max_completion_tokens",
+                                             "temperature",
+                                             "top_p",
+                                             "top_k",
+                                             "min_p",
+                                             "typical_p",
+                                             "seed",
+                                             "n",
+                                             "best_of",
+                                             "stop",
+                                             "stop_token_ids",
+                                             "stream",
+                                             "stream_options",
+                                             "logprobs",
+                                             "top_logprobs",
+                                             "prompt_logprobs",
+                                             "presence_penalty",
+                                             "frequency_penalty",
+                                             "repetition_penalty",
+                                             "logit_bias",
+                                             "allowed_token_ids",
+                                             "bad_words",
+                                             "min_tokens",
+                                             "ignore_eos",
+                                             "echo",
+                                             "prompt",
+                                             "messages",
+                                             "tools",
+                                             "tool_choice",
+                                             "parallel_tool_calls",
+                                             "response_format",
+                                             "guided_json",
+                                             "guided_regex",
+                                             "guided_choice",
+                                             "guided_grammar",
+                                             "structured_outputs",
+                                             "grammar",
+                                             "json_schema",
+                                             "priority",
+                                             "timeout",
+                                             "cache_salt",
+                                             "user",
+                                             "chat_template_kwargs",
+                                             "add_generation_prompt",
+                                             "continue_final_message",
+                                             "include_stop_str_in_output",
+                                             "skip_special_tokens",
+                                             "dry_multiplier",
+                                             "dry_base",
+                                             "dry_allowed_length",
+                                             "dry_penalty_last_n",
+                                             "suffix",
+                                             "functions",
+                                             "function_call",
+                                             "metadata"};
 
 void read_dry(const Fields& fields, engine::DryOptions& dry) {
   if (auto v = fields.number("dry_multiplier", 0, 100)) dry.multiplier = static_cast<float>(*v);
@@ -64,7 +113,8 @@ void read_response_format(const Fields& fields, StructuredOutput& output) {
     if (!schema) refuse("response_format", "'response_format.json_schema' has no 'schema'");
     set_output(output, StructuredOutput::Kind::schema, schema_text(*schema, "response_format"), "response_format");
   } else {
-    refuse("response_format", "'response_format.type' is '{}'; expected text, json_object or json_schema", type->substr(0, 40));
+    refuse("response_format", "'response_format.type' is '{}'; expected text, json_object or json_schema",
+           type->substr(0, 40));
   }
 }
 
@@ -117,7 +167,8 @@ void read_common(const Fields& fields, const CallLimits& limits, GenerationCall&
   call.min_tokens = fields.integer("min_tokens", 0, 1 << 24).value_or(0);
   call.n = static_cast<int32_t>(fields.integer("n", 1, limits.max_choices).value_or(1));
   call.best_of = static_cast<int32_t>(fields.integer("best_of", 1, limits.max_choices).value_or(0));
-  if (call.best_of > 0 && call.best_of < call.n) refuse("best_of", "'best_of' is {}, but 'n' is {}", call.best_of, call.n);
+  if (call.best_of > 0 && call.best_of < call.n)
+    refuse("best_of", "'best_of' is {}, but 'n' is {}", call.best_of, call.n);
   call.streams = fields.boolean("stream").value_or(false);
   if (call.streams && call.best_of > call.n) refuse("best_of", "'best_of' above 'n' cannot be streamed");
   if (const Json* options = fields.object("stream_options"))
@@ -165,37 +216,42 @@ CompletionCall read_completion_call(const Json& body, const CallLimits& limits) 
   call.echoes = fields.boolean("echo").value_or(false);
   call.logprobs = static_cast<int32_t>(fields.integer("logprobs", 0, limits.max_logprobs).value_or(-1));
   if (call.echoes && call.streams) refuse("echo", "'echo' cannot be streamed");
-  const Json* prompt = fields.find("prompt");
-  if (!prompt) refuse("prompt", "'prompt' is missing; expected a text, a list of texts, or token ids");
+  call.prompts = read_prompts(fields, "prompt", limits.max_prompts);
+  return call;
+}
+
+std::vector<Prompt> read_prompts(const Fields& fields, const std::string& name, size_t most) {
+  const Json* prompt = fields.find(name);
+  if (!prompt) refuse(name, "'{}' is missing; expected a text, a list of texts, or token ids", name);
+  std::vector<Prompt> prompts;
   auto add_ids = [&](const Json& list) {
-    CompletionCall::Prompt p{.is_ids = true};
+    Prompt p{.is_ids = true};
     for (const Json& id : list) {
       const bool is_right = id.is_number_integer() && id.get<double>() >= 0 && id.get<double>() <= INT32_MAX;
-      if (!is_right) refuse("prompt", "'prompt' mixes kinds; expected a text, a list of texts, or lists of token ids");
+      if (!is_right) refuse(name, "'{}' mixes kinds; expected a text, a list of texts, or lists of token ids", name);
       p.ids.push_back(id.get<int32_t>());
     }
-    call.prompts.push_back(std::move(p));
+    prompts.push_back(std::move(p));
   };
   if (prompt->is_string()) {
-    call.prompts.push_back({prompt->get<std::string>(), {}, false});
+    prompts.push_back({prompt->get<std::string>(), {}, false});
   } else if (prompt->is_array() && !prompt->empty() && (*prompt)[0].is_number()) {
     add_ids(*prompt);
   } else if (prompt->is_array() && !prompt->empty()) {
-    if (prompt->size() > limits.max_prompts)
-      refuse("prompt", "'prompt' has {} entries; at most {} are taken", prompt->size(), limits.max_prompts);
+    if (prompt->size() > most) refuse(name, "'{}' has {} entries; at most {} are taken", name, prompt->size(), most);
     for (const Json& entry : *prompt) {
       if (entry.is_string()) {
-        call.prompts.push_back({entry.get<std::string>(), {}, false});
+        prompts.push_back({entry.get<std::string>(), {}, false});
       } else if (entry.is_array()) {
         add_ids(entry);
       } else {
-        refuse("prompt", "'prompt' mixes kinds; expected a text, a list of texts, or lists of token ids");
+        refuse(name, "'{}' mixes kinds; expected a text, a list of texts, or lists of token ids", name);
       }
     }
   } else {
-    refuse("prompt", "'prompt' is empty or of a wrong kind; expected a text, a list of texts, or token ids");
+    refuse(name, "'{}' is empty or of a wrong kind; expected a text, a list of texts, or token ids", name);
   }
-  return call;
+  return prompts;
 }
 
 std::string content_text(const Json& content, const std::string& param) {
@@ -252,7 +308,8 @@ void read_message_list(const Fields& fields, ChatCall& call) {
     open_arguments(message);
     call.messages->push_back(std::move(message));
   }
-  if (const Json* values = fields.object("chat_template_kwargs")) call.template_values = std::make_shared<Json>(*values);
+  if (const Json* values = fields.object("chat_template_kwargs"))
+    call.template_values = std::make_shared<Json>(*values);
 }
 
 }  // namespace

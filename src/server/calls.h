@@ -13,13 +13,14 @@ namespace sinter::server {
 
 // Limits on one request; what is above is refused with a 400.
 struct CallLimits {
-  int64_t max_choices = 16;     // n and best_of
+  int64_t max_choices = 16;  // n and best_of
   size_t max_stops = 16;
   size_t max_stop_bytes = 1024;  // of one stop text
   int64_t max_logprobs = 20;
-  size_t max_prompts = 64;       // of one call of /v1/completions
+  size_t max_prompts = 64;   // of one call of /v1/completions
+  size_t max_inputs = 2048;  // of one call of /v1/embeddings
   size_t max_tools = 128;
-  double max_seconds = 600;      // for one request
+  double max_seconds = 600;  // for one request
 };
 
 struct StructuredOutput {
@@ -49,12 +50,13 @@ struct GenerationCall {
   StructuredOutput output;
 };
 
+struct Prompt {
+  std::string text;
+  std::vector<int32_t> ids;
+  bool is_ids = false;
+};
+
 struct CompletionCall : GenerationCall {
-  struct Prompt {
-    std::string text;
-    std::vector<int32_t> ids;
-    bool is_ids = false;
-  };
   std::vector<Prompt> prompts;
   bool echoes = false;
 };
@@ -80,6 +82,8 @@ struct ChatCall : GenerationCall {
 };
 
 // Each throws ApiError naming the field.
+// A text, a list of texts, or token ids, of the field `name`.
+std::vector<Prompt> read_prompts(const Fields& fields, const std::string& name, size_t most);
 CompletionCall read_completion_call(const Json& body, const CallLimits& limits);
 ChatCall read_chat_call(const Json& body, const CallLimits& limits);
 // Messages, tools and template values only: /apply-template and /tokenize.

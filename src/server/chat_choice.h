@@ -23,16 +23,27 @@ struct ChatChoice {
     }
     for (const OutputEvent& e : events) {
       switch (e.kind) {
-        case OutputEvent::Kind::content: content += e.text; break;
-        case OutputEvent::Kind::reasoning: reasoning += e.text; break;
-        case OutputEvent::Kind::call_begin: calls.push_back({make_id("call"), e.text, ""}); break;
-        case OutputEvent::Kind::call_arguments: calls.back().arguments += e.text; break;
-        case OutputEvent::Kind::call_end: break;
+        case OutputEvent::Kind::content:
+          content += e.text;
+          break;
+        case OutputEvent::Kind::reasoning:
+          reasoning += e.text;
+          break;
+        case OutputEvent::Kind::call_begin:
+          calls.push_back({make_id("call"), e.text, ""});
+          break;
+        case OutputEvent::Kind::call_arguments:
+          calls.back().arguments += e.text;
+          break;
+        case OutputEvent::Kind::call_end:
+          break;
       }
     }
     return events;
   }
-  std::string finish_reason(const std::string& finish) const { return finish == "stop" && !calls.empty() ? "tool_calls" : finish; }
+  std::string finish_reason(const std::string& finish) const {
+    return finish == "stop" && !calls.empty() ? "tool_calls" : finish;
+  }
 
   OutputParser parser;
   std::string content, reasoning;

@@ -80,8 +80,7 @@ std::optional<int64_t> Fields::integer(const std::string& name, int64_t least, i
   bool is_right = value->is_number_integer();
   if (value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) is_right = false;
   if (is_right) is_right = value->get<int64_t>() >= least && value->get<int64_t>() <= most;
-  if (!is_right)
-    refuse(name, "'{}' is {}; expected a whole number from {} to {}", name, shown(*value), least, most);
+  if (!is_right) refuse(name, "'{}' is {}; expected a whole number from {} to {}", name, shown(*value), least, most);
   return value->get<int64_t>();
 }
 

@@ -39,6 +39,22 @@ std::string StopCutter::push(std::string_view text) {
 
 std::string StopCutter::finish() { return has_stopped_ ? "" : std::exchange(held_, ""); }
 
+engine::RequestId submit_request(engine::EngineLoop& loop, engine::Request request) {
+  try {
+    return loop.submit(std::move(request));
+  } catch (const engine::QueueFull& e) {
+    ApiError error(429, e.what(), "", "overloaded");
+    error.retry_after_seconds = std::max(1.0, e.retry_after_seconds);
+    throw error;
+  } catch (const engine::Draining& e) {
+    ApiError error(503, e.what(), "", "shutting_down");
+    error.retry_after_seconds = 5;
+    throw error;
+  } catch (const base::Error& e) {
+    throw ApiError(400, e.what());
+  }
+}
+
 // ---- a request -----------------------------------------------------------------------------------------------------
 
 struct Generation::Choice {
@@ -47,12 +63,22 @@ struct Generation::Choice {
   tokenizer::StreamDecoder decoder;
   StopCutter cutter;
   ChoiceResult result;
+  engine::Clock::time_point last_token;
   bool has_ended = false;
 };
 
+namespace {
+double seconds_since(engine::Clock::time_point start) {
+  return std::chrono::duration<double>(engine::Clock::now() - start).count();
+}
+}  // namespace
+
 Generation::Generation(GenerationContext context, std::shared_ptr<Reply> reply, std::unique_ptr<Responder> responder,
                        GenerationOptions options)
-    : context_(std::move(context)), reply_(std::move(reply)), responder_(std::move(responder)), options_(std::move(options)) {}
+    : context_(std::move(context)),
+      reply_(std::move(reply)),
+      responder_(std::move(responder)),
+      options_(std::move(options)) {}
 
 Generation::~Generation() = default;
 
@@ -69,21 +95,11 @@ void Generation::start(std::vector<engine::Request> requests) {
   try {
     for (size_t i = 0; i < requests.size(); ++i) {
       requests[i].on_output = [self, i](engine::Output&& output) { self->receive(i, std::move(output)); };
-      ids_.push_back(context_.loop->submit(std::move(requests[i])));
+      ids_.push_back(submit_request(*context_.loop, std::move(requests[i])));
     }
-  } catch (const engine::QueueFull& e) {
+  } catch (const ApiError&) {
     cancel_all();
-    ApiError error(429, e.what(), "", "overloaded");
-    error.retry_after_seconds = std::max(1.0, e.retry_after_seconds);
-    throw error;
-  } catch (const engine::Draining& e) {
-    cancel_all();
-    ApiError error(503, e.what(), "", "shutting_down");
-    error.retry_after_seconds = 5;
-    throw error;
-  } catch (const base::Error& e) {
-    cancel_all();
-    throw ApiError(400, e.what());
+    throw;
   }
   reply_->on_close([self] { self->cancel_all(); });
   if (responder_->streams()) {
@@ -158,14 +174,17 @@ void Generation::process_tokens(Choice& choice, engine::Output& output, Delta& d
 void Generation::finish_choice(Choice& choice, const engine::Output& output, Delta& delta) {
   using engine::FinishReason;
   switch (output.finish) {
-    case FinishReason::error: throw ApiError(500, "generation failed: " + output.error);
-    case FinishReason::deadline: throw ApiError(504, "the request took longer than its time limit", "timeout", "timeout");
+    case FinishReason::error:
+      throw ApiError(500, "generation failed: " + output.error);
+    case FinishReason::deadline:
+      throw ApiError(504, "the request took longer than its time limit", "timeout", "timeout");
     case FinishReason::cancelled: {
       ApiError error(503, "the request was cancelled: the server shuts down", "", "cancelled");
       error.retry_after_seconds = 5;
       throw error;
     }
-    default: break;
+    default:
+      break;
   }
   delta.text += choice.cutter.push(choice.decoder.finish());
   delta.text += choice.cutter.finish();
@@ -180,18 +199,28 @@ void Generation::finish_choice(Choice& choice, const engine::Output& output, Del
     usage_.cached_tokens += output.usage.cached_tokens;
   }
   usage_.output_tokens += output.usage.output_tokens;
-  if (context_.metrics) context_.metrics->record(output, static_cast<int64_t>(choice.result.tokens.size()));
+  if (context_.metrics)
+    context_.metrics->record(output, static_cast<int64_t>(choice.result.tokens.size()), seconds_since(started_));
 }
 
 void Generation::process(size_t prompt, engine::Output& output) {
   const size_t index = prompt * static_cast<size_t>(choices_per_prompt_) + static_cast<size_t>(output.choice);
   Choice& choice = *choices_.at(index);
   if (choice.has_ended) return;
-  if (!output.prompt_tokens.empty()) choice.result.prompt_tokens = std::move(output.prompt_tokens);
+  // A prompt that is computed in chunks comes in several events.
+  for (engine::OutputToken& token : output.prompt_tokens) choice.result.prompt_tokens.push_back(std::move(token));
   Delta delta{.index = static_cast<int>(index)};
   const bool was_first = choice.result.tokens.empty() && !output.tokens.empty();
+  const auto num_new = static_cast<int64_t>(output.tokens.size());
   process_tokens(choice, output, delta);
-  if (was_first && context_.metrics) context_.metrics->record_first_token(output);
+  if (num_new > 0 && context_.metrics) {
+    if (was_first) {
+      context_.metrics->record_first_token(output);
+    } else {
+      context_.metrics->record_gap(seconds_since(choice.last_token), num_new);
+    }
+    choice.last_token = engine::Clock::now();
+  }
   if (output.finish != engine::FinishReason::none) finish_choice(choice, output, delta);
   choice.result.text += delta.text;
   if (responder_->streams() && (!delta.text.empty() || !delta.finish.empty() || !delta.tokens.empty())) {

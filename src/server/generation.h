@@ -21,7 +21,8 @@ class Metrics;
 // Text up to a stop text; what may be the beginning of one is held back.
 class StopCutter {
  public:
-  StopCutter(std::vector<std::string> stops, bool includes_stop) : stops_(std::move(stops)), includes_stop_(includes_stop) {}
+  StopCutter(std::vector<std::string> stops, bool includes_stop)
+      : stops_(std::move(stops)), includes_stop_(includes_stop) {}
   std::string push(std::string_view text);
   std::string finish();
   bool has_stopped() const { return has_stopped_; }
@@ -39,8 +40,8 @@ struct Delta {
   int index = 0;
   std::string text;
   std::vector<engine::OutputToken> tokens;
-  std::string finish;      // "stop", "length"; "" goes on
-  std::string stop_text;   // the stop text that ended it
+  std::string finish;     // "stop", "length"; "" goes on
+  std::string stop_text;  // the stop text that ended it
 };
 
 struct ChoiceResult {
@@ -67,6 +68,9 @@ class Responder {
   virtual std::string whole(const std::vector<ChoiceResult>& choices, const TotalUsage& usage) = 0;
   virtual std::string error_body(const ApiError& error) = 0;
 };
+
+// EngineLoop::submit with its refusals as ApiErrors: 429, 503 or 400.
+engine::RequestId submit_request(engine::EngineLoop& loop, engine::Request request);
 
 // Runs `task` on an HTTP thread, soon.
 using Post = std::function<void(std::function<void()> task)>;
@@ -113,6 +117,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   int choices_per_prompt_ = 1;
   size_t num_ended_ = 0;
   TotalUsage usage_;
+  const engine::Clock::time_point started_ = engine::Clock::now();
   bool has_ended_ = false;
 
   std::mutex mutex_;  // of what follows

@@ -11,23 +11,40 @@ std::string_view HttpRequest::header(std::string_view name) const {
 
 std::string_view status_text(int status) {
   switch (status) {
-    case 200: return "OK";
-    case 204: return "No Content";
-    case 400: return "Bad Request";
-    case 401: return "Unauthorized";
-    case 403: return "Forbidden";
-    case 404: return "Not Found";
-    case 405: return "Method Not Allowed";
-    case 408: return "Request Timeout";
-    case 413: return "Payload Too Large";
-    case 422: return "Unprocessable Entity";
-    case 429: return "Too Many Requests";
-    case 431: return "Request Header Fields Too Large";
-    case 500: return "Internal Server Error";
-    case 501: return "Not Implemented";
-    case 503: return "Service Unavailable";
-    case 504: return "Gateway Timeout";
-    default: return "Status";
+    case 200:
+      return "OK";
+    case 204:
+      return "No Content";
+    case 400:
+      return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 403:
+      return "Forbidden";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 408:
+      return "Request Timeout";
+    case 413:
+      return "Payload Too Large";
+    case 422:
+      return "Unprocessable Entity";
+    case 429:
+      return "Too Many Requests";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 500:
+      return "Internal Server Error";
+    case 501:
+      return "Not Implemented";
+    case 503:
+      return "Service Unavailable";
+    case 504:
+      return "Gateway Timeout";
+    default:
+      return "Status";
   }
 }
 
@@ -41,6 +58,7 @@ void Reply::wake_up() {
 }
 
 void Reply::send(int status, std::string content_type, std::string body, Headers headers) {
+  std::function<void()> action;
   {
     std::lock_guard lock(mutex_);
     if (has_begun_ || is_closed_) return;
@@ -48,6 +66,7 @@ void Reply::send(int status, std::string content_type, std::string body, Headers
     pending_.has_head = pending_.is_finished = true;
     pending_.head = {status, std::move(content_type), std::move(headers), false};
     pending_.body = std::move(body);
+    action = std::exchange(on_close_, nullptr);  // it may hold what holds this
   }
   wake_up();
 }
@@ -75,11 +94,13 @@ bool Reply::write(std::string_view text) {
 }
 
 void Reply::finish() {
+  std::function<void()> action;
   {
     std::lock_guard lock(mutex_);
     if (is_finished_ || is_closed_ || !has_begun_) return;
     is_finished_ = true;
     pending_.is_finished = true;
+    action = std::exchange(on_close_, nullptr);
   }
   wake_up();
 }

@@ -22,8 +22,8 @@ struct HttpRequest {
 // "OK" for 200 and so on.
 std::string_view status_text(int status);
 
-// What a handler answers. Any thread may call it. A reply is either send() alone, or begin_stream(), any number of write()
-// and finish(). Calls after the end, and after the client has gone, do nothing.
+// What a handler answers. Any thread may call it. A reply is either send() alone, or begin_stream(), any number of
+// write() and finish(). Calls after the end, and after the client has gone, do nothing.
 class Reply {
  public:
   void send(int status, std::string content_type, std::string body, Headers headers = {});

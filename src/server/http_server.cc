@@ -44,9 +44,10 @@ struct HttpServer::State {
   int port = 0;
   std::string address;
 
+  // On the acceptor's own strand, where stop_accepting() closes it.
   template <class Acceptor>
   asio::awaitable<void> accept_all(Acceptor& acceptor) {
-    asio::steady_timer pause(io);
+    asio::steady_timer pause(acceptor.get_executor());
     for (;;) {
       auto [error, socket] = co_await acceptor.async_accept(asio::make_strand(io), kTuple);
       if (error == asio::error::operation_aborted || error == asio::error::bad_descriptor) co_return;
@@ -83,7 +84,7 @@ struct HttpServer::State {
     const auto where = asio::ip::make_address(host, error);
     SINTER_CHECK(!error, "--host '{}' is not an address; expected one such as 127.0.0.1, 0.0.0.0 or ::1", options.host);
     const Tcp::endpoint endpoint(where, static_cast<uint16_t>(options.port));
-    tcp.emplace(io);
+    tcp.emplace(asio::make_strand(io));
     tcp->open(endpoint.protocol(), error);
     if (!error) tcp->set_option(asio::socket_base::reuse_address(true), error);
     if (!error) tcp->bind(endpoint, error);
@@ -93,20 +94,20 @@ struct HttpServer::State {
     port = tcp->local_endpoint().port();
     const std::string shown = where.is_v6() ? "[" + host + "]" : host;
     address = fmt::format("{}://{}:{}", tls ? "https" : "http", shown, port);
-    asio::co_spawn(io, accept_all(*tcp), asio::detached);
+    asio::co_spawn(tcp->get_executor(), accept_all(*tcp), asio::detached);
   }
 
   void listen_unix(const ListenOptions& options) {
     SINTER_CHECK(options.unix_socket.size() < 100, "--unix-socket '{}' is longer than 99 bytes", options.unix_socket);
     beast::error_code error;
-    local.emplace(io);
+    local.emplace(asio::make_strand(io));
     local->open(Local(), error);
     ::unlink(options.unix_socket.c_str());
     if (!error) local->bind(Local::endpoint(options.unix_socket), error);
     if (!error) local->listen(asio::socket_base::max_listen_connections, error);
     SINTER_CHECK(!error, "cannot listen on '{}': {}", options.unix_socket, error.message());
     address = "unix:" + options.unix_socket;
-    asio::co_spawn(io, accept_all(*local), asio::detached);
+    asio::co_spawn(local->get_executor(), accept_all(*local), asio::detached);
   }
 };
 
@@ -148,11 +149,15 @@ void HttpServer::post(std::function<void()> task) { asio::post(state_->io, std::
 
 void HttpServer::stop_accepting() {
   state_->context->is_draining = true;
-  asio::post(state_->io, [state = state_] {
-    beast::error_code ignored;
-    if (state->tcp) state->tcp->close(ignored);
-    if (state->local) state->local->close(ignored);
-  });
+  auto close = [](auto& acceptor) {
+    if (!acceptor) return;
+    asio::post(acceptor->get_executor(), [&acceptor] {
+      beast::error_code ignored;
+      acceptor->close(ignored);
+    });
+  };
+  close(state_->tcp);
+  close(state_->local);
 }
 
 void HttpServer::stop() {

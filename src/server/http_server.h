@@ -1,4 +1,5 @@
-// The HTTP/1.1 server: TCP, TLS and Unix sockets, keep-alive, streams, limits, disconnects. Boost stays behind this header.
+// The HTTP/1.1 server: TCP, TLS and Unix sockets, keep-alive, streams, limits, disconnects. Boost stays behind this
+// header.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -17,10 +18,10 @@ struct ListenOptions {
   int threads = 2;
   int64_t max_body_bytes = int64_t{16} << 20;
   int64_t max_connections = 1024;
-  double idle_seconds = 75;       // between requests of one connection
-  double read_seconds = 30;       // for one request to arrive
-  double write_seconds = 60;      // for one write to be taken
-  double keep_alive_seconds = 15; // a stream silent that long gets a comment line
+  double idle_seconds = 75;        // between requests of one connection
+  double read_seconds = 30;        // for one request to arrive
+  double write_seconds = 60;       // for one write to be taken
+  double keep_alive_seconds = 15;  // a stream silent that long gets a comment line
 };
 
 // A request that has been answered or whose client has gone, for the access log.

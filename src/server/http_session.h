@@ -1,4 +1,5 @@
-// One connection, over any stream of Asio's. Internal to http_server.cc and http_tls.cc, the two files that include Boost.
+// One connection, over any stream of Asio's. Internal to http_server.cc and http_tls.cc, the two files that include
+// Boost.
 #pragma once
 #include <poll.h>
 
@@ -122,6 +123,20 @@ class Session {
     lowest().expires_after(to_duration(5));
     co_await asio::async_write(stream_, asio::buffer(text), kTuple);
     report(status, static_cast<int64_t>(text.size()), false);
+    co_await linger();
+  }
+
+  // A socket that is closed with bytes unread takes the reply back from a client that is still sending.
+  asio::awaitable<void> linger() {
+    beast::error_code ignored;
+    lowest().socket().shutdown(asio::socket_base::shutdown_send, ignored);
+    std::vector<char> dropped(64 * 1024);
+    for (int64_t left = int64_t{64} << 20; left > 0;) {
+      lowest().expires_after(to_duration(2));
+      auto [error, n] = co_await stream_.async_read_some(asio::buffer(dropped), kTuple);
+      if (error) co_return;
+      left -= static_cast<int64_t>(n);
+    }
   }
 
   asio::awaitable<bool> answer(http::request<http::string_body> message) {
@@ -135,7 +150,7 @@ class Session {
     auto executor = co_await asio::this_coro::executor;
     auto timer = std::make_shared<asio::steady_timer>(executor);
     reply->set_wake([executor, timer] { asio::post(executor, [timer] { timer->cancel(); }); });
-    ++context_.num_open_replies;
+    const OpenReply open(context_, reply);
     try {
       context_.handler(request, reply);
     } catch (const std::exception&) {
@@ -146,11 +161,24 @@ class Session {
     using namespace asio::experimental::awaitable_operators;  // NOLINT
     auto ended = co_await (write_reply(*reply, *timer) || watch_client());
     const bool is_whole = ended.index() == 0 && std::get<0>(ended);
-    reply->close();
-    --context_.num_open_replies;
     report(status_, reply_bytes_, !is_whole);
-    co_return is_whole && keeps_alive_ && !context_.is_draining;
+    co_return is_whole&& keeps_alive_ && !context_.is_draining;
   }
+
+  // Closes the reply however its connection ends, at shutdown too: whoever answers must not keep it.
+  struct OpenReply {
+    OpenReply(SessionContext& c, std::shared_ptr<Reply> r) : context(c), reply(std::move(r)) {
+      ++context.num_open_replies;
+    }
+    ~OpenReply() {
+      reply->close();
+      --context.num_open_replies;
+    }
+    OpenReply(const OpenReply&) = delete;
+    OpenReply& operator=(const OpenReply&) = delete;
+    SessionContext& context;
+    std::shared_ptr<Reply> reply;
+  };
 
   // True when the whole reply was written.
   asio::awaitable<bool> write_reply(Reply& reply, asio::steady_timer& timer) {

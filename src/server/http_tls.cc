@@ -27,7 +27,8 @@ std::shared_ptr<void> make_tls_context(const ListenOptions& options) {
                        asio::ssl::context::no_tlsv1_1);
   boost::system::error_code error;
   context->use_certificate_chain_file(options.certificate, error);
-  SINTER_CHECK(!error, "cannot use the certificate '{}': {}; expected a PEM file", options.certificate, error.message());
+  SINTER_CHECK(!error, "cannot use the certificate '{}': {}; expected a PEM file", options.certificate,
+               error.message());
   context->use_private_key_file(options.private_key, asio::ssl::context::pem, error);
   SINTER_CHECK(!error, "cannot use the key '{}': {}; expected a PEM file that belongs to the certificate",
                options.private_key, error.message());

@@ -29,7 +29,10 @@ Json bytes_of(const std::string& text) {
 
 Json completion_logprobs(const tokenizer::Tokenizer& tokenizer, const std::vector<engine::OutputToken>& tokens,
                          const PromptLogprobs& prompt, int64_t& offset) {
-  Json out{{"tokens", Json::array()}, {"token_logprobs", Json::array()}, {"top_logprobs", Json::array()}, {"text_offset", Json::array()}};
+  Json out{{"tokens", Json::array()},
+           {"token_logprobs", Json::array()},
+           {"top_logprobs", Json::array()},
+           {"text_offset", Json::array()}};
   auto add = [&](int32_t token, Json logprob, Json top) {
     const std::string text = text_of(tokenizer, token);
     out["tokens"].push_back(text);
@@ -67,7 +70,10 @@ Json chat_logprobs(const tokenizer::Tokenizer& tokenizer, const std::vector<engi
       const std::string other = text_of(tokenizer, t.token);
       top.push_back({{"token", other}, {"logprob", finite(t.logprob)}, {"bytes", bytes_of(other)}});
     }
-    out.push_back({{"token", text}, {"logprob", finite(token.logprob)}, {"bytes", bytes_of(text)}, {"top_logprobs", std::move(top)}});
+    out.push_back({{"token", text},
+                   {"logprob", finite(token.logprob)},
+                   {"bytes", bytes_of(text)},
+                   {"top_logprobs", std::move(top)}});
   }
   return out;
 }

@@ -6,6 +6,7 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <sstream>
 
 namespace sinter::server {
@@ -13,6 +14,11 @@ namespace {
 using Buckets = prometheus::Histogram::BucketBoundaries;
 const Buckets kSeconds{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300};
 const Buckets kTokens{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
+
+// Shared blocks hold a token for each of their sequences: then there is less than no waste, shown as none.
+double waste_of(int64_t tokens, int64_t places) {
+  return places > 0 ? std::max(0.0, 1 - static_cast<double>(tokens) / static_cast<double>(places)) : 0;
+}
 }  // namespace
 
 // Names are vLLM's with our prefix.
@@ -34,17 +40,30 @@ struct Metrics::State {
 
   prometheus::Histogram& first = histogram("time_to_first_token_seconds", "From arrival to the first token", kSeconds);
   prometheus::Histogram& queue = histogram("request_queue_time_seconds", "From arrival to the first step", kSeconds);
-  prometheus::Histogram& prefill = histogram("request_prefill_time_seconds", "From the first step to the first token", kSeconds);
-  prometheus::Histogram& http = histogram("http_request_duration_seconds", "From the request's last byte to the reply's", kSeconds);
+  prometheus::Histogram& prefill =
+      histogram("request_prefill_time_seconds", "From the first step to the first token", kSeconds);
+  prometheus::Histogram& gap = histogram("inter_token_latency_seconds", "Between the tokens of a choice", kSeconds);
+  prometheus::Histogram& whole =
+      histogram("e2e_request_latency_seconds", "From arrival to the end of a choice", kSeconds);
+  prometheus::Histogram& http =
+      histogram("http_request_duration_seconds", "From the request's last byte to the reply's", kSeconds);
   prometheus::Histogram& prompt = histogram("request_prompt_tokens", "Prompt tokens of a request", kTokens);
   prometheus::Histogram& generation = histogram("request_generation_tokens", "Output tokens of a choice", kTokens);
-  prometheus::Family<prometheus::Counter>& success =
-      prometheus::BuildCounter().Name("sinter:request_success_total").Help("Choices by what ended them").Register(registry);
-  prometheus::Family<prometheus::Counter>& replies =
-      prometheus::BuildCounter().Name("sinter:http_replies_total").Help("Replies by route and status").Register(registry);
+  prometheus::Family<prometheus::Counter>& success = prometheus::BuildCounter()
+                                                         .Name("sinter:request_success_total")
+                                                         .Help("Choices by what ended them")
+                                                         .Register(registry);
+  prometheus::Family<prometheus::Counter>& replies = prometheus::BuildCounter()
+                                                         .Name("sinter:http_replies_total")
+                                                         .Help("Replies by route and status")
+                                                         .Register(registry);
   prometheus::Gauge& running = gauge("num_requests_running", "Sequences that take part in steps");
   prometheus::Gauge& waiting = gauge("num_requests_waiting", "Sequences in the queue");
   prometheus::Gauge& usage = gauge("kv_cache_usage_perc", "Used share of the cache's blocks, 0 to 1");
+  prometheus::Gauge& waste =
+      gauge("kv_cache_waste_perc", "Share of the used blocks' places that hold no token, 0 to 1");
+  prometheus::Gauge& contiguous =
+      gauge("kv_cache_contiguous_waste_perc", "The same if each sequence had its longest length preallocated");
   prometheus::Gauge& age = gauge("last_step_age_seconds", "Since the last step ended");
   prometheus::Counter& preemptions = counter("num_preemptions_total", "Sequences that gave their blocks back");
   prometheus::Counter& queries = counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache");
@@ -65,7 +84,14 @@ void Metrics::record_first_token(const engine::Output& output) {
   state_->prefill.Observe(output.prefill_seconds);
 }
 
-void Metrics::record(const engine::Output& output, int64_t num_tokens) {
+void Metrics::record_gap(double seconds, int64_t num_tokens) {
+  if (num_tokens < 1) return;
+  // Several at once (structured output): each took its part.
+  for (int64_t i = 0; i < num_tokens; ++i) state_->gap.Observe(seconds / static_cast<double>(num_tokens));
+}
+
+void Metrics::record(const engine::Output& output, int64_t num_tokens, double seconds) {
+  state_->whole.Observe(seconds);
   state_->prompt.Observe(static_cast<double>(output.usage.prompt_tokens));
   state_->generation.Observe(static_cast<double>(num_tokens));
   auto labels = state_->labels;
@@ -86,6 +112,8 @@ std::string Metrics::text(const engine::EngineStats& s) {
   m.running.Set(static_cast<double>(s.running));
   m.waiting.Set(static_cast<double>(s.waiting));
   m.usage.Set(s.kv_blocks > 0 ? static_cast<double>(s.kv_blocks_used) / static_cast<double>(s.kv_blocks) : 0);
+  m.waste.Set(waste_of(s.kv_tokens_used, s.kv_blocks_used * s.block_size));
+  m.contiguous.Set(waste_of(s.kv_tokens_used, s.contiguous_tokens));
   m.age.Set(s.last_step_age_seconds);
   set(m.preemptions, static_cast<double>(s.preemptions));
   set(m.queries, static_cast<double>(s.prompt_tokens + s.cached_tokens));

@@ -13,7 +13,9 @@ class Metrics {
   ~Metrics();
   // A choice has got its first token; has ended.
   void record_first_token(const engine::Output& output);
-  void record(const engine::Output& output, int64_t num_tokens);
+  void record(const engine::Output& output, int64_t num_tokens, double seconds);
+  // Further tokens have come, so long after the last ones.
+  void record_gap(double seconds, int64_t num_tokens);
   // An HTTP reply has been sent.
   void record_reply(const std::string& route, int status, double seconds);
   // Everything, with the engine's numbers of now.

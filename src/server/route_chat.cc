@@ -10,7 +10,8 @@ namespace {
 
 class ChatResponder final : public Responder {
  public:
-  ChatResponder(const ChatCall& call, std::string model, const tokenizer::Tokenizer& tokenizer, const OutputParser::Options& parsing)
+  ChatResponder(const ChatCall& call, std::string model, const tokenizer::Tokenizer& tokenizer,
+                const OutputParser::Options& parsing)
       : call_(call), model_(std::move(model)), tokenizer_(tokenizer) {
     for (int i = 0; i < call.n; ++i) choices_.emplace_back(parsing);
   }
@@ -28,11 +29,17 @@ class ChatResponder final : public Responder {
     Json logprobs = nullptr;
     if (call_.logprobs >= 0 && !delta.tokens.empty()) logprobs = {{"content", chat_logprobs(tokenizer_, delta.tokens)}};
     std::string out;
-    auto send = [&](Json value) { out += chunk(delta.index, std::move(value), std::exchange(logprobs, nullptr), nullptr); };
+    auto send = [&](Json value) {
+      out += chunk(delta.index, std::move(value), std::exchange(logprobs, nullptr), nullptr);
+    };
     for (const OutputEvent& e : choice.push(delta.text, !delta.finish.empty())) {
       switch (e.kind) {
-        case OutputEvent::Kind::content: send({{"content", e.text}}); break;
-        case OutputEvent::Kind::reasoning: send({{"reasoning_content", e.text}}); break;
+        case OutputEvent::Kind::content:
+          send({{"content", e.text}});
+          break;
+        case OutputEvent::Kind::reasoning:
+          send({{"reasoning_content", e.text}});
+          break;
         case OutputEvent::Kind::call_begin: {
           Json call{{"index", e.call}, {"id", choice.calls.back().id}, {"type", "function"}};
           call["function"] = {{"name", e.text}, {"arguments", ""}};
@@ -45,7 +52,8 @@ class ChatResponder final : public Responder {
           send({{"tool_calls", Json::array({call})}});
           break;
         }
-        case OutputEvent::Kind::call_end: break;
+        case OutputEvent::Kind::call_end:
+          break;
       }
     }
     if (!logprobs.is_null()) send({{"content", ""}});
@@ -92,7 +100,9 @@ class ChatResponder final : public Responder {
   std::string error_body(const ApiError& error) override { return openai_error_body(error); }
 
  private:
-  Json head(const char* object) const { return {{"id", id_}, {"object", object}, {"created", created_}, {"model", model_}}; }
+  Json head(const char* object) const {
+    return {{"id", id_}, {"object", object}, {"created", created_}, {"model", model_}};
+  }
 
   std::string chunk(int index, Json delta, Json logprobs, Json finish) const {
     Json body = head("chat.completion.chunk");

@@ -14,7 +14,8 @@ class CompletionResponder final : public Responder {
     std::string text;
     std::vector<int32_t> ids;
   };
-  CompletionResponder(const CompletionCall& call, std::string model, const tokenizer::Tokenizer& tokenizer, std::vector<Echo> echoes)
+  CompletionResponder(const CompletionCall& call, std::string model, const tokenizer::Tokenizer& tokenizer,
+                      std::vector<Echo> echoes)
       : call_(call), model_(std::move(model)), tokenizer_(tokenizer), echoes_(std::move(echoes)) {}
 
   bool streams() const override { return call_.streams; }
@@ -22,7 +23,8 @@ class CompletionResponder final : public Responder {
   std::string event(const Delta& delta) override {
     if (delta.text.empty() && delta.finish.empty() && call_.logprobs < 0) return "";
     Json choice{{"index", delta.index}, {"text", delta.text}};
-    choice["logprobs"] = call_.logprobs >= 0 ? completion_logprobs(tokenizer_, delta.tokens, {}, offset_[delta.index]) : Json(nullptr);
+    choice["logprobs"] =
+        call_.logprobs >= 0 ? completion_logprobs(tokenizer_, delta.tokens, {}, offset_[delta.index]) : Json(nullptr);
     choice["finish_reason"] = delta.finish.empty() ? Json(nullptr) : Json(delta.finish);
     Json body = head();
     body["choices"] = Json::array({choice});
@@ -92,11 +94,8 @@ void Service::completions(const HttpRequest& request, std::shared_ptr<Reply>& re
   std::vector<CompletionResponder::Echo> echoes;
   if (call.echoes && call.logprobs >= 0) call.prompt_logprobs = call.logprobs;
   auto mask = make_mask(call.output);
-  for (const CompletionCall::Prompt& prompt : call.prompts) {
-    std::vector<int32_t> ids = prompt.is_ids ? prompt.ids : engine::encode_prompt(*model_.tokenizer, prompt.text, *model_.spec);
-    for (int32_t id : ids) {
-      if (!model_.tokenizer->has_id(id)) refuse("prompt", "'prompt' has the token {}, which the tokenizer does not know", id);
-    }
+  for (const Prompt& prompt : call.prompts) {
+    std::vector<int32_t> ids = encode(prompt, "prompt");
     CompletionResponder::Echo echo;
     if (call.echoes) echo = {prompt.is_ids ? model_.tokenizer->decode(ids, true) : prompt.text, ids};
     echoes.push_back(std::move(echo));

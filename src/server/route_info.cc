@@ -37,7 +37,8 @@ void Service::tokenize(const HttpRequest& request, std::shared_ptr<Reply>& reply
     auto text = fields.text("prompt");
     if (!text) text = fields.text("content");
     if (!text) refuse("prompt", "'prompt' is missing; expected a text, or 'messages'");
-    const bool add_special = fields.boolean("add_special_tokens").value_or(fields.boolean("add_special").value_or(true));
+    const bool add_special =
+        fields.boolean("add_special_tokens").value_or(fields.boolean("add_special").value_or(true));
     ids = model_.tokenizer->encode(*text, {.parse_special = true, .add_special = add_special});
   }
   Json out{{"count", ids.size()}, {"max_model_len", model_.spec->max_positions}, {"tokens", ids}};
@@ -87,7 +88,8 @@ void Service::ready(const HttpRequest&, std::shared_ptr<Reply>& reply) {
   const std::string error = model_.loop->error();
   if (!error.empty()) throw ApiError(503, "the engine has stopped: " + error);
   if (!model_.loop->is_alive(options_.ready_seconds))
-    throw ApiError(503, fmt::format("the engine has made no step for {} s though there is work", options_.ready_seconds));
+    throw ApiError(503,
+                   fmt::format("the engine has made no step for {} s though there is work", options_.ready_seconds));
   send_json(reply, {{"status", "ready"}});
 }
 
@@ -109,6 +111,9 @@ void Service::stats(const HttpRequest&, std::shared_ptr<Reply>& reply) {
                     {"kv_blocks", s.kv_blocks},
                     {"kv_blocks_used", s.kv_blocks_used},
                     {"kv_blocks_cached", s.kv_blocks_cached},
+                    {"kv_slots_used", s.kv_blocks_used * model_.engine->options().block_size},
+                    {"kv_tokens_used", s.kv_tokens_used},
+                    {"kv_contiguous_slots", s.contiguous_tokens},
                     {"model_seconds", s.model_seconds}});
 }
 
@@ -119,17 +124,14 @@ void Service::reset_prefix_cache(const HttpRequest&, std::shared_ptr<Reply>& rep
   send_json(reply, {{"status", "ok"}});
 }
 
-void Service::embeddings(const HttpRequest&, std::shared_ptr<Reply>&) {
-  throw ApiError(501, "this model has no embedding head: hidden states are not given out", "", "not_supported");
-}
-
 void Service::page(const HttpRequest& request, std::shared_ptr<Reply>& reply) {
   std::string type = "text/html; charset=utf-8";
   if (request.path.ends_with(".js")) type = "text/javascript; charset=utf-8";
   if (request.path.ends_with(".css")) type = "text/css; charset=utf-8";
   if (request.path.ends_with(".svg")) type = "image/svg+xml";
   const std::string policy =
-      "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; "
+      "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri "
+      "'none'; "
       "form-action 'none'; frame-ancestors 'none'";
   reply->send(200, type, std::string(page_file(request.path == "/" ? "/page.html" : request.path)),
               {{"Content-Security-Policy", policy},

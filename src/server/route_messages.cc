@@ -36,7 +36,8 @@ Json to_chat(const Json& body) {
       if (type == "tool_use") {
         Json function{{"name", Fields(part).text("name").value_or("")}};
         function["arguments"] = Fields(part).object("input") ? part["input"] : Json::object();
-        message["tool_calls"].push_back({{"id", Fields(part).text("id").value_or("")}, {"type", "function"}, {"function", function}});
+        message["tool_calls"].push_back(
+            {{"id", Fields(part).text("id").value_or("")}, {"type", "function"}, {"function", function}});
       } else if (type == "tool_result") {
         const Json* result = Fields(part).find("content");
         out["messages"].push_back({{"role", "tool"},
@@ -47,7 +48,8 @@ Json to_chat(const Json& body) {
       }
     }
     message["content"] = text;
-    if (!text.empty() || message.contains("tool_calls") || !content->is_array()) out["messages"].push_back(std::move(message));
+    if (!text.empty() || message.contains("tool_calls") || !content->is_array())
+      out["messages"].push_back(std::move(message));
   }
   if (const Json* tools = fields.array("tools")) {
     for (const Json& tool : *tools) {
@@ -99,12 +101,16 @@ class MessagesResponder final : public Responder {
           break;
         case OutputEvent::Kind::call_begin:
           out += close();
-          out += open("tool_use", {{"type", "tool_use"}, {"id", choice_.calls.back().id}, {"name", e.text}, {"input", Json::object()}});
+          out += open(
+              "tool_use",
+              {{"type", "tool_use"}, {"id", choice_.calls.back().id}, {"name", e.text}, {"input", Json::object()}});
           break;
         case OutputEvent::Kind::call_arguments:
           out += block_delta({{"type", "input_json_delta"}, {"partial_json", e.text}});
           break;
-        case OutputEvent::Kind::call_end: out += close(); break;
+        case OutputEvent::Kind::call_end:
+          out += close();
+          break;
       }
     }
     if (!delta.finish.empty()) {
@@ -117,7 +123,8 @@ class MessagesResponder final : public Responder {
   std::string end(const TotalUsage& usage) override {
     std::string out = close();
     Json delta{{"stop_reason", stop_reason()}, {"stop_sequence", nullptr}};
-    Json body{{"type", "message_delta"}, {"delta", std::move(delta)}, {"usage", {{"output_tokens", usage.output_tokens}}}};
+    Json body{
+        {"type", "message_delta"}, {"delta", std::move(delta)}, {"usage", {{"output_tokens", usage.output_tokens}}}};
     return out + sse(body, "message_delta") + sse({{"type", "message_stop"}}, "message_stop");
   }
 
@@ -129,11 +136,13 @@ class MessagesResponder final : public Responder {
     body["content"] = Json::array();
     if (!choice_.reasoning.empty())
       body["content"].push_back({{"type", "thinking"}, {"thinking", choice_.reasoning}, {"signature", ""}});
-    if (!choice_.content.empty() || choice_.calls.empty()) body["content"].push_back({{"type", "text"}, {"text", choice_.content}});
+    if (!choice_.content.empty() || choice_.calls.empty())
+      body["content"].push_back({{"type", "text"}, {"text", choice_.content}});
     for (const auto& call : choice_.calls) {
       Json input = Json::parse(call.arguments, nullptr, false);
       if (input.is_discarded()) input = Json::object();
-      body["content"].push_back({{"type", "tool_use"}, {"id", call.id}, {"name", call.name}, {"input", std::move(input)}});
+      body["content"].push_back(
+          {{"type", "tool_use"}, {"id", call.id}, {"name", call.name}, {"input", std::move(input)}});
     }
     body["stop_reason"] = stop_reason();
     body["stop_sequence"] = nullptr;
@@ -143,7 +152,9 @@ class MessagesResponder final : public Responder {
     return dump_json(body);
   }
 
-  std::string error_event(const ApiError& error) override { return "event: error\ndata: " + anthropic_error_body(error) + "\n\n"; }
+  std::string error_event(const ApiError& error) override {
+    return "event: error\ndata: " + anthropic_error_body(error) + "\n\n";
+  }
   std::string error_body(const ApiError& error) override { return anthropic_error_body(error); }
 
  private:
@@ -158,7 +169,8 @@ class MessagesResponder final : public Responder {
     if (open_ == kind && kind != "tool_use") return "";
     std::string out = close();
     open_ = kind;
-    return out + sse({{"type", "content_block_start"}, {"index", index_}, {"content_block", std::move(block)}}, "content_block_start");
+    return out + sse({{"type", "content_block_start"}, {"index", index_}, {"content_block", std::move(block)}},
+                     "content_block_start");
   }
   std::string close() {
     if (open_.empty()) return "";
@@ -166,7 +178,8 @@ class MessagesResponder final : public Responder {
     return sse({{"type", "content_block_stop"}, {"index", index_++}}, "content_block_stop");
   }
   std::string block_delta(Json delta) const {
-    return sse({{"type", "content_block_delta"}, {"index", index_}, {"delta", std::move(delta)}}, "content_block_delta");
+    return sse({{"type", "content_block_delta"}, {"index", index_}, {"delta", std::move(delta)}},
+               "content_block_delta");
   }
 
   bool streams_;
@@ -182,7 +195,8 @@ class MessagesResponder final : public Responder {
 void Service::messages(const HttpRequest& request, std::shared_ptr<Reply>& reply) {
   const ChatCall call = read_chat_call(to_chat(parse_body(request.body)), options_.limits);
   start_chat(call, reply, [&](const ChatPrompt& prompt) {
-    return std::make_unique<MessagesResponder>(call.streams, model_.name, prompt.parsing, static_cast<int64_t>(prompt.ids.size()));
+    return std::make_unique<MessagesResponder>(call.streams, model_.name, prompt.parsing,
+                                               static_cast<int64_t>(prompt.ids.size()));
   });
 }
 

@@ -16,8 +16,10 @@ void add_input_item(const Json& item, Json& messages) {
     const Json* content = Fields(item).find("content");
     messages.push_back({{"role", *role}, {"content", content ? content_text(*content, "input") : ""}});
   } else if (type == "function_call") {
-    Json function{{"name", Fields(item).text("name").value_or("")}, {"arguments", Fields(item).text("arguments").value_or("{}")}};
-    Json call{{"id", Fields(item).text("call_id").value_or("")}, {"type", "function"}, {"function", std::move(function)}};
+    Json function{{"name", Fields(item).text("name").value_or("")},
+                  {"arguments", Fields(item).text("arguments").value_or("{}")}};
+    Json call{
+        {"id", Fields(item).text("call_id").value_or("")}, {"type", "function"}, {"function", std::move(function)}};
     messages.push_back({{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}});
   } else if (type == "function_call_output") {
     const Json* output = Fields(item).find("output");
@@ -53,7 +55,8 @@ Json to_chat(const Json& body) {
   if (const Json* tools = fields.array("tools")) {
     for (const Json& tool : *tools) {
       const std::string type = tool.is_object() ? Fields(tool).text("type").value_or("") : "";
-      if (type != "function") refuse("tools", "'tools' has one of type '{}'; only functions are supported", type.substr(0, 40));
+      if (type != "function")
+        refuse("tools", "'tools' has one of type '{}'; only functions are supported", type.substr(0, 40));
       Json function = tool;
       function.erase("type");
       out["tools"].push_back({{"type", "function"}, {"function", std::move(function)}});
@@ -94,7 +97,8 @@ class ResponsesResponder final : public Responder {
         out += send("response.output_item.added", {{"output_index", items_.size()}, {"item", item}});
       } else if (e.kind == OutputEvent::Kind::call_arguments) {
         const std::string id = "fc_" + choice_.calls.back().id;
-        out += send("response.function_call_arguments.delta", {{"item_id", id}, {"output_index", items_.size()}, {"delta", e.text}});
+        out += send("response.function_call_arguments.delta",
+                    {{"item_id", id}, {"output_index", items_.size()}, {"delta", e.text}});
       } else if (e.kind == OutputEvent::Kind::call_end) {
         const auto& call = choice_.calls.back();
         out += send("response.function_call_arguments.done",
@@ -162,8 +166,8 @@ class ResponsesResponder final : public Responder {
   }
   Json call_item(size_t i, const std::string& status) const {
     const auto& call = choice_.calls[i];
-    return {{"id", "fc_" + call.id}, {"type", "function_call"}, {"call_id", call.id}, {"name", call.name},
-            {"arguments", call.arguments}, {"status", status}};
+    return {{"id", "fc_" + call.id}, {"type", "function_call"},     {"call_id", call.id},
+            {"name", call.name},     {"arguments", call.arguments}, {"status", status}};
   }
   std::string text() const { return choice_.content.substr(text_begin_); }
   Json part_fields(Json more) const {

@@ -41,7 +41,8 @@ class SignalGuard {
   }
 
  private:
-  struct sigaction before_int_ {}, before_term_ {}, before_pipe_ {};
+  struct sigaction before_int_ {
+  }, before_term_{}, before_pipe_{};
 };
 
 }  // namespace
@@ -66,18 +67,21 @@ struct Server::Log {
   int file = -1;
 };
 
-Server::Server(ServedModel model, const ServeOptions& options) : model_(std::move(model)), log_(std::make_unique<Log>(options.access_log)) {
+Server::Server(ServedModel model, const ServeOptions& options)
+    : model_(std::move(model)), log_(std::make_unique<Log>(options.access_log)) {
   // The service needs the server's threads, and the server the service: requests find it by the pointer.
   auto handler = [this](const HttpRequest& request, std::shared_ptr<Reply> reply) {
     if (service_) {
       service_->handle(request, std::move(reply));
     } else {
-      reply->send(503, "application/json", R"({"error":{"message":"starting","type":"server_error","param":null,"code":null}})");
+      reply->send(503, "application/json",
+                  R"({"error":{"message":"starting","type":"server_error","param":null,"code":null}})");
     }
   };
   auto post = [this](std::function<void()> task) { http_->post(std::move(task)); };
   service_ = std::make_unique<Service>(model_, options.service, post);
-  http_ = std::make_unique<HttpServer>(options.listen, handler, [this](const AccessRecord& record) { log_access(record); });
+  http_ =
+      std::make_unique<HttpServer>(options.listen, handler, [this](const AccessRecord& record) { log_access(record); });
 }
 
 Server::~Server() {
@@ -102,11 +106,13 @@ void Server::log_access(const AccessRecord& record) {
 }
 
 bool Server::drain(double seconds) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(std::max(seconds, 2.0));
   service_->set_draining();
   http_->stop_accepting();
   const bool is_whole = model_.loop->drain(seconds);
   // The last replies are still being written.
-  for (int i = 0; i < 100 && http_->num_open_replies() > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  while (http_->num_open_replies() > 0 && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   return is_whole && http_->num_open_replies() == 0;
 }
 
@@ -117,8 +123,8 @@ void serve(ServedModel model, const ServeOptions& options, const std::function<v
   on_ready(server);
   while (signals_received == 0 && loop->error().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   if (!loop->error().empty()) base::fail("the engine has stopped: {}", loop->error());
-  base::log_info("shutting down: {} requests under way end within {} s; a second signal ends them now", server.http().num_open_replies(),
-                 options.drain_seconds);
+  base::log_info("shutting down: {} requests under way end within {} s; a second signal ends them now",
+                 server.http().num_open_replies(), options.drain_seconds);
   if (!server.drain(options.drain_seconds)) base::log_warning("not all requests ended in time; the rest was cancelled");
 }
 

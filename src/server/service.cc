@@ -47,7 +47,11 @@ uint64_t Service::draw_seed() {
 }
 
 Service::Service(ServedModel model, ServiceOptions options, Post post)
-    : model_(std::move(model)), options_(std::move(options)), post_(std::move(post)), metrics_(model_.name), created_(unix_time()) {
+    : model_(std::move(model)),
+      options_(std::move(options)),
+      post_(std::move(post)),
+      metrics_(model_.name),
+      created_(unix_time()) {
   stop_tokens_ = engine::stop_tokens(*model_.tokenizer, *model_.spec);
   if (!model_.chat) return;
   for (const std::string& name : model_.chat->names()) {
@@ -55,7 +59,8 @@ Service::Service(ServedModel model, ServiceOptions options, Post post)
     if (tool_format_ == ToolFormat::none) tool_format_ = tool_format_of(source);
     reasons_ |= has_reasoning(source);
   }
-  for (const char* marker : {"[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<tool_call>", "</tool_call>", "<think>", "</think>"}) {
+  for (const char* marker :
+       {"[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<tool_call>", "</tool_call>", "<think>", "</think>"}) {
     const int32_t id = model_.tokenizer->token_id(marker);
     if (id >= 0 && model_.tokenizer->is_special(id)) marker_tokens_.push_back(id);
   }
@@ -127,13 +132,15 @@ void Service::check_key(const HttpRequest& request, Access access) const {
   if (access == Access::user) {
     for (const std::string& known : options_.api_keys) is_right |= is_equal_key(key, known);
   }
-  if (!is_right) throw ApiError(401, "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'", "", "invalid_api_key");
+  if (!is_right)
+    throw ApiError(401, "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'", "",
+                   "invalid_api_key");
 }
 
 void Service::check_model(const std::string& name) const {
   if (name.empty() || name == model_.name || name == "default") return;
-  throw ApiError(404, fmt::format("there is no model '{}'; this server has '{}'", name.substr(0, 100), model_.name), "model",
-                 "model_not_found");
+  throw ApiError(404, fmt::format("there is no model '{}'; this server has '{}'", name.substr(0, 100), model_.name),
+                 "model", "model_not_found");
 }
 
 void Service::dispatch(const HttpRequest& request, std::shared_ptr<Reply>& reply) {
@@ -159,7 +166,8 @@ void Service::dispatch(const HttpRequest& request, std::shared_ptr<Reply>& reply
   check_key(request, Access::user);  // which routes there are is no news for strangers
   std::vector<std::string> paths;
   for (const Route& route : routes()) paths.push_back(route.path);
-  throw ApiError(404, fmt::format("there is no route {}{}", request.path.substr(0, 100), base::did_you_mean(request.path, paths)));
+  throw ApiError(
+      404, fmt::format("there is no route {}{}", request.path.substr(0, 100), base::did_you_mean(request.path, paths)));
 }
 
 void Service::handle(const HttpRequest& request, std::shared_ptr<Reply> reply) {
@@ -169,7 +177,8 @@ void Service::handle(const HttpRequest& request, std::shared_ptr<Reply> reply) {
     if (error.retry_after_seconds > 0)
       headers.emplace_back("Retry-After", std::to_string(static_cast<int64_t>(error.retry_after_seconds + 0.999)));
     if (error.status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
-    reply->send(error.status, "application/json", is_anthropic ? anthropic_error_body(error) : openai_error_body(error), headers);
+    reply->send(error.status, "application/json", is_anthropic ? anthropic_error_body(error) : openai_error_body(error),
+                headers);
   };
   try {
     dispatch(request, reply);
@@ -185,21 +194,24 @@ void Service::handle(const HttpRequest& request, std::shared_ptr<Reply> reply) {
 
 GenerationContext Service::context() { return {model_.loop, model_.tokenizer, &metrics_, post_}; }
 
-engine::Request Service::make_request(const GenerationCall& call, std::vector<int32_t> prompt, int64_t default_tokens) const {
+engine::Request Service::make_request(const GenerationCall& call, std::vector<int32_t> prompt,
+                                      int64_t default_tokens) const {
   engine::Request request;
   const int64_t length = static_cast<int64_t>(prompt.size());
   if (prompt.empty()) refuse("prompt", "the prompt has no tokens");
   for (int32_t id : prompt) {
-    if (id >= model_.engine->vocab_size()) refuse("prompt", "token {} is not in the vocabulary of {} tokens", id, model_.engine->vocab_size());
+    if (id >= model_.engine->vocab_size())
+      refuse("prompt", "token {} is not in the vocabulary of {} tokens", id, model_.engine->vocab_size());
   }
   int64_t room = std::max<int64_t>(0, model_.engine->max_request_tokens() - length);
   if (model_.spec->max_positions > 0) room = std::min(room, std::max<int64_t>(0, model_.spec->max_positions - length));
   const int64_t wanted = call.max_tokens.value_or(std::min(default_tokens, room));
   if (room == 0 || wanted > room) {
-    throw ApiError(400,
-                   fmt::format("the prompt has {} tokens and {} more are asked for, but only {} fit; shorten one of them", length,
-                               wanted, length + room),
-                   "max_tokens", "context_length_exceeded");
+    throw ApiError(
+        400,
+        fmt::format("the prompt has {} tokens and {} more are asked for, but only {} fit; shorten one of them", length,
+                    wanted, length + room),
+        "max_tokens", "context_length_exceeded");
   }
   request.prompt = std::move(prompt);
   request.sampling = call.sampling;
@@ -225,12 +237,23 @@ engine::Request Service::make_request(const GenerationCall& call, std::vector<in
   return request;
 }
 
+std::vector<int32_t> Service::encode(const Prompt& prompt, const std::string& param) const {
+  std::vector<int32_t> ids =
+      prompt.is_ids ? prompt.ids : engine::encode_prompt(*model_.tokenizer, prompt.text, *model_.spec);
+  for (int32_t id : ids) {
+    if (!model_.tokenizer->has_id(id))
+      refuse(param, "'{}' has the token {}, which the tokenizer does not know", param, id);
+  }
+  return ids;
+}
+
 Service::ChatPrompt Service::make_chat_prompt(const ChatCall& call) const {
   if (!model_.chat) {
-    throw ApiError(400,
-                   "this model has no chat template, so it cannot read messages; use /v1/completions, or start the server "
-                   "with --chat-template FILE",
-                   "messages", "no_chat_template");
+    throw ApiError(
+        400,
+        "this model has no chat template, so it cannot read messages; use /v1/completions, or start the server "
+        "with --chat-template FILE",
+        "messages", "no_chat_template");
   }
   const bool has_tools = call.tools && call.tool_choice.kind != ToolChoice::Kind::none;
   if (has_tools && tool_format_ == ToolFormat::none)

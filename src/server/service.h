@@ -94,6 +94,8 @@ class Service {
   ChatPrompt make_chat_prompt(const ChatCall& call) const;
   // The engine's request for a prompt; checks room and limits.
   engine::Request make_request(const GenerationCall& call, std::vector<int32_t> prompt, int64_t default_tokens) const;
+  // A prompt's tokens; refuses ids that the tokenizer does not know, naming `param`.
+  std::vector<int32_t> encode(const Prompt& prompt, const std::string& param) const;
   std::shared_ptr<engine::TokenMask> make_mask(const StructuredOutput& output);
   std::shared_ptr<engine::TokenMask> make_tool_mask(const ChatCall& call, ToolFormat format);
   std::shared_ptr<engine::grammar::CompiledGrammar> grammar_for(

@@ -35,7 +35,8 @@ std::shared_ptr<grammar::CompiledGrammar> Service::grammar_for(const std::string
   try {
     made = std::make_shared<grammar::CompiledGrammar>(compile(), *vocabulary_);
   } catch (const base::Error& e) {
-    throw ApiError(400, fmt::format("'{}' cannot be honoured: {}", param, e.what()), param, "invalid_structured_output");
+    throw ApiError(400, fmt::format("'{}' cannot be honoured: {}", param, e.what()), param,
+                   "invalid_structured_output");
   }
   std::lock_guard lock(grammar_mutex_);
   grammars_.emplace_front(key, made);
@@ -51,11 +52,16 @@ std::shared_ptr<engine::TokenMask> Service::make_mask(const StructuredOutput& ou
   auto compile = [&]() -> grammar::Program {
     const grammar::Limits limits;
     switch (output.kind) {
-      case Kind::json_object: return grammar::compile_schema(R"({"type":"object"})", limits);
-      case Kind::schema: return grammar::compile_schema(output.text, limits);
-      case Kind::regex: return grammar::compile_regex_program(output.text, limits);
-      case Kind::grammar: return grammar::compile_gbnf(output.text, limits);
-      default: return grammar::compile_choice(output.choices, limits);
+      case Kind::json_object:
+        return grammar::compile_schema(R"({"type":"object"})", limits);
+      case Kind::schema:
+        return grammar::compile_schema(output.text, limits);
+      case Kind::regex:
+        return grammar::compile_regex_program(output.text, limits);
+      case Kind::grammar:
+        return grammar::compile_gbnf(output.text, limits);
+      default:
+        return grammar::compile_choice(output.choices, limits);
     }
   };
   return std::make_shared<grammar::GrammarMask>(grammar_for(key, output.param, compile));
@@ -81,7 +87,8 @@ std::shared_ptr<engine::TokenMask> Service::make_tool_mask(const ChatCall& call,
   auto mark = [&](std::string& text) {
     for (int32_t id : marker_tokens_) {
       const std::string marker = model_.tokenizer->token_text(id);
-      if (const size_t at = text.find(marker); at != std::string::npos) text.insert(at, 1, static_cast<char>(grammar::kSpecialMark));
+      if (const size_t at = text.find(marker); at != std::string::npos)
+        text.insert(at, 1, static_cast<char>(grammar::kSpecialMark));
     }
   };
   mark(form.open);

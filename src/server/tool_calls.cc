@@ -11,10 +11,14 @@ const std::string kThink = "<think>", kEndThink = "</think>";
 
 std::string opening_of(ToolFormat format) {
   switch (format) {
-    case ToolFormat::hermes: return "<tool_call>";
-    case ToolFormat::llama3: return "<|python_tag|>";
-    case ToolFormat::mistral: return "[TOOL_CALLS]";
-    case ToolFormat::none: break;
+    case ToolFormat::hermes:
+      return "<tool_call>";
+    case ToolFormat::llama3:
+      return "<|python_tag|>";
+    case ToolFormat::mistral:
+      return "[TOOL_CALLS]";
+    case ToolFormat::none:
+      break;
   }
   return "";
 }
@@ -30,7 +34,8 @@ ToolFormat tool_format_of(std::string_view source) {
   if (source.find("tools") == std::string_view::npos) return ToolFormat::none;
   if (source.find("[TOOL_CALLS]") != std::string_view::npos) return ToolFormat::mistral;
   if (source.find("<tool_call>") != std::string_view::npos) return ToolFormat::hermes;
-  if (source.find("\"parameters\"") != std::string_view::npos || source.find("<|python_tag|>") != std::string_view::npos)
+  if (source.find("\"parameters\"") != std::string_view::npos ||
+      source.find("<|python_tag|>") != std::string_view::npos)
     return ToolFormat::llama3;
   return ToolFormat::none;
 }
@@ -71,9 +76,12 @@ std::vector<OutputEvent> OutputParser::finish() {
       break;
     case Mode::start:
     case Mode::thought:
-    case Mode::content: emit(kind, held_); break;
+    case Mode::content:
+      emit(kind, held_);
+      break;
     case Mode::between:
-    case Mode::after_thought: break;
+    case Mode::after_thought:
+      break;
   }
   held_.clear();
   return std::move(events_);
@@ -113,7 +121,9 @@ void OutputParser::take(char c) {
       for (char r : rest) take(r);
       return;
     }
-    case Mode::thought: take_marked(c, {kEndThink}); return;
+    case Mode::thought:
+      take_marked(c, {kEndThink});
+      return;
     case Mode::after_thought:
       if (is_space(c)) return;
       if (options_.tools == ToolFormat::llama3 && c == '{') {
@@ -130,9 +140,15 @@ void OutputParser::take(char c) {
       take_marked(c, opening.empty() ? std::vector<std::string>{} : std::vector<std::string>{opening});
       return;
     }
-    case Mode::call: take_call(c); return;
-    case Mode::name: take_name(c); return;
-    case Mode::between: take_between(c); return;
+    case Mode::call:
+      take_call(c);
+      return;
+    case Mode::name:
+      take_name(c);
+      return;
+    case Mode::between:
+      take_between(c);
+      return;
   }
 }
 
@@ -259,8 +275,11 @@ void OutputParser::take_call(char c) {
       is_text_ = is_escaped_ = false;
       streams_value_ = false;
       return;
-    case Place::value: take_value(c); return;
-    case Place::after_value: return;
+    case Place::value:
+      take_value(c);
+      return;
+    case Place::after_value:
+      return;
   }
 }
 

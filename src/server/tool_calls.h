@@ -30,7 +30,7 @@ class OutputParser {
  public:
   struct Options {
     ToolFormat tools = ToolFormat::none;
-    bool reasons = false;          // look for <think> at the beginning
+    bool reasons = false;            // look for <think> at the beginning
     bool begins_in_thought = false;  // the prompt ended with <think>
   };
   explicit OutputParser(const Options& options);
@@ -57,14 +57,14 @@ class OutputParser {
   Options options_;
   Mode mode_;
   std::vector<OutputEvent> events_;
-  std::string held_;   // may be the beginning of a marker
+  std::string held_;  // may be the beginning of a marker
   bool has_content_ = false;
   int num_calls_ = 0;
 
   // The call that is read now.
   enum class Place { before, key_or_end, key, colon, value, after_value };
   Place place_ = Place::before;
-  std::string raw_;   // everything since the call's marker, to give back when it is no call
+  std::string raw_;      // everything since the call's marker, to give back when it is no call
   std::string opening_;  // the marker
   std::string key_, value_, arguments_;
   std::string name_;

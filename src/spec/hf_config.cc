@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "spec/families.h"
 
 namespace sinter::spec {
 namespace {
@@ -78,32 +79,6 @@ Activation parse_activation(const Reader& r, const char* key, const char* otherw
   if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast") return Activation::gelu_tanh;
   if (name == "relu") return Activation::relu;
   fail("'{}': key '{}' is '{}'; supported: silu, gelu, gelu_new, gelu_pytorch_tanh, relu", r.origin(), key, name);
-}
-
-// What transformers takes for keys that a config.json leaves out, where its families differ.
-struct FamilyDefaults {
-  int64_t max_positions = 32768;
-  int64_t kv_heads = 0;  // 0 = as many as heads
-  int64_t window = 0;    // 0 = none
-  double rope_theta = 1e4;
-  double norm_eps = 1e-6;
-};
-
-FamilyDefaults defaults_of(Family family) {
-  switch (family) {
-    case Family::mistral:
-      return {.max_positions = 131072, .kv_heads = 8, .window = 4096};
-    case Family::mixtral:
-      return {.max_positions = 131072, .kv_heads = 8, .rope_theta = 1e6, .norm_eps = 1e-5};
-    case Family::qwen2:
-      return {.kv_heads = 32, .window = 4096};
-    case Family::qwen3:
-      return {.kv_heads = 32, .window = 4096};
-    case Family::qwen3_moe:
-      return {.kv_heads = 4, .window = 4096};
-    default:
-      return {.max_positions = 2048};
-  }
 }
 
 constexpr const char* kOriginalPositions = "original_max_position_embeddings";
@@ -217,7 +192,7 @@ ModelSpec parse_gpt2(const Reader& r) {
 // Which layers slide: `layer_types` where given, else the family's rule.
 void parse_window(const Reader& r, ModelSpec& spec, bool is_qwen) {
   // null is no window; a key left out is the family's own.
-  const int64_t usual = r.object().contains("sliding_window") ? 0 : defaults_of(spec.family).window;
+  const int64_t usual = r.object().contains("sliding_window") ? 0 : info_of(spec.family).window;
   bool slides = (r.has("sliding_window") || usual > 0) && (!is_qwen || r.boolean("use_sliding_window", false));
   constexpr int64_t kEndless = int64_t{1} << 40;  // leaves room to add to it
   int64_t window = slides ? std::min(r.integer("sliding_window", usual), kEndless) : 0;
@@ -271,8 +246,8 @@ void parse_moe(const Reader& r, ModelSpec& spec) {
 ModelSpec parse_llama_like(const Reader& r, Family family) {
   ModelSpec spec;
   spec.family = family;
-  const bool is_qwen = family == Family::qwen2 || family == Family::qwen3 || family == Family::qwen3_moe;
-  const FamilyDefaults defaults = defaults_of(family);
+  const FamilyInfo& defaults = info_of(family);
+  const bool is_qwen = defaults.is_qwen;
   spec.vocab_size = r.integer("vocab_size");
   spec.hidden = r.integer("hidden_size");
   spec.num_layers = r.integer("num_hidden_layers");
@@ -308,33 +283,17 @@ ModelSpec parse_llama_like(const Reader& r, Family family) {
   return spec;
 }
 
-struct Architecture {
-  const char* name;
-  const char* model_type;
-  Family family;
-};
-
-constexpr Architecture kArchitectures[] = {
-    {"GPT2LMHeadModel", "gpt2", Family::gpt2},
-    {"LlamaForCausalLM", "llama", Family::llama},
-    {"MistralForCausalLM", "mistral", Family::mistral},
-    {"Qwen2ForCausalLM", "qwen2", Family::qwen2},
-    {"Qwen3ForCausalLM", "qwen3", Family::qwen3},
-    {"MixtralForCausalLM", "mixtral", Family::mixtral},
-    {"Qwen3MoeForCausalLM", "qwen3_moe", Family::qwen3_moe},
-};
-
-const Architecture& find_architecture(const Reader& r) {
+const FamilyInfo& find_family(const Reader& r) {
   std::string name, model_type = r.text("model_type", "");
   if (r.has("architectures") && r.at("architectures").is_array() && !r.at("architectures").empty()) {
     const json& first = r.at("architectures")[0];
     if (first.is_string()) name = first.get<std::string>();
   }
-  for (const Architecture& a : kArchitectures) {
-    if (name == a.name || (name.empty() && model_type == a.model_type)) return a;
+  for (const FamilyInfo& family : families()) {
+    if (name == family.hf_architecture || (name.empty() && model_type == family.hf_model_type)) return family;
   }
   std::string known;
-  for (const Architecture& a : kArchitectures) known += std::string(known.empty() ? "" : ", ") + a.name;
+  for (const FamilyInfo& family : families()) known += std::string(known.empty() ? "" : ", ") + family.hf_architecture;
   fail("'{}': architecture '{}' (model_type '{}') is not known; known: {}", r.origin(), name, model_type, known);
 }
 
@@ -342,9 +301,9 @@ const Architecture& find_architecture(const Reader& r) {
 
 ModelSpec parse_hf_config(const json& config, const std::string& origin) {
   Reader r(config, origin);
-  const Architecture& architecture = find_architecture(r);
+  const Family family = find_family(r).family;
   r.refuse_unless("quantization_config", nullptr);
-  ModelSpec spec = architecture.family == Family::gpt2 ? parse_gpt2(r) : parse_llama_like(r, architecture.family);
+  ModelSpec spec = family == Family::gpt2 ? parse_gpt2(r) : parse_llama_like(r, family);
   spec.mtp_heads = r.integer("sinter_mtp_heads", 0);
   spec.init_std = static_cast<float>(r.number("initializer_range", 0.02));
   parse_tokens(r, spec);
@@ -379,6 +338,9 @@ const char* activation_name(Activation activation, bool is_gpt2) {
 }
 
 json rope_json(const RopeSpec& rope) {
+  SINTER_CHECK(rope.divisors.empty(),
+               "a config.json cannot say this model's RoPE: a list of {} divisors that is none of Llama 3's scalings",
+               rope.divisors.size());
   json j{{"rope_theta", rope.theta}};
   static constexpr const char* kNames[] = {"default", "default", "linear", "dynamic", "llama3", "yarn"};
   j["rope_type"] = kNames[static_cast<int>(rope.kind)];
@@ -473,11 +435,8 @@ json llama_like_json(const ModelSpec& s) {
 
 json make_hf_config(const ModelSpec& s, const std::string& dtype) {
   json j = s.family == Family::gpt2 ? gpt2_json(s) : llama_like_json(s);
-  for (const Architecture& a : kArchitectures) {
-    if (a.family != s.family) continue;
-    j["architectures"] = {a.name};
-    j["model_type"] = a.model_type;
-  }
+  j["architectures"] = {info_of(s.family).hf_architecture};
+  j["model_type"] = info_of(s.family).hf_model_type;
   j["vocab_size"] = s.vocab_size;
   j["tie_word_embeddings"] = s.tied_head;
   j["initializer_range"] = shortest(s.init_std);

@@ -154,6 +154,15 @@ std::vector<LocalParameter> local_table(const ModelSpec& spec, const TensorLayou
   return table;
 }
 
+std::vector<LocalParameter> whole_table(std::vector<Parameter> table) {
+  std::vector<LocalParameter> whole;
+  for (Parameter& p : table) {
+    const Shape shape = p.shape;
+    whole.push_back({std::move(p), shape, {{zeros_like(shape), shape, zeros_like(shape)}}, 1});
+  }
+  return whole;
+}
+
 std::vector<LocalParameter> whole_table(const ModelSpec& spec) { return local_table(spec, {}, {}); }
 
 void visit_runs(const Box& box, const Shape& global_shape, const Shape& local_shape, const VisitRun& visit) {

@@ -56,6 +56,7 @@ struct LocalParameter {
 // The table of one rank, in the table's order. The layout must fit the model (spec::layout_problem).
 std::vector<LocalParameter> local_table(const ModelSpec& spec, const TensorLayout& layout, const TensorPlace& place);
 // Every tensor whole: one rank.
+std::vector<LocalParameter> whole_table(std::vector<Parameter> table);
 std::vector<LocalParameter> whole_table(const ModelSpec& spec);
 
 // Heads of one rank of the tensor axis.

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "spec/families.h"
 
 namespace sinter::spec {
 
@@ -11,25 +12,7 @@ float ModelSpec::scale_of(int64_t layer) const {
   return scale_by_layer ? scale / static_cast<float>(layer + 1) : scale;
 }
 
-const char* family_name(Family family) {
-  switch (family) {
-    case Family::gpt2:
-      return "gpt2";
-    case Family::llama:
-      return "llama";
-    case Family::mistral:
-      return "mistral";
-    case Family::qwen2:
-      return "qwen2";
-    case Family::qwen3:
-      return "qwen3";
-    case Family::mixtral:
-      return "mixtral";
-    case Family::qwen3_moe:
-      return "qwen3_moe";
-  }
-  return "?";
-}
+const char* family_name(Family family) { return info_of(family).name; }
 
 namespace {
 

@@ -25,6 +25,7 @@ struct RopeSpec {
   double mscale_all_dim = 0.0;         // yarn: 0 = not given
   double attention_factor = 0.0;       // yarn: 0 = derived from factor
   bool truncate = true;                // yarn: round the correction range to whole dimensions
+  std::vector<float> divisors;         // of each pair's speed (D / 2), as some GGUF files list them; empty: none
 };
 
 // Mixture of experts; num_experts == 0 means every layer is dense.

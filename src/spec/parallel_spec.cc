@@ -92,6 +92,8 @@ const char* pipeline_name(PipelineKind kind) {
       return "1f1b";
     case PipelineKind::interleaved:
       return "interleaved";
+    case PipelineKind::zero_bubble:
+      return "zb-h1";
   }
   return "?";
 }
@@ -109,11 +111,12 @@ const char* recompute_name(Recompute recompute) {
 }
 
 PipelineKind parse_pipeline(const std::string& text) {
-  for (PipelineKind kind : {PipelineKind::gpipe, PipelineKind::one_f_one_b, PipelineKind::interleaved}) {
+  for (PipelineKind kind :
+       {PipelineKind::gpipe, PipelineKind::one_f_one_b, PipelineKind::interleaved, PipelineKind::zero_bubble}) {
     if (text == pipeline_name(kind)) return kind;
   }
-  base::fail("pipeline schedule '{}' is not known; expected gpipe, 1f1b or interleaved{}", text,
-             base::did_you_mean(text, {"gpipe", "1f1b", "interleaved"}));
+  base::fail("pipeline schedule '{}' is not known; expected gpipe, 1f1b, interleaved or zb-h1{}", text,
+             base::did_you_mean(text, {"gpipe", "1f1b", "interleaved", "zb-h1"}));
 }
 
 Recompute parse_recompute(const std::string& text) {
@@ -132,9 +135,10 @@ std::string describe(const ParallelSpec& p) {
   if (p.pp > 1) {
     text += fmt::format(" pp{}", p.pp);
     if (p.interleave > 1) text += fmt::format("x{}", p.interleave);
-    if (p.schedule == PipelineKind::gpipe) text += " gpipe";
+    if (p.schedule == PipelineKind::gpipe || p.schedule == PipelineKind::zero_bubble)
+      text += fmt::format(" {}", pipeline_name(p.schedule));
   }
-  if (p.cp > 1) text += fmt::format(" cp{}", p.cp);
+  if (p.cp > 1) text += fmt::format(" cp{}{}", p.cp, p.context == ContextKind::gather ? " gather" : "");
   if (p.ep > 1) text += fmt::format(" ep{}", p.ep);
   text += fmt::format(" mb{}", p.micro_batch);
   if (p.recompute != Recompute::none) text += fmt::format(" recompute-{}", recompute_name(p.recompute));

@@ -9,7 +9,12 @@
 
 namespace sinter::spec {
 
-enum class PipelineKind { gpipe, one_f_one_b, interleaved };
+// zero_bubble: ZB-H1, 1F1B whose weight gradients are actions of their own that fill the bubble.
+enum class PipelineKind { gpipe, one_f_one_b, interleaved, zero_bubble };
+// How keys and values get to the ranks of the context axis: passed around a ring, or gathered from all at once.
+enum class ContextKind { ring, gather };
+// Whether the axes are those written down, the planner's best for the launch, or the fastest of its best when tried.
+enum class LayoutChoice { given, automatic, tune };
 // What the backward pass computes again: nothing; what is cheap (our tape: outputs of norms and activations from their
 // inputs; other programs: the attention core); whole blocks from their input.
 enum class Recompute { none, selective, full };
@@ -20,10 +25,12 @@ struct OffloadSpec {
   bool gradients = false;
   bool parameters = false;   // weights stream in layer by layer
   bool activations = false;  // checkpointed block inputs (or all stored activations where nothing is recomputed)
+  std::string folder;        // "" = host memory; else files in this folder hold what is offloaded
 };
 
 struct ParallelSpec {
-  // ranks = dp() * tp * pp * cp. Expert parallelism overlays data and context parallelism: ep divides dp() * cp * tp.
+  // ranks = dp() * tp * pp * cp. Expert parallelism overlays data and context parallelism: ep divides dp() * cp (or, in
+  // plans for other programs, dp() * cp * tp).
   int64_t shard = 1;    // data-parallel ranks among which ZeRO divides state; 0 in a recipe: what the launch leaves
   int64_t replica = 1;  // copies of that group; > 1 with shard > 1 is hybrid sharding
   int64_t tp = 1;
@@ -32,8 +39,11 @@ struct ParallelSpec {
   int64_t interleave = 1;  // model chunks per pipeline rank; > 1 only with PipelineKind::interleaved
   PipelineKind schedule = PipelineKind::one_f_one_b;
   int64_t cp = 1;
+  ContextKind context = ContextKind::ring;
   int64_t ep = 1;
-  int zero = 0;  // 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights are divided by `shard`
+  double expert_capacity = 1.25;  // rows that a rank takes from others in one round, over those of an even spread
+  LayoutChoice choice = LayoutChoice::given;
+  int zero = 0;           // 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights are divided by `shard`
   double bucket_mib = 4;  // gradients reduced together behind the backward pass
   double timeout = 600;   // seconds a rank waits for the others in one call; 0 = for ever
 
@@ -57,7 +67,7 @@ struct ParallelSpec {
   int64_t micro_batches() const { return global_batch / (micro_batch * dp()); }
 };
 
-const char* pipeline_name(PipelineKind kind);     // "gpipe", "1f1b", "interleaved"
+const char* pipeline_name(PipelineKind kind);     // "gpipe", "1f1b", "interleaved", "zb-h1"
 const char* recompute_name(Recompute recompute);  // "none", "selective", "full"
 PipelineKind parse_pipeline(const std::string& text);
 Recompute parse_recompute(const std::string& text);

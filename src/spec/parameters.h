@@ -21,7 +21,17 @@ struct ParameterPart {
   bool transposed = false;
 };
 
-enum class ParameterRole { embedding, position, matrix, expert_matrix, router, head, norm, bias };
+enum class ParameterRole { embedding, position, matrix, expert_matrix, router, head, norm, bias, adapter };
+// What a tensor that is not the model's own adds to one that is: a term of a low-rank adapter (spec/adapter.h).
+enum class AdapterTerm { none, a, b, magnitude };
+struct AdapterPlace {
+  AdapterTerm term = AdapterTerm::none;
+  std::string target;               // name of the weight it stands beside
+  int64_t first_row = 0, rows = 0;  // of the weight's rows
+  float scale = 1.0f;               // of the term b a
+  float dropout = 0.0f;             // of what a reads
+};
+
 enum class InitKind { normal, ones, zeros };
 
 struct Parameter {
@@ -33,6 +43,7 @@ struct Parameter {
   float init_std = 0.02f;
   bool decays = true;  // weight decay applies (tensors of two and more axes)
   bool trainable = true;
+  AdapterPlace adapter = {};
   int64_t layer = -1;    // -1 before the first block, num_layers after the last; MTP blocks follow: num_layers + 1 + j
   int tp_axis = -1;      // axis cut by tensor parallelism: rows, columns, or -1 = replicated
   int expert_axis = -1;  // axis cut by expert parallelism

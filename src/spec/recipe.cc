@@ -29,10 +29,18 @@ const Names<base::DType> kPrecisions{{"f32", base::DType::f32},   {"fp32", base:
                                      {"fp16", base::DType::f16},  {"fp8", base::DType::f8e4m3}};
 const Names<base::DType> kShortFormats{
     {"f32", base::DType::f32}, {"fp32", base::DType::f32}, {"bf16", base::DType::bf16}};
+// Of optimizer states: u8 is codes of 8 bits with a scale for every 256.
+const Names<base::DType> kStateFormats{
+    {"f32", base::DType::f32}, {"fp32", base::DType::f32}, {"bf16", base::DType::bf16}, {"8bit", base::DType::u8}};
 const Names<Recompute> kRecomputes{
     {"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}};
-const Names<PipelineKind> kPipelines{
-    {"1f1b", PipelineKind::one_f_one_b}, {"gpipe", PipelineKind::gpipe}, {"interleaved", PipelineKind::interleaved}};
+const Names<PipelineKind> kPipelines{{"1f1b", PipelineKind::one_f_one_b},
+                                     {"gpipe", PipelineKind::gpipe},
+                                     {"interleaved", PipelineKind::interleaved},
+                                     {"zb-h1", PipelineKind::zero_bubble}};
+const Names<ContextKind> kContexts{{"ring", ContextKind::ring}, {"gather", ContextKind::gather}};
+const Names<LayoutChoice> kLayouts{
+    {"given", LayoutChoice::given}, {"auto", LayoutChoice::automatic}, {"tune", LayoutChoice::tune}};
 const Names<CudaGraphs> kCudaGraphs{{"auto", CudaGraphs::automatic}, {"on", CudaGraphs::on}, {"off", CudaGraphs::off}};
 const Names<Packing> kPackings{{"documents", Packing::documents}, {"stream", Packing::stream}};
 const Names<OptimizerKind> kOptimizers{{"sgd", OptimizerKind::sgd},
@@ -93,6 +101,7 @@ void visit_data(Visitor& v, DataRecipe& data) {
   v.section("data");
   v.sources("sources", data.sources);
   v.sources("validation", data.validation);
+  v.value("validation_share", data.validation_share, Range{0, 0.5});
   v.value("tokenizer", data.tokenizer);
   v.value("sequence_length", data.sequence_length, Range{1, 1 << 24});
   v.choice("packing", data.packing, kPackings);
@@ -137,7 +146,7 @@ void visit_optimizer(Visitor& v, OptimizerRecipe& optimizer) {
   v.value("muon_lr", optimizer.muon_lr);
   v.value("muon_momentum", optimizer.muon_momentum, kKept);
   v.value("muon_iterations", optimizer.muon_iterations, Range{1, 20});
-  v.choice("states", optimizer.states, kShortFormats);
+  v.choice("states", optimizer.states, kStateFormats);
 }
 
 template <class Visitor>
@@ -164,6 +173,7 @@ void visit_checkpoint(Visitor& v, CheckpointRecipe& checkpoint) {
   v.section("checkpoint");
   v.value("dir", checkpoint.dir);
   v.value("every", checkpoint.every);
+  v.value("minutes", checkpoint.minutes, Range{0, 1e6});
   v.value("initial", checkpoint.initial);
   v.value("background", checkpoint.background);
   v.choice("export", checkpoint.exports, kExports);
@@ -189,6 +199,7 @@ void visit_log(Visitor& v, LogRecipe& log) {
 template <class Visitor>
 void visit_parallel(Visitor& v, ParallelSpec& parallel) {
   v.section("parallel");
+  v.choice("layout", parallel.choice, kLayouts);
   int64_t dp = parallel.dp();
   v.value("dp", dp, kRanks);
   v.value("replica", parallel.replica, Range{1, 1 << 20});
@@ -204,11 +215,14 @@ void visit_parallel(Visitor& v, ParallelSpec& parallel) {
   v.value("interleave", parallel.interleave, kWidth);
   v.choice("schedule", parallel.schedule, kPipelines);
   v.value("cp", parallel.cp, kWidth);
+  v.choice("context", parallel.context, kContexts);
   v.value("ep", parallel.ep, kWidth);
+  v.value("expert_capacity", parallel.expert_capacity, Range{1, 1024});
   v.value("offload_optimizer", parallel.offload.optimizer);
   v.value("offload_gradients", parallel.offload.gradients);
   v.value("offload_parameters", parallel.offload.parameters);
   v.value("offload_activations", parallel.offload.activations);
+  v.value("offload_folder", parallel.offload.folder);
   v.value("bucket_mib", parallel.bucket_mib, Range{0.001, 1 << 20});
   v.value("timeout", parallel.timeout, Range{0, 1e6});
 }
@@ -468,7 +482,9 @@ void apply_override(toml::table& root, const std::string& text) {
   toml::table parsed;
   try {
     parsed = toml::parse("v = " + value);
-  } catch (const toml::parse_error&) {
+  } catch (const toml::parse_error& e) {
+    if (!value.empty() && std::string_view("[{\"'").find(value[0]) != std::string_view::npos)  // no bare word
+      base::fail_usage("'{}' is not TOML: {}", text, e.description());
     parsed.insert_or_assign("v", value);
   }
   if (!root.contains(section)) root.insert(section, toml::table{});

@@ -40,7 +40,8 @@ struct ModelRecipe {
 };
 
 struct SourceRecipe {
-  std::string path;     // a token shard (.tok), a folder of shards, or text: .txt, .jsonl
+  std::string path;  // a token shard (.tok), text (.txt, .md, .jsonl, .json, .csv, .parquet, .gz or .zst behind it), a
+                     // folder or a pattern
   double weight = 1.0;  // share of the samples, relative to the other sources
 };
 
@@ -53,6 +54,7 @@ enum class Packing {
 struct DataRecipe {
   std::vector<SourceRecipe> sources;     // "path", ["path", ...] or [{path = "...", weight = 1.0}, ...]
   std::vector<SourceRecipe> validation;  // read in order; weights are not used
+  double validation_share = 0;           // of every shard of the sources, from its end, in place of `validation`
   std::string tokenizer;                 // folder or file; "" = the model folder's
   int64_t sequence_length = 512;
   Packing packing = Packing::documents;
@@ -136,7 +138,8 @@ enum class ExportFormat {
 
 struct CheckpointRecipe {
   std::string dir = "run";
-  int64_t every = 0;       // steps; 0 = at the end only
+  int64_t every = 0;       // steps; 0 = by time
+  double minutes = 15;     // between checkpoints when every is 0; 0 = at the end only
   bool initial = false;    // one of step 0 too
   bool background = true;  // written while training goes on, from a copy in host memory; false: training waits
   ExportFormat exports = ExportFormat::precision;
@@ -183,9 +186,8 @@ std::string recipe_to_toml(const Recipe& recipe);
 // vocab_size. Throws base::Error when neither gives a whole model.
 ModelSpec make_model_spec(const Recipe& recipe, int64_t tokenizer_vocab);
 
-
-// The whole layout of a run on this many ranks: [parallel] with its data-parallel ranks counted, and precision, batch and
-// recomputation from [train] and [data]. Throws base::Error when the axes do not fit the number of ranks.
+// The whole layout of a run on this many ranks: [parallel] with its data-parallel ranks counted, and precision, batch
+// and recomputation from [train] and [data]. Throws base::Error when the axes do not fit the number of ranks.
 ParallelSpec make_layout(const Recipe& recipe, int64_t ranks);
 
 }  // namespace sinter::spec

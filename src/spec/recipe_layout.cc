@@ -7,12 +7,15 @@ ParallelSpec make_layout(const Recipe& recipe, int64_t ranks) {
   ParallelSpec p = recipe.parallel;
   const int64_t others = p.tp * p.pp * p.cp;
   if (p.shard == 0) {  // dp is not given: what the other axes leave
-    SINTER_CHECK(ranks % (others * p.replica) == 0,
-                 "{} ranks cannot be divided among parallel.tp {} x pp {} x cp {} x replica {}; launch a multiple of {}",
-                 ranks, p.tp, p.pp, p.cp, p.replica, others * p.replica);
+    SINTER_CHECK(
+        ranks % (others * p.replica) == 0,
+        "{} ranks cannot be divided among parallel.tp {} x pp {} x cp {} x replica {}; launch a multiple of {}", ranks,
+        p.tp, p.pp, p.cp, p.replica, others * p.replica);
     p.shard = ranks / (others * p.replica);
   }
-  SINTER_CHECK(p.ranks() == ranks, "parallel.dp is {} x tp {} x pp {} x cp {} = {} ranks, but the launch has {} rank{}",
+  SINTER_CHECK(p.ranks() == ranks,
+               "parallel.dp is {} x tp {} x pp {} x cp {} = {} ranks, but the launch has {} rank{}; a dry "
+               "run for other machines: --dry-run --on 16x8xH100",
                p.dp(), p.tp, p.pp, p.cp, p.ranks(), ranks, ranks == 1 ? "" : "s");
   p.recompute = recipe.train.recompute;
   p.compute = base::is_fp8(recipe.train.precision) ? base::DType::bf16 : recipe.train.precision;

@@ -88,7 +88,8 @@ TEST(Recipe, WrongTypesAndValuesNameTheKey) {
   // Whole numbers that a double cannot hold.
   EXPECT_NE(error_of(kText, {"optimizer.lr=9007199254740993"}).find("optimizer.lr is 9007199254740993"),
             std::string::npos);
-  EXPECT_NE(error_of(kText, {"train.seed=9223372036854775807"}).find("train.seed is 9223372036854775807"), std::string::npos);
+  EXPECT_NE(error_of(kText, {"train.seed=9223372036854775807"}).find("train.seed is 9223372036854775807"),
+            std::string::npos);
   EXPECT_NE(error_of("[model\n").find("line 1"), std::string::npos);
   EXPECT_NE(error_of("[model]\nfamily='llama'\n[train]\nsteps=1").find("sources"), std::string::npos);
 }
@@ -127,6 +128,24 @@ TEST(Recipe, WhatWouldBePassedOverIsRefused) {
       EXPECT_NE(std::string(e.what()).find(key), std::string::npos) << e.what();
     }
   }
+}
+
+TEST(Recipe, KeysThatNothingReadsAreRefusedUnlessTheyHaveTheirDefault) {
+  const std::string llama(kText);
+  EXPECT_NE(error_of(llama, {"optimizer.kind=adamw", "optimizer.muon_lr=3"}).find("muon_lr is given, but only"),
+            std::string::npos);
+  EXPECT_EQ(error_of(llama, {"optimizer.kind=adamw", "optimizer.muon_lr=0.02"}), "");
+  EXPECT_EQ(error_of(llama, {"optimizer.muon_lr=3"}), "");
+  EXPECT_NE(error_of(llama, {"schedule.decay_share=0.5"}).find("wsd"), std::string::npos);
+  EXPECT_NE(error_of(llama, {"train.loss_scale=2"}).find("fp16"), std::string::npos);
+  EXPECT_NE(error_of(llama, {"model.family=gpt2", "model.rope_theta=3"}).find("rotary"), std::string::npos);
+  EXPECT_NE(error_of(llama, {"data.validation_share=0.1", "data.validation=v.txt"}).find("keep one"),
+            std::string::npos);
+}
+
+TEST(Recipe, AnOverrideThatBeginsAListAndIsNoneIsRefused) {
+  for (const char* broken : {"log.sample_prompts=[\"a\",\"b", "data.sources={path = 1", "data.cache=\"x"})
+    EXPECT_NE(error_of(kText, {broken}).find("is not TOML"), std::string::npos) << broken;
 }
 
 TEST(Recipe, WrittenOutItParsesBackToItself) {

@@ -70,6 +70,7 @@ std::vector<float> rope_inv_freq(const RopeSpec& rope, int64_t head_dim, int64_t
   }
   if (rope.kind == RopeKind::llama3) apply_llama3(rope, inv_freq);
   if (rope.kind == RopeKind::yarn) apply_yarn(rope, head_dim, inv_freq);
+  for (size_t i = 0; i < rope.divisors.size() && i < inv_freq.size(); ++i) inv_freq[i] /= rope.divisors[i];
   return inv_freq;
 }
 

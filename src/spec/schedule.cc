@@ -45,6 +45,7 @@ int64_t num_warmup(const PipelineShape& shape, int64_t rank) {
     case PipelineKind::gpipe:
       return total;
     case PipelineKind::one_f_one_b:
+    case PipelineKind::zero_bubble:
       return std::min(total, shape.pp - rank - 1);
     case PipelineKind::interleaved:
       return std::min(total, 2 * (shape.pp - rank - 1) + (shape.interleave - 1) * shape.pp);

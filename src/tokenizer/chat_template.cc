@@ -8,6 +8,8 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "io/gguf.h"
+#include "tokenizer/gguf.h"
 
 namespace sinter::tokenizer {
 namespace {
@@ -64,6 +66,7 @@ void ChatTemplate::add(const std::string& name, std::string_view source, std::st
 }
 
 bool ChatTemplate::exists(const std::string& folder) {
+  if (io::is_gguf(folder)) return !chat_templates_of(io::GgufFile(folder)).empty();
   if (fs::exists(join(folder, kJinjaFile)) || fs::exists(join(folder, kJsonFile))) return true;
   if (!fs::exists(join(folder, kConfigFile))) return false;
   nlohmann::json config = base::load_json(join(folder, kConfigFile));
@@ -72,6 +75,14 @@ bool ChatTemplate::exists(const std::string& folder) {
 
 ChatTemplate ChatTemplate::load(const std::string& folder) {
   ChatTemplate chat;
+  if (io::is_gguf(folder)) {
+    const io::GgufFile file(folder);
+    chat.special_tokens_ = special_tokens_of(file);
+    for (const auto& [name, source] : chat_templates_of(file))
+      chat.add(name, source, fmt::format("{} ({})", folder, name));
+    SINTER_CHECK(!chat.templates_.empty(), "'{}' has no key 'tokenizer.chat_template'; it may be a base model", folder);
+    return chat;
+  }
   nlohmann::json config;
   std::string config_path = join(folder, kConfigFile);
   if (fs::exists(config_path)) {

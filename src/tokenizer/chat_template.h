@@ -44,7 +44,7 @@ class ChatTemplate {
   // From a model folder, like transformers: chat_template.jinja (and additional_chat_templates/*.jinja), else
   // chat_template.json, else "chat_template" in tokenizer_config.json (a text or a list of named ones). The special
   // tokens (bos_token, eos_token, ...) come from tokenizer_config.json and special_tokens_map.json. Throws Error when
-  // there is none.
+  // there is none. From a .gguf: its keys tokenizer.chat_template and tokenizer.chat_template.NAME.
   static ChatTemplate load(const std::string& folder);
   static bool exists(const std::string& folder);
 

@@ -8,6 +8,8 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "io/gguf.h"
+#include "tokenizer/gguf.h"
 #include "tokenizer/json_view.h"
 #include "tokenizer/tokenizer_parts.h"
 
@@ -131,6 +133,7 @@ void read_model_config(const std::string& path, Tokenizer& tokenizer) {
 }  // namespace
 
 Tokenizer Tokenizer::load(const std::string& path) {
+  if (io::is_gguf(path)) return tokenizer_from_gguf(io::GgufFile(path));
   fs::path file = path, folder = fs::path(path).parent_path();
   if (fs::is_directory(path)) {
     folder = path;

@@ -1,4 +1,6 @@
 // SentencePiece .model files (BPE): a protocol buffer with the pieces, their scores and the normalization.
+#include "tokenizer/sentencepiece.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -77,25 +79,6 @@ class ProtoReader {
   uint64_t field_ = 0, number_ = 0;
   float real_ = 0;
   std::string_view text_;
-};
-
-enum PieceType { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
-
-struct SentencePiece {
-  std::string_view text;
-  float score = 0;
-  uint64_t type = kNormal;
-};
-
-struct SpModel {
-  std::vector<SentencePiece> pieces;
-  bool has_trainer = false;
-  uint64_t model_type = 1;  // 1 unigram, 2 BPE, 3 word, 4 character
-  int64_t vocab_size = -1;
-  int32_t unk_id = 0, bos_id = 1, eos_id = 2, pad_id = -1;
-  bool byte_fallback = false, whitespace_as_suffix = false;
-  std::string_view charsmap;
-  bool add_dummy_prefix = true, remove_extra_whitespaces = true, escape_whitespaces = true;
 };
 
 SentencePiece read_piece(std::string_view bytes, const std::string& origin) {
@@ -225,7 +208,10 @@ std::vector<uint32_t> ranks_by_score(const SpModel& model) {
 }  // namespace
 
 Tokenizer Tokenizer::from_sentencepiece(std::string_view bytes, const std::string& origin) {
-  const SpModel source = read_model(bytes, origin);
+  return make_sentencepiece_tokenizer(read_model(bytes, origin), origin);
+}
+
+Tokenizer make_sentencepiece_tokenizer(const SpModel& source, const std::string& origin) {
   check_supported(source, origin);
   auto parts = std::make_unique<TokenizerParts>();
   parts->origin = origin;
@@ -247,10 +233,10 @@ Tokenizer Tokenizer::from_sentencepiece(std::string_view bytes, const std::strin
       AddedToken token{.id = id,
                        .content = std::string(piece.text),
                        .special = special,
-                       .normalized = special,
-                       .plain_too = special};
+                       .normalized = special && !source.cuts_specials_first,
+                       .plain_too = special && !source.cuts_specials_first};
       // The library finds its user-defined symbols after the prefix and the marks have been put in.
-      if (!special) token.symbol = piece.text;
+      if (!special && !source.cuts_specials_first) token.symbol = piece.text;
       parts->added.push_back(std::move(token));
     }
     if (piece.type == kUnknown) model.unknown_id = id;

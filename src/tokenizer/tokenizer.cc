@@ -180,6 +180,10 @@ void TokenizerParts::finish() {
                   model.continuing_prefix.empty() && model.end_suffix.empty() && marks_only_lead(model);
 }
 
+void encode_plain(const TokenizerParts& parts, std::string_view text, bool at_start, std::vector<int32_t>& ids) {
+  Encoder(parts, {}, ids).encode_text(text, at_start);
+}
+
 std::string decoded_token(const TokenizerParts& parts, int32_t id) {
   const DecodeRules& rules = parts.decode_rules;
   std::string text;
@@ -311,6 +315,12 @@ std::optional<SplitPattern> Tokenizer::split_pattern() const { return parts_->pr
 
 const SpecialIds& Tokenizer::special_ids() const { return parts_->special_ids; }
 void Tokenizer::set_special_ids(const SpecialIds& ids) { parts_->special_ids = ids; }
+
+void Tokenizer::set_surrounding_ids(int32_t before, int32_t after) {
+  auto list = [](int32_t id) { return id >= 0 ? std::vector{id} : std::vector<int32_t>{}; };
+  parts_->around = {list(before), list(after)};
+  parts_->post_processor_json = before >= 0 ? bos_template_json(token_text(before), before).dump() : "null";
+}
 
 StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special, Invalid invalid)
     : tokenizer_(&tokenizer),

@@ -29,8 +29,8 @@ struct TokenizerParts;  // tokenizer_parts.h
 
 class Tokenizer {
  public:
-  // A folder (tokenizer.json, else tokenizer.model; BOS, EOS, PAD from tokenizer_config.json and config.json) or one
-  // file of the three formats. Throws base::Error that names the file and the key.
+  // A folder (tokenizer.json, else tokenizer.model; BOS, EOS, PAD from tokenizer_config.json and config.json), one file
+  // of the three formats, or a .gguf. Throws base::Error that names the file and the key.
   static Tokenizer load(const std::string& path);
   // The same from memory; `origin` stands for the file in errors and, for .tiktoken, its name tells the split pattern.
   static Tokenizer from_json(std::string_view text, const std::string& origin);
@@ -64,6 +64,8 @@ class Tokenizer {
   int32_t token_id(std::string_view token) const;
   const SpecialIds& special_ids() const;
   void set_special_ids(const SpecialIds& ids);
+  // The ids that EncodeOptions::add_special puts before and after a text; -1 for none.
+  void set_surrounding_ids(int32_t before, int32_t after);
   // What the file says in short, for people: model, pattern, normalizer, number of merges and added tokens.
   std::string description() const;
   // The hand-written pattern that does all the splitting, if the file's pre-tokenizer is one of those.

@@ -55,6 +55,10 @@ struct TokenizerParts {
   void finish();
 };
 
+// Appends the ids of text in which no special token is read, with nothing put around it. `at_start`: the input begins
+// with it.
+void encode_plain(const TokenizerParts& parts, std::string_view text, bool at_start, std::vector<int32_t>& ids);
+
 // The bytes of one token as the decoder gives them, in the middle of a text.
 std::string decoded_token(const TokenizerParts& parts, int32_t id);
 

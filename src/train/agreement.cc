@@ -48,18 +48,24 @@ void check_same_recipe(comm::Communicator& comm, const spec::Recipe& recipe) {
   });
 }
 
+std::string describe_data(const data::Loader& loader) {
+  std::string text;
+  for (const auto& source : loader.sources()) text += describe_source(*source) + "\n";
+  return text;
+}
+
 void check_same_data(comm::Communicator& comm, const data::Loader& loader) {
   if (comm.size() == 1) return;
-  std::string own;
-  for (const auto& source : loader.sources()) own += describe_source(*source) + "\n";
+  const std::string own = describe_data(loader);
   comm::check_same(comm, own, [&](const std::string& first, const std::string& here) {
     std::istringstream theirs(first), ours(here);
     std::string a, b;
     size_t i = 0;
     while (std::getline(theirs, a) && std::getline(ours, b) && a == b) ++i;
     const std::string path = i < loader.sources().size() ? loader.sources()[i]->path() : "";
-    return fmt::format("data.sources '{}' holds other data than on rank 0: {}; on rank 0 {}; give all ranks the same files",
-                       path, b, a);
+    return fmt::format(
+        "data.sources '{}' holds other data than on rank 0: {}; on rank 0 {}; give all ranks the same files", path, b,
+        a);
   });
 }
 

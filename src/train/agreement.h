@@ -9,6 +9,8 @@ namespace sinter::train {
 // Throw comm::JointError naming the rank and what it has another of. Keys that may differ: train.device, train.threads,
 // data.cache.
 void check_same_recipe(comm::Communicator& comm, const spec::Recipe& recipe);
+// What the sources hold, a line each: counts, vocabulary, tokenizer and a hash of some windows.
+std::string describe_data(const data::Loader& loader);
 // By counts, vocabulary, tokenizer and some windows of each source.
 void check_same_data(comm::Communicator& comm, const data::Loader& loader);
 

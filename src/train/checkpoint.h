@@ -9,6 +9,7 @@
 // checkpoint_writer.h writes them, behind the training.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,15 +26,15 @@ namespace sinter::train {
 struct StatePlace {
   base::Shape global_shape, local_shape;  // the local tensor holds boxes of the global one (spec/local_table.h)
   std::vector<spec::Box> boxes;
-  int64_t first = 0;                  // the values are the local tensor's elements from here on (ZeRO)
-  int64_t copy = 0, copies = 1;       // of the ranks that hold the same values; each writes its share
+  int64_t first = 0;             // the values are the local tensor's elements from here on (ZeRO)
+  int64_t copy = 0, copies = 1;  // of the ranks that hold the same values; each writes its share
 };
 
 // One tensor of the state.
 struct StateTensor {
-  std::string kind;     // "master", "m", "v", ...
-  std::string name;     // the parameter table's; "scalings" of kind "fp8"
-  core::Tensor values;  // f32, or a shorter format: kept as f32 in the file
+  std::string kind;                      // "master", "m", "v", ...
+  std::string name;                      // the parameter table's; "scalings" of kind "fp8"
+  core::Tensor values;                   // f32, or a shorter format: kept as f32 in the file
   std::optional<StatePlace> place = {};  // nothing: every rank holds the whole tensor
 };
 
@@ -46,6 +47,8 @@ struct RunState {
   std::vector<double> loss_scale{1.0, 0.0};  // the scale, good steps since it changed
   std::vector<std::string> kernel_choices;   // kernels/choices.h: what this run's kernels measured
   std::string tokenizer;                     // the hash of the one its data were made with, in hex; "" = not known
+  std::string data;                          // what its sources held, a line each (agreement.h); "" = not known
+  std::string source;                        // what the next batches depend on (batch_source.h)
   std::string recipe;                        // the effective recipe, for people and for `sinter inspect`
 };
 
@@ -62,8 +65,8 @@ struct StateBox {
 // What one file holds of a tensor.
 struct StatePart {
   std::string file;
-  std::vector<StateBox> boxes;   // behind each other in the file, each row-major
-  std::vector<uint64_t> hashes;  // of every chunk
+  std::vector<StateBox> boxes;             // behind each other in the file, each row-major
+  std::vector<uint64_t> hashes;            // of every chunk
   int64_t chunk_bytes = kStateChunkBytes;  // 0: one hash for all (version 1)
   int64_t num_elements() const {
     int64_t n = 0;
@@ -123,9 +126,22 @@ RunState load_run_state(const std::string& folder);
 // Whether a checkpoint folder holds this tensor of the state.
 bool has_state_tensor(const std::string& folder, const std::string& kind, const std::string& name);
 
-// Reads a checkpoint folder into the tensors (every one must be there with its global shape), and of its files only what
-// they need. Throws base::Error naming the
-// file when something is missing, cut off or damaged.
+// Reads tensors out of a checkpoint folder, and of its files only what they need.
+class StateReader {
+ public:
+  explicit StateReader(const std::string& folder);
+  ~StateReader();
+  const RunState& run() const;
+  // Throws base::Error naming the file when the tensor or a part of it is missing, cut off or damaged, or has another
+  // global shape.
+  void read(const StateTensor& tensor);
+
+ private:
+  struct Files;
+  const std::string folder_;
+  std::unique_ptr<Files> files_;
+};
+// All of them.
 RunState load_checkpoint(const std::string& folder, const std::vector<StateTensor>& tensors);
 
 }  // namespace sinter::train

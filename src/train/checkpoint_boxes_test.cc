@@ -138,11 +138,17 @@ TEST_F(PartsOf, VersionOneIsStillRead) {
     const auto bytes = std::as_bytes(std::span(values).subspan(static_cast<size_t>(r) * 20, 20));
     writer.write("m/a", bytes);
     writer.commit();
-    pieces.push_back({{"file", name}, {"begin", r * 20}, {"count", 20},
-                      {"hash", fmt::format("{:016x}", base::hash_bytes(bytes))}});
+    pieces.push_back(
+        {{"file", name}, {"begin", r * 20}, {"count", 20}, {"hash", fmt::format("{:016x}", base::hash_bytes(bytes))}});
   }
-  const nlohmann::json index{{"format", "sinter state"}, {"version", 1}, {"step", 4}, {"updates", 4}, {"tokens", 9},
-                             {"guard", nlohmann::json::array()}, {"noise_scale", {0, 0, 0}}, {"ranks", 3},
+  const nlohmann::json index{{"format", "sinter state"},
+                             {"version", 1},
+                             {"step", 4},
+                             {"updates", 4},
+                             {"tokens", 9},
+                             {"guard", nlohmann::json::array()},
+                             {"noise_scale", {0, 0, 0}},
+                             {"ranks", 3},
                              {"recipe", ""},
                              {"tensors", {{{"kind", "m"}, {"name", "a"}, {"shape", {10, 6}}, {"pieces", pieces}}}}};
   std::ofstream(dir_ + "/old/state/index.json") << index.dump();

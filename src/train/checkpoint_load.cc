@@ -216,8 +216,7 @@ std::vector<float> read_values(const StateTensor& tensor, const StateEntry& entr
       for (const StateBox& stored : part.boxes) {
         if (const std::optional<StateBox> common = overlap(stored, held.box)) {
           visit_rows(*common, stored, held.box, [&](int64_t from, int64_t to, int64_t count) {
-            std::copy_n(files.read(key, part, stored_at + from, count), count,
-                        values.begin() + held.at + to);
+            std::copy_n(files.read(key, part, stored_at + from, count), count, values.begin() + held.at + to);
             found += count;
           });
         }
@@ -253,6 +252,8 @@ StateIndex parse_state_index(std::string_view text, const std::string& origin) {
   if (root.has("loss_scale")) index.run.loss_scale = root.numbers("loss_scale");  // not in older ones
   if (root.has("kernel_choices")) index.run.kernel_choices = root.texts("kernel_choices");
   if (root.has("tokenizer")) index.run.tokenizer = root.text("tokenizer");
+  if (root.has("data")) index.run.data = root.text("data");
+  if (root.has("source")) index.run.source = root.text("source");
   index.run.recipe = root.text("recipe");
   index.ranks = root.count("ranks");
   for (const json& entry : root.list("tensors"))
@@ -268,32 +269,44 @@ bool has_state_tensor(const std::string& folder, const std::string& kind, const 
                      [&](const StateEntry& entry) { return entry.kind == kind && entry.name == name; });
 }
 
-RunState load_checkpoint(const std::string& folder, const std::vector<StateTensor>& tensors) {
-  const StateIndex index = load_index(folder);
-  std::map<std::string, const StateEntry*> entries;
-  for (const StateEntry& entry : index.entries) entries[state_key(entry.kind, entry.name)] = &entry;
-  StateFiles files(folder);
-  for (const StateTensor& t : tensors) {
-    const std::string key = state_key(t.kind, t.name);
-    auto found = entries.find(key);
-    SINTER_CHECK(found != entries.end(), "checkpoint '{}' has no '{}': it was made with another model or optimizer",
-                 folder, key);
-    const StateEntry& entry = *found->second;
-    SINTER_CHECK(entry.shape == global_shape(t), "checkpoint '{}': '{}' has shape {}, this model's is {}", folder, key,
-                 entry.shape.to_string(), global_shape(t).to_string());
-    const std::vector<float> values = read_values(t, entry, files, folder);
-    core::DeviceRuntime& device = core::runtime(t.values.device());
-    // Exact where the tensor had this format when it was stored; a recipe may have changed it since.
-    std::vector<std::byte> rounded;
-    if (t.values.dtype() != base::DType::f32) {
-      rounded.resize(t.values.bytes());
-      base::convert_elements(base::DType::f32, values.data(), t.values.dtype(), rounded.data(), values.size());
-    }
-    const void* source = rounded.empty() ? static_cast<const void*>(values.data()) : rounded.data();
-    device.copy_to_device(t.values.raw(), source, t.values.bytes(), device.stream());
-    device.synchronize(device.stream());
+struct StateReader::Files {
+  Files(const std::string& folder) : index(load_index(folder)), files(folder) {
+    for (const StateEntry& entry : index.entries) entries[state_key(entry.kind, entry.name)] = &entry;
   }
-  return index.run;
+  const StateIndex index;
+  std::map<std::string, const StateEntry*> entries;
+  StateFiles files;
+};
+
+StateReader::StateReader(const std::string& folder) : folder_(folder), files_(std::make_unique<Files>(folder)) {}
+StateReader::~StateReader() = default;
+const RunState& StateReader::run() const { return files_->index.run; }
+
+void StateReader::read(const StateTensor& t) {
+  const std::string key = state_key(t.kind, t.name);
+  auto found = files_->entries.find(key);
+  SINTER_CHECK(found != files_->entries.end(),
+               "checkpoint '{}' has no '{}': it was made with another model or optimizer", folder_, key);
+  const StateEntry& entry = *found->second;
+  SINTER_CHECK(entry.shape == global_shape(t), "checkpoint '{}': '{}' has shape {}, this model's is {}", folder_, key,
+               entry.shape.to_string(), global_shape(t).to_string());
+  const std::vector<float> values = read_values(t, entry, files_->files, folder_);
+  core::DeviceRuntime& device = core::runtime(t.values.device());
+  // Exact where the tensor had this format when it was stored; a recipe may have changed it since.
+  std::vector<std::byte> rounded;
+  if (t.values.dtype() != base::DType::f32) {
+    rounded.resize(t.values.bytes());
+    base::convert_elements(base::DType::f32, values.data(), t.values.dtype(), rounded.data(), values.size());
+  }
+  const void* source = rounded.empty() ? static_cast<const void*>(values.data()) : rounded.data();
+  device.copy_to_device(t.values.raw(), source, t.values.bytes(), device.stream());
+  device.synchronize(device.stream());
+}
+
+RunState load_checkpoint(const std::string& folder, const std::vector<StateTensor>& tensors) {
+  StateReader reader(folder);
+  for (const StateTensor& t : tensors) reader.read(t);
+  return reader.run();
 }
 
 }  // namespace sinter::train

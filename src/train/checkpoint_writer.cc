@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/json.h"
 #include "io/safetensors.h"
 #include "train/checkpoint_boxes.h"
 
@@ -126,6 +127,8 @@ json make_index(const RunState& run, const std::vector<std::string>& written) {
           {"kernel_choices", run.kernel_choices},
           {"ranks", written.size()},
           {"tokenizer", run.tokenizer},
+          {"data", run.data},
+          {"source", run.source},
           {"recipe", run.recipe},
           {"tensors", entries}};
 }
@@ -143,14 +146,24 @@ std::string error_of(Work work) {
 
 }  // namespace
 
-std::vector<StateTensor> state_tensors(const models::ParameterStore& store, const Optimizer& optimizer) {
+std::vector<StateTensor> state_tensors(const models::ParameterStore& store, const Optimizer& optimizer, bool is_whole) {
   std::vector<StateTensor> tensors;
-  for (const auto& slot : store.slots()) tensors.push_back({kMaster, slot.info.name, slot.parameter.master});
+  for (const auto& slot : store.slots()) {
+    if (!store.is_trained(slot)) continue;
+    tensors.push_back({kMaster, slot.info.name, slot.parameter.master});
+    const OptimizerShard& shard = optimizer.shard().of(slot.info);
+    if (!is_whole) {
+      tensors.back().place = StatePlace{slot.global_shape, slot.info.shape, slot.boxes, 0, shard.holder, shard.holders};
+    }
+  }
+  for (const Optimizer::FlatState& state : optimizer.flat_states())
+    tensors.push_back({state.kind, state.name, state.values});
   for (const Optimizer::State& state : optimizer.states()) {
     const models::ParameterStore::Slot& slot = store.slots()[state.slot];
-    const OptimizerShard& shard = optimizer.shard();
-    tensors.push_back({state.kind, slot.info.name, state.values,
-                       StatePlace{slot.global_shape, slot.info.shape, slot.boxes, state.first, shard.copy, shard.copies}});
+    const OptimizerShard& shard = optimizer.shard().of(slot.info);
+    tensors.push_back(
+        {state.kind, slot.info.name, state.values,
+         StatePlace{slot.global_shape, slot.info.shape, slot.boxes, state.first, shard.copy, shard.copies}});
   }
   return tensors;
 }
@@ -175,8 +188,7 @@ StateCopy::StateCopy(const std::vector<StateTensor>& tensors, core::Device devic
     next = static_cast<std::byte*>(memory_.raw());
   }
   for (const StateTensor& t : tensors) {
-    const Stretch copied = copied_of(t, rank, ranks, with_masters),
-                  share = share_of(t, rank, ranks);
+    const Stretch copied = copied_of(t, rank, ranks, with_masters), share = share_of(t, rank, ranks);
     begins_.push_back(copied.begin);
     copies_.push_back(core::Tensor::view_of(next, {copied.count}, t.values.dtype(), {}));
     pieces_.push_back(copies_.back().slice(share.begin - copied.begin, share.count));
@@ -205,9 +217,10 @@ struct CheckpointWriter::Job {
   RunState run;
   std::vector<StateTensor> tensors;  // whole; in the background only names and shapes are read
   std::vector<core::Tensor> pieces, masters;
-  Exporter exporter;             // the first rank's; may be empty
-  std::string written;           // entries of the index of what this rank wrote
-  std::string error;             // this rank's
+  bool reads_files = false;
+  Exporter exporter;    // the first rank's; may be empty
+  std::string written;  // entries of the index of what this rank wrote
+  std::string error;    // this rank's
 };
 
 CheckpointWriter::CheckpointWriter(const CheckpointFolder& folder, comm::Communicator& comm)
@@ -220,9 +233,9 @@ void CheckpointWriter::reserve(const std::vector<StateTensor>& tensors, core::De
 }
 
 void CheckpointWriter::start(const RunState& run, const std::vector<StateTensor>& tensors, const Exporter& exporter,
-                             bool waits) {
+                             bool waits, bool reads_files) {
   finish();
-  job_ = std::make_unique<Job>(Job{.run = run, .tensors = tensors});
+  job_ = std::make_unique<Job>(Job{.run = run, .tensors = tensors, .reads_files = reads_files});
   Job& job = *job_;
   if (comm_.rank() == 0) {
     job.exporter = exporter;
@@ -250,7 +263,7 @@ void CheckpointWriter::start(const RunState& run, const std::vector<StateTensor>
 void CheckpointWriter::write(Job& job) const {
   const std::string folder = folder_.temporary(job.run.step);
   job.written = write_rank_file(folder, comm_.rank(), comm_.size(), job.tensors, job.pieces).dump();
-  if (job.exporter) job.exporter(folder, job.masters);
+  if (job.exporter && !job.reads_files) job.exporter(folder, job.masters);
   if (comm_.size() == 1) folder_.commit(job.run.step, make_index(job.run, {job.written}));
 }
 
@@ -267,7 +280,13 @@ void CheckpointWriter::exchange(bool in_background) {
   if (comm_.size() == 1) return end(job.error.empty());
   if (!agree(job.error.empty())) return end(false);
   auto commit = [this, &job, written = comm_.gather_texts(job.written)] {
-    folder_.commit(job.run.step, make_index(job.run, written));
+    const json index = make_index(job.run, written);
+    if (job.exporter && job.reads_files) {
+      const std::string folder = folder_.temporary(job.run.step);
+      base::save_json(folder + "/state/index.json", index);
+      job.exporter(folder, {});
+    }
+    folder_.commit(job.run.step, index);
   };
   if (in_background) {
     stage_ = Stage::committing;

@@ -22,7 +22,9 @@
 namespace sinter::train {
 
 // The tensors a run goes on from: masters, then the optimizer's states.
-std::vector<StateTensor> state_tensors(const models::ParameterStore& store, const Optimizer& optimizer);
+// is_whole: every rank has all of the model, and each writes its share of the masters.
+std::vector<StateTensor> state_tensors(const models::ParameterStore& store, const Optimizer& optimizer,
+                                       bool is_whole = true);
 
 // One rank's share of a state, in host memory that is kept from one checkpoint to the next. On the CPU it comes from
 // the device's allocator and counts there; for a GPU it is memory that the GPU copies to directly.
@@ -62,7 +64,10 @@ class CheckpointWriter {
 
   // Collective, like all that follow but is_working(). Begins the checkpoint run.step; its values are those of now.
   // Waits for the one before. With `waits`, or without memory for a copy, it is complete (or has failed) on return.
-  void start(const RunState& run, const std::vector<StateTensor>& tensors, const Exporter& exporter, bool waits);
+  // `reads_files`: no rank has the masters whole, so the exporter gets none and reads the state's files, which are all
+  // there when it is called.
+  void start(const RunState& run, const std::vector<StateTensor>& tensors, const Exporter& exporter, bool waits,
+             bool reads_files = false);
   // Whether this rank's thread has something to do. When that is so on no rank any more, advance() moves on.
   bool is_working() const { return task_.is_running(); }
   void advance();

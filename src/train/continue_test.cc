@@ -107,7 +107,7 @@ TEST_F(ContinueTest, DataThatCannotBeReadLeaveACheckpointOfAllStepsBefore) {
   base::write_file_atomic(dir_ + "/both/0.tok", bytes);
   bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
   base::write_file_atomic(dir_ + "/both/1.tok", bytes);
-  const int64_t whole_steps = data::TokenSource(dir_ + "/both/0.tok", 24, false).num_windows() / 8;
+  const int64_t whole_steps = data::TokenSource(dir_ + "/both/0.tok", 24, {}).num_windows() / 8;
   const std::string error = error_of([&] {
     train("run", {"data.sources=" + dir_ + "/both", "data.shuffle=false", "train.steps=90", "checkpoint.every=0"});
   });

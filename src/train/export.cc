@@ -9,6 +9,7 @@
 #include "models/weights.h"
 #include "spec/hf_config.h"
 #include "tokenizer/tokenizer.h"
+#include "train/checkpoint.h"
 
 namespace sinter::train {
 namespace {
@@ -21,6 +22,19 @@ constexpr std::array<const char*, 6> kBesideIt{"tokenizer_config.json", "special
                                                "added_tokens.json",     "chat_template.jinja",
                                                "chat_template.json",    "generation_config.json"};
 constexpr const char* kMoreTemplates = "additional_chat_templates";
+
+// What a model folder has besides weights.
+void write_beside(const std::string& folder, const spec::ModelSpec& spec, core::DType dtype,
+                  const std::vector<NamedFile>& tokenizer) {
+  base::save_json(folder + "/config.json", spec::make_hf_config(spec, dtype == core::DType::f32   ? "float32"
+                                                                      : dtype == core::DType::f16 ? "float16"
+                                                                                                  : "bfloat16"));
+  for (const NamedFile& file : tokenizer) {
+    const fs::path path = fs::path(folder) / file.name;
+    base::create_folders(path.parent_path().string());
+    base::write_file_atomic(path.string(), file.bytes);
+  }
+}
 
 }  // namespace
 
@@ -53,14 +67,22 @@ std::vector<NamedFile> read_tokenizer_files(const std::string& path) {
 void export_model(const std::string& folder, const spec::ModelSpec& spec, const std::vector<core::Tensor>& masters,
                   core::DType dtype, const std::vector<NamedFile>& tokenizer) {
   models::save_weights(spec::make_parameter_table(spec), masters, folder, dtype);
-  base::save_json(folder + "/config.json", spec::make_hf_config(spec, dtype == core::DType::f32   ? "float32"
-                                                                      : dtype == core::DType::f16 ? "float16"
-                                                                                                  : "bfloat16"));
-  for (const NamedFile& file : tokenizer) {
-    const fs::path path = fs::path(folder) / file.name;
-    base::create_folders(path.parent_path().string());
-    base::write_file_atomic(path.string(), file.bytes);
-  }
+  write_beside(folder, spec, dtype, tokenizer);
+}
+
+void export_state(const std::string& folder, const spec::ModelSpec& spec, core::DType dtype,
+                  const std::vector<NamedFile>& tokenizer) {
+  StateReader reader(folder);
+  const std::vector<spec::Parameter> table = spec::make_parameter_table(spec);
+  models::save_weights(
+      table,
+      [&](size_t i) {
+        const core::Tensor values(core::runtime({}).allocator(), table[i].shape, core::DType::f32);
+        reader.read({"master", table[i].name, values});
+        return values;
+      },
+      folder, dtype);
+  write_beside(folder, spec, dtype, tokenizer);
 }
 
 }  // namespace sinter::train

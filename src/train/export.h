@@ -22,4 +22,8 @@ std::vector<NamedFile> read_tokenizer_files(const std::string& path);
 void export_model(const std::string& folder, const spec::ModelSpec& spec, const std::vector<core::Tensor>& masters,
                   core::DType dtype, const std::vector<NamedFile>& tokenizer);
 
+// The same where no rank has all masters: reads them one after the other from the state in that folder.
+void export_state(const std::string& folder, const spec::ModelSpec& spec, core::DType dtype,
+                  const std::vector<NamedFile>& tokenizer);
+
 }  // namespace sinter::train

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -68,7 +69,9 @@ MetricsFile::MetricsFile(std::string path, int64_t resumed_step) : path_(std::mo
 }
 
 void MetricsFile::append(const StepMetrics& m) {
-  json line{{"step", m.step},
+  const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  json line{{"time", std::round(now * 1000) / 1000},
+            {"step", m.step},
             {"tokens", m.tokens},
             {"loss", number(m.loss)},
             {"grad_norm", number(m.grad_norm)},
@@ -84,6 +87,7 @@ void MetricsFile::append(const StepMetrics& m) {
   add("mtp_loss", m.mtp_loss);
   add("validation_loss", m.validation_loss);
   add("loss_scale", m.loss_scale);
+  for (const auto& [name, value] : m.objective) line[name] = number(value);
   add("checkpoint_seconds", m.checkpoint_seconds);
   if (m.is_skipped) line["skipped"] = true;
   const std::string error = append_line(path_, line.dump() + "\n");
@@ -99,7 +103,10 @@ std::string format_flops(double flops) {
 std::string progress_text(const StepMetrics& m, int64_t steps, double peak_flops, double seconds_left) {
   const std::string rate =
       m.tokens_per_second < 1000 ? fmt::format("{:.0f}", m.tokens_per_second) : base::format_count(m.tokens_per_second);
-  return fmt::format("step {}/{}  loss {:.4f}  {} tok/s  {:.0f}% of {}  {}", m.step, steps, m.loss, rate,
+  std::string more;  // what tells most of a preference run or of rewards
+  for (size_t i = 0; i < m.objective.size() && i < 2; ++i)
+    more += fmt::format("{} {:.3f}  ", m.objective[i].first, m.objective[i].second);
+  return fmt::format("step {}/{}  loss {:.4f}  {}{} tok/s  {:.0f}% of {}  {}", m.step, steps, m.loss, more, rate,
                      100 * m.flops_share, format_flops(peak_flops),
                      m.step == steps ? "done" : base::format_duration(seconds_left) + " left");
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -17,7 +18,8 @@ struct StepMetrics {
   double tokens_per_second = 0;  // of this step, all ranks
   double flops_share = 0;        // of the measured matrix-product rate of all ranks
   std::optional<double> noise_scale_tokens, balance_loss, mtp_loss, validation_loss, loss_scale;
-  std::optional<double> checkpoint_seconds;  // training stood still for checkpoints since the line before
+  std::vector<std::pair<std::string, double>> objective;  // what the objective tells besides its loss
+  std::optional<double> checkpoint_seconds;               // training stood still for checkpoints since the line before
   bool is_skipped = false;
 };
 

@@ -27,16 +27,18 @@ Tensor rows_of(const Tensor& t, int64_t first, int64_t rows) {
 }
 
 // Each tensor to one of `shards`: the largest first, to the one with least so far.
-std::map<size_t, int64_t> share_matrices(const models::ParameterStore& store, int64_t shards) {
+std::map<size_t, int64_t> share_matrices(const models::ParameterStore& store, const OptimizerShard& shard) {
   std::vector<std::pair<int64_t, size_t>> by_size;
   for (size_t i = 0; i < store.slots().size(); ++i) {
     const spec::Parameter& info = store.slots()[i].info;
     if (Muon::takes(info)) by_size.emplace_back(-info.num_elements(), i);
   }
   std::sort(by_size.begin(), by_size.end());
-  std::vector<int64_t> loads(static_cast<size_t>(shards));
+  std::map<const OptimizerShard*, std::vector<int64_t>> all_loads;
   std::map<size_t, int64_t> owners;
   for (const auto& [size, slot] : by_size) {
+    const OptimizerShard& own = shard.of(store.slots()[slot].info);
+    std::vector<int64_t>& loads = all_loads.try_emplace(&own, static_cast<size_t>(own.count)).first->second;
     const auto least = std::min_element(loads.begin(), loads.end());
     *least -= size;
     owners[slot] = least - loads.begin();
@@ -47,7 +49,8 @@ std::map<size_t, int64_t> share_matrices(const models::ParameterStore& store, in
 }  // namespace
 
 bool Muon::takes(const spec::Parameter& info) {
-  return info.role == spec::ParameterRole::matrix || info.role == spec::ParameterRole::expert_matrix;
+  return info.trainable &&
+         (info.role == spec::ParameterRole::matrix || info.role == spec::ParameterRole::expert_matrix);
 }
 
 Muon::Muon(const spec::OptimizerRecipe& recipe, models::ParameterStore& store, const OptimizerShard& shard)
@@ -56,11 +59,11 @@ Muon::Muon(const spec::OptimizerRecipe& recipe, models::ParameterStore& store, c
       stream_(core::runtime(store.options().device).stream()),
       kernels_(kernels::kernels_for(store.options().device)) {
   core::DeviceRuntime& device = core::runtime(store.options().device);
-  owners_ = share_matrices(store, shard.count);
+  owners_ = share_matrices(store, shard);
   for (size_t i = 0; i < store.slots().size(); ++i) {
     const spec::Parameter& info = store.slots()[i].info;
     if (!takes(info)) continue;
-    if (owners_.at(i) != shard.index) continue;
+    if (owners_.at(i) != shard.of(info).index) continue;
     Tensor momentum(device.allocator(), info.shape, recipe.states);
     device.set_zero(momentum.raw(), momentum.bytes(), device.stream());
     states_.push_back({i, momentum});
@@ -73,14 +76,20 @@ void Muon::make_groups() {
   for (size_t s = 0; s < states_.size(); ++s) {
     const spec::Parameter& info = store_.slots()[states_[s].slot].info;
     const int64_t columns = info.shape[-1], stack_rows = info.shape[-2];
+    // Of experts those of this rank.
+    const models::ParameterStore::Slot& slot = store_.slots()[states_[s].slot];
+    const int64_t first_expert = info.expert_axis >= 0 ? slot.boxes.front().begin[info.expert_axis] : 0;
+    const int64_t num_experts = info.expert_axis >= 0 ? info.shape[info.expert_axis] : 0;
     for (const spec::ParameterPart& part : info.parts) {
+      const int64_t expert = part.expert - first_expert;
+      if (part.expert >= 0 && (expert < 0 || expert >= num_experts)) continue;
       const int64_t most = std::max<int64_t>(1, kGroupBytes / (2 * part.rows * columns));
       auto fits = [&](const Group& g) {
         return g.rows == part.rows && g.columns == columns && static_cast<int64_t>(g.matrices.size()) < most;
       };
       auto found = std::find_if(groups_.begin(), groups_.end(), fits);
       if (found == groups_.end()) found = groups_.insert(groups_.end(), {part.rows, columns, {}});
-      found->matrices.push_back({s, (part.expert < 0 ? 0 : part.expert * stack_rows) + part.row_begin});
+      found->matrices.push_back({s, (part.expert < 0 ? 0 : expert * stack_rows) + part.row_begin});
     }
   }
 }

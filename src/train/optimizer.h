@@ -14,13 +14,19 @@ namespace sinter::train {
 
 class Muon;
 
-// ZeRO-1: which part of the state a rank keeps and updates. The flat order is cut into `count` equal stretches (of whole
-// 64 elements; the last may be shorter or empty); Muon's matrices are given out whole, the largest first, each to the rank
-// with least.
+// ZeRO-1: which part of the state a rank keeps and updates. The flat order is cut into `count` equal stretches (of
+// whole 64 elements; the last may be shorter or empty); Muon's matrices are given out whole, the largest first, each to
+// the rank with least.
 struct OptimizerShard {
   int64_t index = 0, count = 1;
-  int64_t copy = 0, copies = 1;          // of the ranks that keep the same part
-  comm::Communicator* group = nullptr;  // the ranks of the parts, by index; null: nothing is exchanged (plans)
+  int64_t copy = 0, copies = 1;         // of the ranks that keep the same part
+  comm::Communicator* group = nullptr;  // the ranks of the parts, by index; null: nothing is exchanged
+  int64_t holder = 0, holders = 1;      // of the ranks that hold the same tensors
+  // Of experts that other ranks of the data axis have others of; null: as all else.
+  std::shared_ptr<const OptimizerShard> experts = nullptr;
+  const OptimizerShard& of(const spec::Parameter& info) const {
+    return experts && info.expert_axis >= 0 ? *experts : *this;
+  }
 };
 OptimizerShard optimizer_shard(const parallel::Mesh& mesh);
 
@@ -33,7 +39,8 @@ class Optimizer {
 
   // One update from the store's gradients, if control says so. control as for the kernels, on the device: of
   // kControlSize as step_control writes it, or (2) without Muon, where updates are counted here. Rounds the new masters
-  // into the compute copy, and brings those of other shards here. `step` (from 0) keys random numbers, so that a resumed run draws the same.
+  // into the compute copy, and brings those of other shards here. `step` (from 0) keys random numbers, so that a
+  // resumed run draws the same.
   void update(const core::Tensor& control, double lr_factor, int64_t step = 0);
 
   // A stretch of state that belongs to one stored tensor, element for element.
@@ -43,6 +50,12 @@ class Optimizer {
     core::Tensor values;
     int64_t first = 0;  // their first element in the tensor
   };
+  // State that belongs to no stored tensor alone: the scales of 8-bit codes.
+  struct FlatState {
+    std::string kind, name;
+    core::Tensor values;
+  };
+  const std::vector<FlatState>& flat_states() const { return flat_states_; }
   const OptimizerShard& shard() const { return shard_; }
   const std::vector<State>& states() const { return states_; }
   size_t state_bytes() const;
@@ -52,9 +65,10 @@ class Optimizer {
   struct Range {
     int64_t begin = 0, count = 0;
     bool decays = false;
-    core::Tensor first, second;  // (count) f32 or bf16: m and v, or velocity and nothing
+    core::Tensor first, second;                // (count) f32, bf16 or codes: m and v, or velocity and nothing
+    core::Tensor first_scales, second_scales;  // of codes: (blocks) f32
   };
-  void plan_exchange(int64_t begin, int64_t end);
+  void plan_exchange(int64_t begin, int64_t end, const OptimizerShard& shard);
   void exchange();
   void add_range(int64_t begin, int64_t end, bool decays);
   void add_states(const Range& range);
@@ -64,11 +78,14 @@ class Optimizer {
   models::ParameterStore& store_;
   std::vector<Range> ranges_;
   std::vector<State> states_;
+  std::vector<FlatState> flat_states_;
+  core::Tensor m_map_, v_map_;  // (256) f32, of codes
   std::unique_ptr<Muon> muon_;
   const OptimizerShard shard_;
   // Stretches of the masters and who updates them.
   struct Owned {
     int64_t begin = 0, count = 0, owner = 0;
+    comm::Communicator* group = nullptr;
   };
   std::vector<Owned> owned_;
   int64_t num_calls_ = 0;  // of update

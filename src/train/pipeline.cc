@@ -14,17 +14,52 @@ using autograd::Variable;
 using core::Tensor;
 using spec::ActionKind;
 
-// Messages of one kind between two ranks are told apart by micro-batch and receiving chunk.
-int tag_of(bool is_gradient, int64_t micro_batch, int64_t receiving_chunk, int64_t num_chunks) {
-  constexpr int64_t kHalf = 16384;
-  return static_cast<int>((is_gradient ? kHalf : 0) + (micro_batch * num_chunks + receiving_chunk) % kHalf);
+}  // namespace
+
+int64_t stream_rows(const models::Transformer& chunk, const core::RaggedBatch& batch) {
+  const parallel::TensorAxis* tensor = chunk.part().tensor;
+  return tensor && tensor->splits_rows() ? batch.num_tokens / tensor->size() : batch.num_tokens;
 }
 
-}  // namespace
+std::vector<int64_t> chunks_in_flight(const spec::PipelineShape& shape, int64_t rank) {
+  std::vector<int64_t> now(static_cast<size_t>(shape.interleave)), most(now);
+  for (const spec::Action& action : spec::make_schedule(shape, rank)) {
+    const auto c = static_cast<size_t>(action.chunk);
+    if (action.kind == ActionKind::forward) most[c] = std::max(most[c], ++now[c]);
+    if (action.kind == ActionKind::backward) --now[c];
+  }
+  return most;
+}
 
 struct Pipeline::Pass {
   std::unique_ptr<Tape> tape;
   Variable input, output;  // the stream at the chunk's borders; empty at the ends of the model
+  core::Allocator* memory = nullptr;
+  int64_t slot = -1;  // of the chunk's memory
+};
+
+struct Pipeline::Step {
+  const ops::Context& context;
+  autograd::Recompute mode;
+  std::span<const PipelineMicroBatch> micro_batches;
+  Objective* objective;
+  PipelineMemory* memory;
+  std::vector<Pass> passes;
+  std::vector<std::vector<int64_t>> free_slots;  // of each chunk's memory, the least last
+
+  void begin_forward(Pass& pass, int64_t chunk) {
+    if (pass.memory) return;
+    pass.memory = &context.memory;
+    if (!memory) return;
+    std::vector<int64_t>& free = free_slots[static_cast<size_t>(chunk)];
+    SINTER_CHECK(!free.empty(), "[pipeline] more passes of chunk {} at once than its memory was planned for", chunk);
+    pass.slot = free.back();
+    free.pop_back();
+    pass.memory = &memory->begin_forward(chunk, pass.slot);
+  }
+  ops::Context of(const Pass& pass) const {
+    return {context.kernels, context.stream, *pass.memory, pass.tape.get(), context.fp8, context.compute};
+  }
 };
 
 Pipeline::Pipeline(comm::Communicator& group, const spec::PipelineShape& shape,
@@ -44,75 +79,138 @@ bool Pipeline::is_last_stage(int64_t chunk) const {
   return chunk * shape_.pp + group_.rank() == shape_.pp * shape_.interleave - 1;
 }
 
-void Pipeline::run(const ops::Context& context, autograd::Recompute mode,
-                   std::span<const PipelineMicroBatch> micro_batches) {
-  SINTER_CHECK(static_cast<int64_t>(micro_batches.size()) == shape_.micro_batches,
-               "[pipeline] {} micro-batches; the schedule has {}", micro_batches.size(), shape_.micro_batches);
-  mode_ = mode;
-  in_flight_ = most_in_flight_ = 0;
-  std::vector<Pass> passes(micro_batches.size() * chunks_.size());
-  for (const spec::Action& action : actions_) {
-    const auto index = static_cast<size_t>(action.micro_batch);
-    act(action, context, micro_batches[index], passes[index * chunks_.size() + static_cast<size_t>(action.chunk)]);
-    std::erase_if(sent_, [](const Sent& sent) { return sent.handle->advance(); });
-  }
-  for (Sent& sent : sent_) sent.handle->wait();
-  sent_.clear();
+// Messages of one kind between two ranks are told apart by micro-batch and receiving chunk.
+int Pipeline::tag_of(bool is_gradient, int64_t micro_batch, int64_t chunk) const {
+  constexpr int64_t kHalf = 16384;
+  return static_cast<int>((is_gradient ? kHalf : 0) + (micro_batch * shape_.interleave + chunk) % kHalf);
 }
 
-void Pipeline::act(const spec::Action& action, const ops::Context& context, const PipelineMicroBatch& micro_batch,
-                   Pass& pass) {
+// Chunks count up where the next stage is on the first rank again, and down on the way back.
+int64_t Pipeline::receiver_of(bool is_gradient, int64_t chunk) const {
+  const bool wraps = is_gradient ? group_.rank() == 0 : group_.rank() == group_.size() - 1;
+  return chunk + (wraps ? (is_gradient ? -1 : 1) : 0);
+}
+
+void Pipeline::send(const Tensor& values, int to, int tag) {
+  Message* message = nullptr;
+  for (Message& m : messages_) {
+    if (m.handle && m.handle->advance()) m.handle.reset();
+    if (!m.handle && m.values.shape() == values.shape() && m.values.dtype() == values.dtype()) message = &m;
+  }
+  core::DeviceRuntime& device = core::runtime(values.device());
+  if (!message) {
+    messages_.push_back({Tensor(device.allocator(), values.shape(), values.dtype()), nullptr});
+    message = &messages_.back();
+  }
+  device.copy_within(message->values.raw(), values.raw(), values.bytes(), device.stream());
+  message->handle = group_.start_send(message->values, to, tag);
+}
+
+void Pipeline::finish_sends() {
+  for (Message& m : messages_) {
+    if (m.handle) m.handle->wait();
+    m.handle.reset();
+  }
+}
+
+void Pipeline::run(const ops::Context& context, autograd::Recompute mode,
+                   std::span<const PipelineMicroBatch> micro_batches, Objective* objective, PipelineMemory* memory) {
+  SINTER_CHECK(static_cast<int64_t>(micro_batches.size()) == shape_.micro_batches,
+               "[pipeline] {} micro-batches; the schedule has {}", micro_batches.size(), shape_.micro_batches);
+  in_flight_ = most_in_flight_ = 0;
+  Step step{context, mode, micro_batches, objective, memory, {}, {}};
+  step.passes.resize(micro_batches.size() * chunks_.size());
+  for (int64_t most : chunks_in_flight(shape_, group_.rank())) {
+    step.free_slots.emplace_back();
+    for (int64_t slot = most; slot > 0; --slot) step.free_slots.back().push_back(slot - 1);
+  }
+  for (const spec::Action& action : actions_) act(action, step);
+  finish_sends();
+}
+
+void Pipeline::act(const spec::Action& action, Step& step) {
   const models::Transformer& chunk = *chunks_[static_cast<size_t>(action.chunk)];
-  const core::Shape stream_shape{micro_batch.batch.num_tokens, chunk.spec().hidden};
-  auto tag = [&](bool is_gradient, int64_t receiving_chunk) {
-    return tag_of(is_gradient, action.micro_batch, receiving_chunk, shape_.interleave);
-  };
+  const auto index = static_cast<size_t>(action.micro_batch);
+  const PipelineMicroBatch& micro_batch = step.micro_batches[index];
+  Pass& pass = step.passes[index * chunks_.size() + static_cast<size_t>(action.chunk)];
   auto receive = [&](bool is_gradient) {
-    Tensor values = context.make(stream_shape, chunk.store().options().compute);
-    group_.receive(values, action.peer, tag(is_gradient, action.chunk));
+    Tensor values = step.of(pass).make({stream_rows(chunk, micro_batch.batch), chunk.spec().hidden},
+                                       chunk.store().options().compute);
+    group_.receive(values, action.peer, tag_of(is_gradient, action.micro_batch, action.chunk));
     return values;
   };
-  // Chunks count up where the next stage is on the first rank again, and down on the way back.
-  auto send = [&](bool is_gradient, const Tensor& values) {
-    const bool wraps = is_gradient ? group_.rank() == 0 : group_.rank() == group_.size() - 1;
-    const int64_t receiver = action.chunk + (wraps ? (is_gradient ? -1 : 1) : 0);
-    sent_.push_back({values, group_.start_send(values, action.peer, tag(is_gradient, receiver))});
+  auto send_on = [&](bool is_gradient, const Tensor& values) {
+    send(values, action.peer, tag_of(is_gradient, action.micro_batch, receiver_of(is_gradient, action.chunk)));
+  };
+  auto begin_backward = [&] {
+    if (step.memory && pass.slot >= 0) step.memory->begin_backward(action.chunk, pass.slot);
   };
   switch (action.kind) {
     case ActionKind::receive_activation:
+      step.begin_forward(pass, action.chunk);
       pass.input = Tape::make_variable(receive(false));
       return;
     case ActionKind::forward: {
-      pass.tape = std::make_unique<Tape>(mode_);
+      step.begin_forward(pass, action.chunk);
+      pass.tape = std::make_unique<Tape>(step.mode);
       most_in_flight_ = std::max(most_in_flight_, ++in_flight_);
-      ops::Context recording = context;
-      recording.tape = pass.tape.get();
-      if (is_last_stage(action.chunk)) {
-        chunk.loss(recording, micro_batch.batch, micro_batch.dropout, micro_batch.places, pass.input);
-      } else {
+      const ops::Context recording = step.of(pass);
+      if (!is_last_stage(action.chunk)) {
         pass.output =
             chunk.stage(recording, micro_batch.batch, micro_batch.dropout, pass.input, micro_batch.places.balance);
+      } else if (step.objective) {
+        step.objective->forward({recording, chunk, micro_batch.batch, micro_batch.host, micro_batch.dropout,
+                                 micro_batch.places, pass.input});
+      } else {
+        chunk.loss(recording, micro_batch.batch, micro_batch.dropout, micro_batch.places, pass.input);
       }
       return;
     }
     case ActionKind::send_activation:
-      send(false, pass.output.value);
+      send_on(false, pass.output.value);
       pass.output.value = {};
       return;
     case ActionKind::receive_gradient:
+      begin_backward();
       pass.output.slot->grad = receive(true);
       return;
     case ActionKind::backward:
+      if (is_last_stage(action.chunk)) begin_backward();
       pass.tape->backward();
       pass.tape.reset();
       pass.output = {};
       --in_flight_;
+      if (step.memory && pass.slot >= 0) step.free_slots[static_cast<size_t>(action.chunk)].push_back(pass.slot);
       return;
     case ActionKind::send_gradient:
-      send(true, pass.input.slot->grad);
+      send_on(true, pass.input.slot->grad);
       pass.input = {};
       return;
   }
+}
+
+void Pipeline::evaluate(const ops::Context& context, const PipelineMicroBatch& micro_batch, Objective* objective,
+                        const std::function<core::Allocator&(int64_t chunk)>& memory) {
+  const int64_t pp = group_.size(), rank = group_.rank();
+  for (int64_t c = 0; c < shape_.interleave; ++c) {
+    const models::Transformer& chunk = *chunks_[static_cast<size_t>(c)];
+    const ops::Context own{context.kernels, context.stream, memory(c), nullptr, nullptr, context.compute};
+    Variable input;
+    if (c * pp + rank > 0) {
+      Tensor values =
+          own.make({stream_rows(chunk, micro_batch.batch), chunk.spec().hidden}, chunk.store().options().compute);
+      group_.receive(values, static_cast<int>((rank - 1 + pp) % pp), tag_of(false, 0, c));
+      input = Tape::make_variable(values);
+    }
+    if (is_last_stage(c)) {
+      objective->forward(
+          {own, chunk, micro_batch.batch, micro_batch.host, micro_batch.dropout, micro_batch.places, input});
+    } else {
+      const Variable output = chunk.stage(own, micro_batch.batch, micro_batch.dropout, input, {});
+      send(output.value, static_cast<int>((rank + 1) % pp), tag_of(false, 0, receiver_of(false, c)));
+    }
+  }
+  finish_sends();
 }
 
 void Pipeline::sum_tied_gradients(const ops::Context& context) {

@@ -2,12 +2,14 @@
 // model, with activations and their gradients sent between ranks. The simulator times the same lists.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "models/transformer.h"
 #include "spec/schedule.h"
+#include "train/objective.h"
 
 namespace sinter::train {
 
@@ -15,6 +17,20 @@ struct PipelineMicroBatch {
   const core::RaggedBatch& batch;  // the same tokens on all stages: each makes its own positions and rotations
   models::DropoutKey dropout;
   const models::LossPlaces& places;  // written on the last stage; `balance` is read on all
+  const data::MicroBatch* host = nullptr;
+};
+
+// Rows of the residual stream that a rank of this chunk holds between sublayers.
+int64_t stream_rows(const models::Transformer& chunk, const core::RaggedBatch& batch);
+// Passes of each of a rank's chunks that wait for their backward at once.
+std::vector<int64_t> chunks_in_flight(const spec::PipelineShape& shape, int64_t rank);
+
+// Where the passes of a chunk allocate; null: from the context's memory.
+class PipelineMemory {
+ public:
+  virtual ~PipelineMemory() = default;
+  virtual core::Allocator& begin_forward(int64_t chunk, int64_t slot) = 0;
+  virtual void begin_backward(int64_t chunk, int64_t slot) = 0;
 };
 
 class Pipeline {
@@ -24,7 +40,12 @@ class Pipeline {
   Pipeline(comm::Communicator& group, const spec::PipelineShape& shape, std::vector<models::Transformer*> chunks);
 
   // All passes of a step. Gradients add up in the chunks' stores, in the order of the list. `context` has no tape.
-  void run(const ops::Context& context, autograd::Recompute mode, std::span<const PipelineMicroBatch> micro_batches);
+  // objective null: the transformer's own loss.
+  void run(const ops::Context& context, autograd::Recompute mode, std::span<const PipelineMicroBatch> micro_batches,
+           Objective* objective = nullptr, PipelineMemory* memory = nullptr);
+  // The forward of one micro-batch through all stages, for its losses. memory(chunk): what that chunk allocates from.
+  void evaluate(const ops::Context& context, const PipelineMicroBatch& micro_batch, Objective* objective,
+                const std::function<core::Allocator&(int64_t chunk)>& memory);
   // Tied embeddings: the table of the first stage and its copy on the last get the sum of their gradients. After run().
   void sum_tied_gradients(const ops::Context& context);
 
@@ -33,20 +54,25 @@ class Pipeline {
 
  private:
   struct Pass;  // one micro-batch on one chunk
-  void act(const spec::Action& action, const ops::Context& context, const PipelineMicroBatch& micro_batch, Pass& pass);
+  struct Step;  // what all actions of a run share
+  void act(const spec::Action& action, Step& step);
   bool is_last_stage(int64_t chunk) const;
+  int tag_of(bool is_gradient, int64_t micro_batch, int64_t chunk) const;
+  int64_t receiver_of(bool is_gradient, int64_t chunk) const;
+  void send(const core::Tensor& values, int to, int tag);
+  void finish_sends();
 
   comm::Communicator& group_;
   const spec::PipelineShape shape_;
   const std::vector<models::Transformer*> chunks_;
   const std::vector<spec::Action> actions_;
   std::unique_ptr<comm::Communicator> ends_;  // first and last stage; null on the others, or without tied embeddings
-  autograd::Recompute mode_ = autograd::Recompute::none;
-  struct Sent {
-    core::Tensor values;  // alive until they have left
-    comm::Handle handle;
+  // Copies of what is on its way, so that no pass waits for the other side; used again when they have left.
+  struct Message {
+    core::Tensor values;
+    comm::Handle handle;  // null: free
   };
-  std::vector<Sent> sent_;
+  std::vector<Message> messages_;
   int64_t in_flight_ = 0, most_in_flight_ = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "train/run_plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -14,9 +15,12 @@
 #include "data/tokenize.h"
 #include "plan/flops.h"
 #include "spec/parameters.h"
+#include "spec/trained_layouts.h"
 #include "train/agreement.h"
 #include "train/checkpoint_writer.h"
+#include "train/metrics.h"
 #include "train/optimizer.h"
+#include "train/peak.h"
 
 namespace sinter::train {
 namespace {
@@ -54,6 +58,7 @@ data::LoaderOptions prepare_data(const spec::Recipe& recipe, const tokenizer::To
   comm::together(mesh.all(), [&] {
     if (!mesh.is_first()) prepare();
   });
+  loader.validation_share = recipe.data.validation_share;
   loader.validation_micro_batches = recipe.log.eval_batches;
   loader.window = recipe.data.sequence_length;
   loader.micro_batch = recipe.train.micro_batch;
@@ -126,8 +131,16 @@ void check_precision(const RunPlan& plan, int ranks) {
                base::dtype_name(plan.shape.compute), ranks);
 }
 
+std::vector<spec::LocalParameter> table_of(const RunPlan& plan) {
+  return plan.table.empty() ? spec::whole_table(plan.model) : plan.table;
+}
+
+StepPlan plan_step_of(const RunPlan& plan, const StepShape& shape) {
+  return plan_step(plan.model, shape, plan.table, plan.objective.get(), plan.apart, plan.axes.get());
+}
+
 size_t optimizer_bytes(const RunPlan& plan, const spec::OptimizerRecipe& recipe) {
-  models::ParameterStore store(plan.model, plan.store_options({core::DeviceKind::shapes, 0}));
+  models::ParameterStore store(table_of(plan), plan.store_options({core::DeviceKind::shapes, 0}));
   return Optimizer(recipe, store).state_bytes();
 }
 
@@ -144,14 +157,14 @@ std::string suggest_less_memory(const RunPlan& plan) {
     StepShape shape = plan.shape;
     shape.recompute = mode;
     add(fmt::format("train.recompute = \"{}\"", spec::recompute_name(mode)), plan.memory.arena_bytes(),
-        plan_step(plan.model, shape).arena_bytes());
+        plan_step_of(plan, shape).arena_bytes());
   }
   for (int64_t part = 2; part <= plan.recipe.train.micro_batch; part *= 4) {
     StepShape shape = plan.shape;
     shape.num_tokens /= part;
     shape.num_sequences = std::max<int64_t>(1, shape.num_sequences / part);
     add(fmt::format("train.micro_batch = {}", plan.recipe.train.micro_batch / part), plan.memory.arena_bytes(),
-        plan_step(plan.model, shape).arena_bytes());
+        plan_step_of(plan, shape).arena_bytes());
   }
   if (plan.device.kind == core::DeviceKind::cpu) add("checkpoint.background = false", plan.checkpoint_copy_bytes, 0);
   if (plan.recipe.optimizer.states == base::DType::f32) {
@@ -162,12 +175,18 @@ std::string suggest_less_memory(const RunPlan& plan) {
   return text;
 }
 
+// A rank's part of the machine's memory, which its ranks share.
+size_t host_bytes(const parallel::Mesh& mesh) {
+  const auto neighbours = static_cast<size_t>(mesh.all().size() == 1 ? 1 : comm::launch().local_ranks);
+  return core::runtime({core::DeviceKind::cpu, 0}).total_memory_bytes() / std::max<size_t>(neighbours, 1);
+}
+
 // The ranks of one machine share its memory; those of one GPU are not counted apart.
 void check_memory(const RunPlan& plan, const parallel::Mesh& mesh) {
   core::DeviceRuntime& runtime = core::runtime(plan.device);
   const bool is_cpu = plan.device.kind == core::DeviceKind::cpu;
   const auto neighbours = static_cast<size_t>(mesh.all().size() == 1 ? 1 : comm::launch().local_ranks);
-  const size_t host = core::runtime({core::DeviceKind::cpu, 0}).total_memory_bytes() / neighbours;
+  const size_t host = host_bytes(mesh);
   const size_t there = is_cpu ? host : runtime.free_memory_bytes();
   SINTER_CHECK(
       is_cpu || plan.checkpoint_copy_bytes <= host,
@@ -188,8 +207,8 @@ void check_memory(const RunPlan& plan, const parallel::Mesh& mesh) {
 
 // While attention gathers the gradient of the queries it has it in f32, in our own kernel for Hopper with two numbers
 // for each and sequences rounded up to 128: by eight parts at once where they must be added in a fixed order. Among
-// documents it lies in rows as wide as those of queries, keys and values; our own kernel, for a fixed order and for grouped
-// heads, needs none of it.
+// documents it lies in rows as wide as those of queries, keys and values; our own kernel, for a fixed order and for
+// grouped heads, needs none of it.
 size_t attention_workspace_bytes(const RunPlan& plan) {
   const spec::ModelSpec& m = plan.model;
   const int64_t T = plan.shape.num_tokens, queries = m.q_width();
@@ -234,14 +253,28 @@ bool wants_graphs(const RunPlan& plan, int ranks) {
 // Whether a checkpoint is due before the end, so that training has something to do while it is written.
 bool saves_in_background(const RunPlan& plan) {
   const spec::CheckpointRecipe& recipe = plan.recipe.checkpoint;
-  return recipe.background && (recipe.initial || (recipe.every > 0 && recipe.every < plan.steps));
+  return recipe.background &&
+         (recipe.initial || (recipe.every > 0 && recipe.every < plan.steps) || saves_by_time(recipe));
+}
+
+// Of all ranks together: they write one folder.
+void plan_disk(RunPlan& plan, models::ParameterStore& store) {
+  const Optimizer whole(plan.recipe.optimizer, store);
+  const auto own = static_cast<double>(store.master().bytes() / sizeof(float));
+  const double all =
+      std::max(own, plan.table.empty() ? static_cast<double>(spec::count_parameters(plan.model).total) : own);
+  const auto scaled = [&](double bytes) { return static_cast<size_t>(bytes * all / std::max(own, 1.0)); };
+  plan.disk.state_bytes = scaled(static_cast<double>(store.master().bytes() + whole.state_bytes()));
+  const bool is_f32 = plan.recipe.checkpoint.exports == spec::ExportFormat::f32;
+  plan.disk.model_bytes = static_cast<size_t>(all) * (is_f32 ? 4 : base::dtype_bytes(plan.shape.compute));
+  plan.disk.kept = plan.recipe.checkpoint.keep;
 }
 
 void plan_memory_rows(RunPlan& plan, const parallel::Mesh& mesh) {
-  models::ParameterStore store(plan.model, plan.store_options({core::DeviceKind::shapes, 0}));
+  models::ParameterStore store(table_of(plan), plan.store_options({core::DeviceKind::shapes, 0}));
   const auto n = static_cast<size_t>(store.num_elements());
-  plan.memory = plan_step(plan.model, plan.shape);
-  plan.memory_rows = {{"weights (f32 masters)", n * 4}};
+  plan.memory = plan_step_of(plan, plan.shape);
+  plan.memory_rows = {{"weights (f32 masters)", store.master().bytes()}};
   if (plan.shape.compute != core::DType::f32) {
     plan.memory_rows.push_back(
         {fmt::format("weights ({})", base::dtype_name(plan.shape.compute)), n * base::dtype_bytes(plan.shape.compute)});
@@ -252,24 +285,48 @@ void plan_memory_rows(RunPlan& plan, const parallel::Mesh& mesh) {
   plan.memory_rows.push_back(
       {plan.shape.gradients == core::DType::f32 ? "gradients (f32)" : "gradients (matrices bf16, rest f32)",
        gradient_bytes});
-  OptimizerShard shard = optimizer_shard(mesh);
-  shard.group = nullptr;
-  const Optimizer optimizer(plan.recipe.optimizer, store, 0, shard);
+  const Optimizer optimizer(plan.recipe.optimizer, store, 0, optimizer_shard(mesh));
   plan.memory_rows.push_back(
       {fmt::format("optimizer ({})", base::dtype_name(plan.recipe.optimizer.states)), optimizer.state_bytes()});
   plan.memory_rows.push_back({"activations", plan.memory.arena_bytes()});
-  const auto T = static_cast<size_t>(plan.shape.num_tokens), S = static_cast<size_t>(plan.shape.num_sequences);
+  const auto T = static_cast<size_t>(local_tokens(plan.shape, plan.axes ? plan.axes->context() : nullptr)),
+             S = static_cast<size_t>(plan.shape.num_sequences);
   const auto heads = static_cast<size_t>(plan.model.mtp_heads), A = static_cast<size_t>(plan.shape.max_micro_batches);
-  plan.memory_rows.push_back({"batch and losses", 4 * (T * 5 + 2 * S + 1 + A * T * (1 + heads) + 2 * heads * T)});
+  const size_t batches = plan.shape.pipeline.pp > 1 ? A : 1;
+  plan.memory_rows.push_back(
+      {"batch and losses", 4 * (batches * (T * 5 + 2 * S + 1) + A * T * (1 + heads) + 2 * batches * heads * T)});
+  plan_disk(plan, store);
   if (saves_in_background(plan)) {
-    plan.checkpoint_copy_bytes =
-        StateCopy::bytes(state_tensors(store, optimizer), mesh.all().rank(), mesh.all().size(),
-                         plan.copies_masters(mesh.all().size()));
+    plan.checkpoint_copy_bytes = StateCopy::bytes(state_tensors(store, optimizer, plan.is_whole()), mesh.all().rank(),
+                                                  mesh.all().size(), plan.copies_masters(mesh.all().size()));
   }
+  // Nobody asked for checkpoints by time: where their copy does not fit they are written without one.
+  const bool is_asked_for = plan.recipe.checkpoint.initial || plan.recipe.checkpoint.every > 0;
+  const size_t besides = plan.device.kind == core::DeviceKind::cpu ? plan.memory_bytes() : 0;
+  if (!is_asked_for && besides + plan.checkpoint_copy_bytes > host_bytes(mesh)) plan.checkpoint_copy_bytes = 0;
   if (plan.device.kind == core::DeviceKind::cpu && plan.checkpoint_copy_bytes > 0)
     plan.memory_rows.push_back({kCopyRow, plan.checkpoint_copy_bytes});
   if (plan.device.kind == core::DeviceKind::cuda) {
     plan.memory_rows.push_back({"workspaces of the kernels (estimate)", workspace_bytes(plan)});
+  }
+}
+
+double epochs_of(const RunPlan& plan, size_t s) {
+  const data::TokenSource& source = *plan.loader->sources()[s];
+  return plan.loader->share(s) * static_cast<double>(plan.tokens()) /
+         static_cast<double>(source.num_windows() * plan.shape.window);
+}
+
+void warn_of_data(const RunPlan& plan) {
+  for (size_t s = 0; s < plan.loader->sources().size(); ++s) {
+    const data::TokenSource& source = *plan.loader->sources()[s];
+    const double epochs = epochs_of(plan, s);
+    if (epochs > 4)  // beyond some four, more passes teach less and less (Muennighoff et al. 2023)
+      base::log_warning("the run passes over '{}' {:.0f} times: beyond 4 times more data serve better than more steps",
+                        plan.recipe.data.sources[s].path, epochs);
+    if (source.num_documents() == 1 && source.num_windows() > 16)
+      base::log_warning("'{}' is one document of {}: is data.separator what stands between its documents?",
+                        plan.recipe.data.sources[s].path, format_grouped(source.num_tokens()) + " tokens");
   }
 }
 
@@ -293,11 +350,19 @@ size_t RunPlan::memory_bytes() const {
 }
 
 std::string RunPlan::tokenizer_hash() const {
-  const uint64_t hash = tokenizer ? data::tokenizer_hash(*tokenizer) : loader->tokenizer_hash();
+  const uint64_t hash = tokenizer ? data::tokenizer_hash(*tokenizer) : loader ? loader->tokenizer_hash() : 0;
   return hash == 0 ? "" : fmt::format("{:016x}", hash);
 }
 
+int64_t RunPlan::tokens() const {
+  if (batches) return batches->sequences_before(steps) * shape.window;
+  int64_t sum = 0;
+  for (int64_t step = 0; step < steps; ++step) sum += source->tokens_at(step);
+  return sum;
+}
+
 void RunPlan::continue_after(int64_t done, int64_t tokens_seen) {
+  if (!batches) return;
   const int64_t T = shape.window, planned = batches->sequences_before(done) * T;
   if (planned == tokens_seen) return;
   batches->continue_at(done, tokens_seen / T);
@@ -311,20 +376,10 @@ void RunPlan::continue_after(int64_t done, int64_t tokens_seen) {
 
 namespace {
 
-// Axes of [parallel] that the trainer does not run yet are refused by name.
-void check_axes(const spec::ParallelSpec& p) {
-  auto check = [](const char* key, bool is_there) {
-    SINTER_CHECK(is_there, "parallel.{} is not trained yet: leave it out (see docs/training.md, [parallel])", key);
-  };
-  check("tp", p.tp == 1);
-  check("pp", p.pp == 1);
-  check("cp", p.cp == 1);
-  check("ep", p.ep == 1);
-  check("zero = 2 and 3", p.zero <= 1);
-  check("offload_optimizer", !p.offload.optimizer);
-  check("offload_gradients", !p.offload.gradients);
-  check("offload_parameters", !p.offload.parameters);
-  check("offload_activations", !p.offload.activations);
+void check_layout(const spec::ParallelSpec& layout) {
+  const std::vector<std::string> missing = spec::untrained_keys(layout);
+  SINTER_CHECK(missing.empty(), "[parallel] {} is not trained yet: leave it out (docs/parallelism.md)",
+               fmt::join(missing, ", "));
 }
 
 void load_tokenizer(RunPlan& plan, const parallel::Mesh& mesh) {
@@ -333,7 +388,19 @@ void load_tokenizer(RunPlan& plan, const parallel::Mesh& mesh) {
   if (plan.tokenizer_path.empty() && !recipe.model.path.empty() && has_tokenizer(recipe.model.path)) {
     plan.tokenizer_path = recipe.model.path;
   }
-  if (plan.tokenizer_path.empty()) return;
+  for (const spec::SourceRecipe& source : recipe.data.sources) {
+    if (plan.tokenizer_path.empty() && !data::stands_for_text(source.path))
+      plan.tokenizer_path = data::tokenizer_beside(source.path);
+  }
+  if (plan.tokenizer_path.empty()) {
+    if (mesh.is_first())
+      base::log_warning(
+          "no tokenizer: the model's folder will have none, so `generate` and transformers cannot read text with it; "
+          "name "
+          "it with data.tokenizer{}",
+          recipe.log.sample_prompts.empty() ? "" : ", without which log.sample_prompts are left out");
+    return;
+  }
   SINTER_CHECK(fs::exists(plan.tokenizer_path), "data.tokenizer '{}' does not exist; expected a folder or a file",
                plan.tokenizer_path);
   plan.tokenizer = std::make_unique<tokenizer::Tokenizer>(tokenizer::Tokenizer::load(plan.tokenizer_path));
@@ -342,50 +409,90 @@ void load_tokenizer(RunPlan& plan, const parallel::Mesh& mesh) {
 
 // What can be refused without the data is refused before time is spent on tokenizing it.
 void plan_without_data(RunPlan& plan, const parallel::Mesh& mesh) {
+  plan_device(plan, mesh);
+  plan.batches = std::make_unique<data::BatchSchedule>(make_batches(plan.recipe, mesh.data().size()));
+  if (plan.tokenizer) spec::make_model_spec(plan.recipe, plan.tokenizer->vocab_size());
+}
+
+}  // namespace
+
+void plan_device(RunPlan& plan, const parallel::Mesh& mesh) {
   const spec::Recipe& recipe = plan.recipe;
   plan.device = comm::local_device(recipe.train.device, comm::launch());
   if (base::is_fp8(recipe.train.precision)) check_fp8(plan.device);
-  check_axes(mesh.layout());
+  check_layout(mesh.layout());
   load_tokenizer(plan, mesh);
   const std::string& dir = recipe.checkpoint.dir;
   SINTER_CHECK(!std::filesystem::exists(dir) || std::filesystem::is_directory(dir),
                "checkpoint.dir '{}' is a file; expected a folder, or a name for a new one", dir);
   core::runtime(plan.device);
-  plan.batches = std::make_unique<data::BatchSchedule>(make_batches(recipe, mesh.data().size()));
-  if (plan.tokenizer) spec::make_model_spec(recipe, plan.tokenizer->vocab_size());
 }
+
+namespace {
+
+// What this rank has of the model.
+void plan_layout(RunPlan& plan, const parallel::Mesh& mesh) {
+  const spec::ParallelSpec& layout = mesh.layout();
+  spec::check_parallel_spec(layout, plan.model);
+  const std::string problem = spec::trained_problem(layout, plan.model);
+  SINTER_CHECK(problem.empty(), "layout {}: {}", spec::describe(layout), problem);
+  plan.axes = std::make_unique<parallel::Axes>(mesh, plan.model);
+  if (plan.axes->is_whole()) return;
+  SINTER_CHECK(plan.table.empty(), "layout {}: a model is tuned on data-parallel ranks only; use tp, pp, cp and ep 1",
+               spec::describe(layout));
+  SINTER_CHECK(plan.recipe.optimizer.kind != spec::OptimizerKind::muon || layout.tp == 1,
+               "layout {}: Muon needs whole matrices, which tp cuts; use optimizer.kind = \"adamw\", or tp 1",
+               spec::describe(layout));
+  plan.table = plan.axes->table(plan.model);
+  plan.shape.pipeline = spec::pipeline_shape(layout);
+  plan.shape.pipeline.micro_batches = plan.shape.max_micro_batches;
+}
+
+}  // namespace
+
+void plan_passes(RunPlan& plan, const parallel::Mesh& mesh) {
+  const spec::Recipe& recipe = plan.recipe;
+  if (plan.tokenizer) set_special_tokens(plan.model, plan.tokenizer.get());
+  if (mesh.is_first()) warn_of_oddities(plan);
+  const bool is_fp8 = base::is_fp8(recipe.train.precision);
+  plan.shape.window = recipe.data.sequence_length;
+  plan.shape.recompute = recipe.train.recompute;
+  plan.shape.compute = is_fp8 ? core::DType::bf16 : recipe.train.precision;
+  plan.shape.fp8 = is_fp8;
+  plan.shape.gradients = recipe.train.gradients;
+  plan.shape.mtp_weight = recipe.model.mtp_weight;
+  plan.shape.seed = static_cast<uint64_t>(recipe.train.seed);
+  plan.shape.graphs = wants_graphs(plan, mesh.all().size());
+  plan.flops_per_token =
+      plan::train_flops_per_token(plan::make_flop_basis(plan.model), static_cast<double>(plan.shape.window),
+                                  plan::flop_convention("palm-causal"))
+          .total();
+  check_precision(plan, mesh.all().size());
+  plan_layout(plan, mesh);
+  plan_memory_rows(plan, mesh);
+  check_memory(plan, mesh);
+  const std::string& dir = recipe.checkpoint.dir;
+  if (mesh.is_first()) check_disk(plan.disk, dir, free_disk_bytes(dir), folder_bytes(dir));
+}
+
+namespace {
 
 void plan_with_data(RunPlan& plan, const data::LoaderOptions& options, const parallel::Mesh& mesh) {
   const spec::Recipe& recipe = plan.recipe;
-  const bool is_fp8 = base::is_fp8(recipe.train.precision);
   plan.loader = std::make_unique<data::Loader>(options, *plan.batches);
+  plan.source = std::make_unique<ShardBatches>(*plan.loader, *plan.batches, recipe.data.sequence_length);
   const int64_t vocab = plan.tokenizer ? plan.tokenizer->vocab_size() : plan.loader->sources().front()->vocab_size();
   plan.model = spec::make_model_spec(recipe, vocab);
-  set_special_tokens(plan.model, plan.tokenizer.get());
   check_data(plan);
 
   const int64_t T = recipe.data.sequence_length;
   plan.steps = recipe.train.steps ? recipe.train.steps : plan.batches->steps_for(divide_up(recipe.train.tokens, T));
-  if (mesh.is_first()) warn_of_oddities(plan);
   // Of the ramp's end, though the run may end before: resumed with more tokens it would get there.
   const int64_t most = std::max<int64_t>(1, plan.loader->micro_batches_at(recipe.train.ramp_steps));
   plan.shape = {.num_tokens = plan.loader->max_tokens(),
                 .num_sequences = plan.loader->max_sequences(),
-                .window = T,
-                .max_micro_batches = most,
-                .recompute = recipe.train.recompute,
-                .compute = is_fp8 ? core::DType::bf16 : recipe.train.precision,
-                .fp8 = is_fp8,
-                .gradients = recipe.train.gradients,
-                .mtp_weight = recipe.model.mtp_weight,
-                .seed = static_cast<uint64_t>(recipe.train.seed),
-                .graphs = wants_graphs(plan, mesh.all().size())};
-  plan.flops_per_token = plan::train_flops_per_token(plan::make_flop_basis(plan.model), static_cast<double>(T),
-                                                     plan::flop_convention("palm-causal"))
-                             .total();
-  check_precision(plan, mesh.all().size());
-  plan_memory_rows(plan, mesh);
-  check_memory(plan, mesh);
+                .max_micro_batches = most};
+  plan_passes(plan, mesh);
 }
 
 }  // namespace
@@ -397,8 +504,23 @@ RunPlan make_run_plan(const spec::Recipe& recipe, const parallel::Mesh& mesh) {
   const data::LoaderOptions options = prepare_data(recipe, plan.tokenizer.get(), mesh);
   comm::together(mesh.all(), [&] { plan_with_data(plan, options, mesh); });
   check_same_data(mesh.all(), *plan.loader);
+  if (mesh.is_first()) warn_of_data(plan);
   return plan;
 }
+
+namespace {
+
+// How long the run takes, between the shares of the machine's products that steps usually reach.
+std::string describe_time(const RunPlan& plan, const parallel::Mesh& mesh) {
+  constexpr double kHigh = 0.6, kLow = 0.25;
+  const double peak = measure_matmul_flops(plan.device, plan.shape.compute) * mesh.all().size();
+  const double seconds = plan.flops_per_token * static_cast<double>(plan.tokens()) / peak;
+  return fmt::format("time       {} to {}: {:.0f} to {:.0f} % of the {} in {} products measured here\n",
+                     base::format_duration(seconds / kHigh), base::format_duration(seconds / kLow), 100 * kHigh,
+                     100 * kLow, format_flops(peak), base::dtype_name(plan.shape.compute));
+}
+
+}  // namespace
 
 std::string describe(const RunPlan& plan, const parallel::Mesh& mesh) {
   const spec::ParameterCounts counts = spec::count_parameters(plan.model);
@@ -408,22 +530,26 @@ std::string describe(const RunPlan& plan, const parallel::Mesh& mesh) {
                   spec::family_name(plan.model.family), format_grouped(counts.total),
                   counts.active == counts.total ? "" : fmt::format(" ({} active)", format_count(double(counts.active))),
                   plan.model.num_layers, plan.model.hidden, format_grouped(plan.model.vocab_size));
-  const int64_t first = plan.batches->sequences_at(0), last = plan.batches->sequences_at(plan.steps);
-  const int64_t accumulated = last / (plan.recipe.train.micro_batch * mesh.data().size());
-  text += fmt::format("steps      {} of {}{} tokens = {} micro-batch{} of {} x {} on {} rank{}\n",
-                      format_grouped(plan.steps), first == last ? "" : format_grouped(first * T) + " growing to ",
-                      format_grouped(last * T), accumulated, accumulated == 1 ? "" : "es",
-                      plan.recipe.train.micro_batch, T, mesh.all().size(), mesh.all().size() == 1 ? "" : "s");
+  if (plan.batches) {
+    const int64_t first = plan.batches->sequences_at(0), last = plan.batches->sequences_at(plan.steps);
+    const int64_t accumulated = last / (plan.recipe.train.micro_batch * mesh.data().size());
+    text += fmt::format("steps      {} of {}{} tokens = {} micro-batch{} of {} x {} on {} rank{}\n",
+                        format_grouped(plan.steps), first == last ? "" : format_grouped(first * T) + " growing to ",
+                        format_grouped(last * T), accumulated, accumulated == 1 ? "" : "es",
+                        plan.recipe.train.micro_batch, T, mesh.all().size(), mesh.all().size() == 1 ? "" : "s");
+  }
+  text += plan.data_text;
   text += fmt::format("tokens     {} in all, {} FLOPs ({} a token: 6 N + 6 L T D)\n", format_grouped(plan.tokens()),
                       format_count(plan.flops_per_token * static_cast<double>(plan.tokens())),
                       format_count(plan.flops_per_token));
-  for (size_t s = 0; s < plan.loader->sources().size(); ++s) {
+  text += describe_time(plan, mesh);
+  for (size_t s = 0; plan.loader && s < plan.loader->sources().size(); ++s) {
     const data::TokenSource& source = *plan.loader->sources()[s];
     const double share = plan.loader->share(s);
-    text += fmt::format("data       {}: {} documents, {} tokens, {:.3g}% of the run = {:.2f} epochs\n",
+    text += fmt::format("data       {}: {} document{}, {} tokens, {:.3g}% of the run = {:.2g} epochs\n",
                         plan.recipe.data.sources[s].path, format_grouped(source.num_documents()),
-                        format_grouped(source.num_tokens()), 100 * share,
-                        share * static_cast<double>(plan.tokens()) / static_cast<double>(source.num_windows() * T));
+                        source.num_documents() == 1 ? "" : "s", format_grouped(source.num_tokens()), 100 * share,
+                        epochs_of(plan, s));
   }
   text += fmt::format("device     {}, {}{}, recompute {}{}\n", core::runtime(plan.device).description(),
                       base::dtype_name(plan.shape.compute), plan.shape.fp8 ? " with linear layers in fp8" : "",
@@ -434,6 +560,7 @@ std::string describe(const RunPlan& plan, const parallel::Mesh& mesh) {
   table.add_row(
       {"all", format_grouped(static_cast<int64_t>(plan.memory_bytes())), format_bytes(double(plan.memory_bytes()))});
   text += table.to_string();
+  text += describe_disk(plan.disk, free_disk_bytes(plan.recipe.checkpoint.dir)) + "\n";
   if (plan.device.kind != core::DeviceKind::cpu && plan.checkpoint_copy_bytes > 0)
     text += fmt::format("host memory: {}, {}\n", format_bytes(double(plan.checkpoint_copy_bytes)), kCopyRow);
   return text;
@@ -443,9 +570,11 @@ std::string describe_json(const RunPlan& plan, const parallel::Mesh& mesh) {
   nlohmann::json memory = nlohmann::json::object(), sources = nlohmann::json::array();
   for (const MemoryRow& row : plan.memory_rows) memory[row.what] = row.bytes;
   memory["all"] = plan.memory_bytes();
-  for (const auto& source : plan.loader->sources()) {
-    sources.push_back(
-        {{"path", source->path()}, {"documents", source->num_documents()}, {"tokens", source->num_tokens()}});
+  if (plan.loader) {
+    for (const auto& source : plan.loader->sources()) {
+      sources.push_back(
+          {{"path", source->path()}, {"documents", source->num_documents()}, {"tokens", source->num_tokens()}});
+    }
   }
   const spec::ParameterCounts counts = spec::count_parameters(plan.model);
   const nlohmann::json out{{"family", spec::family_name(plan.model.family)},
@@ -453,7 +582,7 @@ std::string describe_json(const RunPlan& plan, const parallel::Mesh& mesh) {
                            {"active_parameters", counts.active},
                            {"steps", plan.steps},
                            {"tokens", plan.tokens()},
-                           {"batch_tokens", plan.batches->sequences_at(plan.steps) * plan.shape.window},
+                           {"batch_tokens", plan.source->tokens_at(plan.steps)},
                            {"micro_batches", plan.shape.max_micro_batches},
                            {"ranks", mesh.all().size()},
                            {"flops_per_token", plan.flops_per_token},

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,40 +18,16 @@
 #include "parallel/data.h"
 #include "parallel/mesh.h"
 #include "spec/recipe.h"
+#include "train/gradient_sync.h"
+#include "train/objective.h"
+#include "train/pipeline.h"
+#include "train/step_batch.h"
+#include "train/step_plan.h"
 
 namespace sinter::train {
 
-// What is the same in every micro-batch of a run.
-struct StepShape {
-  int64_t num_tokens = 0;         // of a micro-batch
-  int64_t num_sequences = 0;      // bound
-  int64_t window = 0;             // bound on a sequence's length
-  int64_t max_micro_batches = 1;  // of one rank in one step
-  autograd::Recompute recompute = autograd::Recompute::none;
-  core::DType compute = core::DType::f32;
-  bool fp8 = false;                          // the blocks' dense linear layers in fp8; compute is bf16 or f16
-  core::DType gradients = core::DType::f32;  // of the matrices of the blocks
-  double mtp_weight = 0;
-  uint64_t seed = 0;
-  bool graphs = false;  // capture the passes and replay them, unless graph_obstacle() names a reason not to
-};
-
-// Why the passes of a run cannot be captured once and replayed (core/graph.h); empty when they can. A pass may be
-// replayed when all that differs between two of its kind lies in device memory, and nothing but the device has a part
-// in it.
-std::string graph_obstacle(const spec::ModelSpec& spec, core::Device device, int ranks);
-
-// Memory of the passes, from a run without data.
-struct StepPlan {
-  core::MemoryPlan train, evaluate;
-  size_t train_peak_bytes = 0;  // most bytes alive at once: what no layout can go below
-  size_t fp8_bytes = 0;         // fp8 weights and scales, beside the arena
-  size_t arena_bytes() const { return std::max(train.total_bytes, evaluate.total_bytes); }
-};
-StepPlan plan_step(const spec::ModelSpec& spec, const StepShape& shape);
-
 struct StepResult {
-  double loss = 0;             // mean over all supervised tokens of the step, all ranks
+  double loss = 0;             // mean over all supervised tokens (what the objective counts) of the step, all ranks
   int64_t num_supervised = 0;  // all ranks
   double balance_loss = 0;     // mean over micro-batches of the layers' sum; mixture of experts only
   double mtp_loss = 0;         // mean over the extra heads
@@ -63,6 +40,7 @@ struct StepResult {
 // What the host knows of a step before its numbers have come over.
 struct StepCounts {
   int64_t num_supervised = 0;  // all ranks
+  double count = 0;            // what the objective counts, all ranks
   double micro_batches = 1;    // all ranks
   double small_tokens = 0;     // supervised tokens of the first micro-batch, mean over ranks
   double small_factor = 1;     // of its norm in the sums: what makes it that of a mean gradient
@@ -79,14 +57,19 @@ enum StepSums : int64_t {
 
 class StepRunner {
  public:
-  // Keeps references to all but the plan. The transformer's store must train.
-  StepRunner(models::Transformer& transformer, const StepShape& shape, StepPlan plan,
-             const parallel::Mesh& mesh);
+  // Keeps references to all but the plan. The transformer's store must train. `objective`: null for LanguageModeling.
+  StepRunner(models::Transformer& transformer, const StepShape& shape, StepPlan plan, const parallel::Mesh& mesh,
+             Objective* objective = nullptr);
+  // Of a rank's chunks; `axes` null: it has the whole model.
+  StepRunner(std::vector<models::Transformer*> chunks, const parallel::Axes* axes, const StepShape& shape,
+             StepPlan plan, const parallel::Mesh& mesh, Objective* objective = nullptr);
   ~StepRunner();
 
   // Enqueues the passes of a step. They leave in the store the gradient of loss_scale (1) times the mean loss over the
   // whole step, summed over ranks, and its sums in the record. On one rank nothing waits for the device.
   StepCounts start(const std::vector<data::MicroBatch>& micro_batches, int64_t step, const core::Tensor& loss_scale);
+  // total (1) f32 = squared norm of the step's gradient, of the whole model.
+  void sum_squares(const core::Tensor& total) const { gradients_.sum_squares(total); }
   const core::Tensor& record() const { return record_; }  // (kRecordSize) f32 on the device
   // The sums of a step, from a copy of its record.
   StepResult read(const StepCounts& counts, const std::vector<float>& record, double loss_scale) const;
@@ -96,8 +79,8 @@ class StepRunner {
   std::optional<double> evaluate(const std::vector<data::MicroBatch>& micro_batches);
 
   int64_t num_replays() const;  // passes that ran as a graph
-  size_t arena_peak_bytes() const { return arena_.stats().peak_bytes; }
-  const parallel::GradientReducer& reducer() const { return reducer_; }
+  size_t arena_peak_bytes() const;
+  const parallel::GradientReducer& reducer() const { return gradients_.reducer(); }
   ops::Fp8Layers* fp8() const { return fp8_.get(); }  // null when none is in fp8
 
  private:
@@ -107,37 +90,39 @@ class StepRunner {
     int64_t filled_sequences = 0;
     auto operator<=>(const PassKind&) const = default;
   };
-  void run_micro_batch(const data::MicroBatch& host, size_t index, int64_t micro_batches, int64_t step);
-  void load_batch(const data::MicroBatch& host);
-  void run_pass(const models::DropoutKey& dropout);
-  bool replay_pass(const PassKind& kind);
-  void keep_losses(int64_t index);
+  void run_micro_batch(const data::MicroBatch& host, size_t index, int64_t step);
+  void run_pipeline(const std::vector<data::MicroBatch>& micro_batches, int64_t step);
+  models::DropoutKey dropout_of(size_t index, int64_t step) const;
+  void run_pass(const data::MicroBatch& host, const models::DropoutKey& dropout);
+  bool replay_pass(const data::MicroBatch& host, const PassKind& kind);
+  void keep_losses(size_t index);
   void set_scale(core::Tensor& scale, const core::Tensor& loss_scale, double value);
+  void set_scales(const StepCounts& counts, const core::Tensor& loss_scale);
   void sum_over_ranks(StepCounts& counts);
-  void mark_layer(int64_t layer);
+  Pipeline& pipeline_of(int64_t micro_batches);
+  // Whether what this rank has of losses counts: the tensor axis's ranks and other stages' have copies or nothing.
+  bool tells_losses() const;
+  bool is_alone() const { return mesh_.all().size() == 1; }
 
-  models::Transformer& transformer_;
+  const std::vector<models::Transformer*> chunks_;
+  models::Transformer& transformer_;  // the first chunk
+  const parallel::Axes* axes_;
   const StepShape shape_;
   const parallel::Mesh& mesh_;
+  LanguageModeling modeling_;
+  Objective& objective_;
   core::DeviceRuntime& device_;
   const kernels::KernelTable& kernels_;
-  core::PlannedArena arena_;
-  class BorrowedBlock;
-  std::unique_ptr<BorrowedBlock> borrowed_;
-  std::unique_ptr<core::PlannedArena> evaluate_arena_;
-  data::DeviceBatch batch_;
-  models::LossPlaces places_;
-  core::Tensor losses_;      // (max_micro_batches, T) f32
-  core::Tensor mtp_losses_;  // (heads * max_micro_batches, T) f32
-  core::Tensor record_;      // (kRecordSize) f32
-  core::Tensor one_;         // (1) f32
-  parallel::GradientReducer reducer_;
+  class Memory;
+  std::unique_ptr<Memory> memory_;
+  std::vector<std::unique_ptr<StepBatch>> batches_;  // one; with a pipeline one for every micro-batch
+  core::Tensor losses_;                              // (max_micro_batches, T) f32
+  core::Tensor mtp_losses_;                          // (heads * max_micro_batches, T) f32
+  core::Tensor record_;                              // (kRecordSize) f32
+  core::Tensor one_;                                 // (1) f32
+  GradientSync gradients_;
   std::unique_ptr<ops::Fp8Layers> fp8_;
-  struct LayerRange {
-    int64_t layer, begin, end;
-  };
-  std::vector<LayerRange> layer_ranges_;
-  bool is_last_ = false;
+  std::map<int64_t, std::unique_ptr<Pipeline>> pipelines_;  // by micro-batches
   bool uses_graphs_;
   std::map<PassKind, core::RepeatedWork> passes_;  // after all that its graphs read and write
 };

@@ -28,16 +28,19 @@ struct TrainResult {
   int64_t steps = 0;  // done, in all runs together
   double loss = 0;    // of the last step
   std::optional<double> validation_loss;
-  std::string stopped;         // "" when all steps are done, else why not: "SIGTERM", "time limit", "diverged: ..."
-  std::string checkpoint;      // the last one written; "" when there is none
-  std::vector<double> losses;  // of all steps logged, earlier runs included; rank 0 only
+  int64_t validation_step = 0;  // whose that is
+  std::string stopped;          // "" when all steps are done, else why not: "SIGTERM", "time limit", "diverged: ..."
+  std::string checkpoint;       // the last one written; "" when there is none
+  std::vector<double> losses;   // of all steps logged, earlier runs included; rank 0 only
 };
 
 class Trainer {
  public:
   // Reads the recipe's data (tokenizing text sources) and plans the run; allocates nothing large. Throws base::Error
   // when something does not fit together, also when the plan does not fit this machine's memory.
-  Trainer(const spec::Recipe& recipe, comm::Communicator& comm);
+  // `make_plan` makes the run out of the recipe: of pretraining where it is not given.
+  using MakePlan = std::function<RunPlan(const spec::Recipe& recipe, const parallel::Mesh& mesh)>;
+  Trainer(const spec::Recipe& recipe, comm::Communicator& comm, const MakePlan& make_plan = {});
   ~Trainer();
   // Parameters, batch, steps, data, memory: what --dry-run prints.
   std::string plan_text() const;

@@ -181,8 +181,9 @@ TEST_F(TrainerTest, FirstGradientsAgreeBetweenAccumulations) {
 TEST_F(TrainerTest, ThePlanNamesTheMemoryTheRunThenHolds) {
   for (const char* mode : {"none", "selective", "full"}) {
     const std::string every = mode == std::string("selective") ? "0" : "2";  // with a copy for checkpoints and without
-    const RunPlan plan =
-        make_run_plan(recipe("m", {std::string("train.recompute=") + mode, "checkpoint.every=" + every}), mesh_);
+    const RunPlan plan = make_run_plan(
+        recipe("m", {std::string("train.recompute=") + mode, "checkpoint.every=" + every, "checkpoint.minutes=0"}),
+        mesh_);
     EXPECT_EQ(plan.checkpoint_copy_bytes > 0, every == "2");
     core::DeviceRuntime& device = core::runtime({});
     const size_t before = device.allocator().stats().current_bytes;

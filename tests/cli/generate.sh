@@ -81,7 +81,7 @@ expect 2 "did you mean '--prompt'" "$sinter" generate "$scratch/model" --promt x
 expect 2 "there is no option '--bogus' of \`sinter generate\`" "$sinter" generate --bogus
 expect 2 "there is no option '--temprature' of \`sinter generate\`; did you mean '--temperature'" "$sinter" generate "$scratch/model" --temprature 1
 expect 2 "did you mean 'generate'" "$sinter" generat "$scratch/model"
-expect 2 "\`sinter WORD\` with one of plan, tokenizer, data, train, generate, chat, serve, eval, verify, inspect, bench" "$sinter"
+expect 2 "\`sinter WORD\` with one of plan, tokenizer, data, train, tune, merge, plot, generate, chat, serve, batch, eval, verify, quantize, convert, inspect, bench" "$sinter"
 expect 2 "one of the verbs perplexity" "$sinter" eval
 expect 1 "config.json" "$sinter" generate "$scratch/nothing" --prompt x --tokenizer "$scratch/model"
 expect 2 "device 'gpu'" "$sinter" generate "$scratch/model" --prompt x --device gpu
@@ -105,7 +105,7 @@ expect 1 "bad.jsonl:2: temperature is -1" "$sinter" generate "$scratch/model" --
 [ ! -e "$scratch/unwritten" ] || { echo "an output was made for a bad input"; exit 1; }
 expect 1 "cannot create '$scratch/nothing/o': No such file" "$sinter" generate "$scratch/model" --input "$scratch/own.jsonl" --output "$scratch/nothing/o" --stats
 if grep -q "new token" "$scratch/said"; then echo "work was done for an output that cannot be"; exit 1; fi
-expect 2 "0 given; expected a finite number, the least is 1" "$sinter" eval perplexity "$scratch/model" "$scratch/short.txt" --context 0
+expect 2 "0 given; expected 1 or more" "$sinter" eval perplexity "$scratch/model" "$scratch/short.txt" --context 0
 # Rotary positions go on past the trained ones, with a warning; a position table ends.
 expect 0 "max_position_embeddings" "$sinter" generate "$scratch/model" --prompt x --max-tokens 200 --ignore-eos
 long=$(printf 'zq%.0s' {1..80})

@@ -46,3 +46,20 @@ refused "expected none, selective or full" plan search llama-3.1-8b --gpus 8xH10
 refused "unknown number format" plan search llama-3.1-8b --gpus 8xH100 --moments nonsense
 refused "--schedule" plan simulate llama-3.1-8b --gpus 8xH100 --pp 2 --schedule nonsense
 refused "PIPELINE:STAGE:FACTOR" plan simulate llama-3.1-8b --gpus 8xH100 --pp 2 --straggler x
+
+# Tables stay within 120 columns, the answer comes first and says what `sinter train` can do of it.
+"$sinter" plan llama-3-8b --gpus 16x8xA100-40GB > "$scratch/plan.txt"
+grep -q "^Fits: " "$scratch/plan.txt"
+grep -q "Constants: fitted to published runs on A100" "$scratch/plan.txt"
+for words in "search llama-3.1-8b --gpus 64xH100" "inference llama-3.1-8b --gpus 8xH100" devices; do
+  wide=$("$sinter" plan $words | grep -v '^ *[0-9]* *.* (such as' | awk 'length($0) > 120' | head -n 3)
+  [ -z "$wide" ] || { echo "wider than 120 columns: $wide"; exit 1; }
+done
+refused "training is planned in" plan llama-3.1-8b --gpus 8xH100 --format int4
+
+# A recipe for machines that are not here.
+"$sinter" train --template cluster > "$scratch/cluster.toml"
+"$sinter" train "$scratch/cluster.toml" --dry-run --on 8xH100 model.vocab_size=32000 > "$scratch/dry.txt"
+grep -q "^time .* GPU hours" "$scratch/dry.txt"
+refused 1 "does not fit" train "$scratch/cluster.toml" --dry-run --on 8xT4 model.vocab_size=32000 train.micro_batch=16
+refused "--dry-run" train "$scratch/cluster.toml" --on 8xH100

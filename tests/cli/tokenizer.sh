@@ -48,6 +48,6 @@ expect 2 "no option '--bogus' of .sinter tokenizer." "$sinter" tokenizer --bogus
 expect 2 "has no file name" "$sinter" data tokenize "$scratch/text" -t "$scratch/trained" -o "$scratch/"
 : > "$scratch/empty.txt"
 expect 1 "empty.txt" "$sinter" data tokenize "$scratch/empty.txt" -t "$scratch/trained" -o "$scratch/shard"
-expect 2 "0 given; expected a finite number, the least is 1" \
+expect 2 "0 given; expected 1 or more" \
   "$sinter" data tokenize "$scratch/text" -t "$scratch/trained" -o "$scratch/shard" --shard-tokens 0
-expect 2 "the least is 0" "$sinter" data batches recipe.toml -o "$scratch/batches" --first -1
+expect 2 "expected 0 or more" "$sinter" data batches recipe.toml -o "$scratch/batches" --first -1

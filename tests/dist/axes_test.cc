@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <map>
 #include <memory>
 
@@ -11,6 +12,8 @@
 #include "core/host_batch.h"
 #include "models/transformer.h"
 #include "ops/loss.h"
+#include "parallel/context.h"
+#include "parallel/expert.h"
 #include "parallel/tensor.h"
 #include "train/pipeline.h"
 
@@ -41,7 +44,7 @@ spec::ModelSpec make_spec(spec::Family family, int64_t kv_heads, int64_t num_lay
   }
   m.qk_norm = family == spec::Family::qwen3;
   if (family == spec::Family::mixtral) {
-    m.moe = {.num_experts = 4, .experts_per_token = 2, .ffn = 12, .balance_loss = 0.1f};
+    m.moe = {.num_experts = 6, .experts_per_token = 2, .ffn = 12, .balance_loss = 0.1f};
     m.sparse_layers.assign(static_cast<size_t>(num_layers), 1);
   }
   return m;
@@ -82,11 +85,14 @@ struct Pass {
 struct Answer {
   std::vector<std::vector<float>> losses;
   std::map<std::string, std::vector<float>> gradients;
+  double balance = 0;
 };
-Answer run_whole(const spec::ModelSpec& spec, int64_t micro_batches, Recompute mode) {
+Answer run_whole(const spec::ModelSpec& spec, int64_t micro_batches, Recompute mode,
+                 const std::function<void(Transformer&)>& prepare = {}) {
   ParameterStore store(spec, {.trains = true});
   store.initialize(11);
   Transformer transformer(spec, store);
+  if (prepare) prepare(transformer);
   Answer answer;
   for (int64_t i = 0; i < micro_batches; ++i) {
     Pass pass(spec, static_cast<uint64_t>(i));
@@ -94,6 +100,7 @@ Answer run_whole(const spec::ModelSpec& spec, int64_t micro_batches, Recompute m
     transformer.loss(pass.context(&tape), pass.batch, pass.dropout, pass.places);
     tape.backward();
     answer.losses.push_back(core::to_host_floats(pass.places.losses));
+    if (pass.places.balance.loss) answer.balance += pass.places.balance.loss.data<float>()[0];
   }
   for (const auto& slot : store.slots()) answer.gradients[slot.info.name] = store.gradient_of(slot);
   return answer;
@@ -222,6 +229,106 @@ TEST(PipelineParallel, EveryScheduleEqualsOneRank) {
               << what;
         }
         expect_gradients(store, answer, what);
+      }
+    }
+  }
+}
+
+// A rank's rows of a pass.
+struct ContextPass {
+  ContextPass(const spec::ModelSpec& spec, const Pass& whole, const comm::Communicator& group)
+      : rows(parallel::context_rows(whole.host, kTokens, parallel::windows_of(spec), group.size(), group.rank())),
+        view(whole.device.allocator(), kTokens / group.size(), parallel::windows_of(spec), group.size()),
+        batch(core::upload(whole.device.allocator(), parallel::take_rows(whole.host, rows.rows))),
+        places(whole.places) {
+    batch.context = &view.load(rows, whole.dropout.first_token);
+    auto& allocator = whole.device.allocator();
+    places.losses = Tensor(allocator, {batch.num_tokens}, DType::f32);
+    places.mtp_losses = {Tensor(allocator, {batch.num_tokens}, DType::f32)};
+    std::vector<int32_t> ahead;
+    for (int32_t row : rows.rows) ahead.push_back(whole.places.mtp_targets[0].data<int32_t>()[row]);
+    places.mtp_targets = {core::make_tensor(allocator, {batch.num_tokens}, ahead)};
+  }
+  parallel::ContextRows rows;
+  parallel::DeviceContextView view;
+  core::RaggedBatch batch;
+  models::LossPlaces places;
+};
+
+TEST(ContextParallel, RingAndGatherEqualOneRankWithDocumentsAndWindows) {
+  comm::Communicator& world = comm::world();
+  for (spec::Family family : {spec::Family::llama, spec::Family::mistral, spec::Family::gpt2, spec::Family::mixtral}) {
+    spec::ModelSpec spec = make_spec(family, family == spec::Family::llama ? 2 : 6, 2);
+    if (family == spec::Family::mistral) spec.window = {5, 0};
+    for (Recompute mode : {Recompute::none, Recompute::selective, Recompute::full}) {
+      const Answer answer = run_whole(spec, 2, mode);
+      std::vector<std::vector<float>> by_kind;
+      for (spec::ContextKind kind : {spec::ContextKind::ring, spec::ContextKind::gather}) {
+        const std::string what = std::string(spec::family_name(family)) + " " + spec::recompute_name(mode);
+        const parallel::ContextAxis axis(world, kind);
+        ParameterStore store(spec, {.trains = true});
+        store.initialize(11);
+        Transformer transformer(spec, store, {.context = &axis});
+        double balance = 0;
+        for (uint64_t i = 0; i < 2; ++i) {
+          Pass whole(spec, i);
+          ContextPass pass(spec, whole, world);
+          Tape tape(mode);
+          transformer.loss(whole.context(&tape), pass.batch, whole.dropout, pass.places);
+          tape.backward();
+          const std::vector<float> own = core::to_host_floats(pass.places.losses);
+          std::vector<float> expected;
+          for (int32_t row : pass.rows.rows) expected.push_back(answer.losses[i][static_cast<size_t>(row)]);
+          expect_near(own, expected, what + " losses");
+          if (whole.places.balance.loss) balance += whole.places.balance.loss.data<float>()[0];
+        }
+        for (const Tensor& gradients : store.gradients()) world.all_reduce(gradients);
+        expect_gradients(store, answer, what);
+        by_kind.push_back(core::to_host_floats(store.grad()));
+        if (spec.moe.num_experts > 0) {
+          EXPECT_NEAR(world.sum(balance), answer.balance, 1e-5 * answer.balance) << what;
+        }
+      }
+      EXPECT_EQ(by_kind[0], by_kind[1]) << "ring and gather take the keys in the same order";
+    }
+  }
+}
+
+// Every rank has its own tokens; each expert's gradient gathers where the expert is.
+TEST(ExpertParallel, EqualsOneRankAlsoWhenOneExpertTakesAllTokens) {
+  comm::Communicator& world = comm::world();
+  const int64_t P = world.size();
+  const spec::ModelSpec spec = make_spec(spec::Family::mixtral, 6, 2);
+  for (bool is_lopsided : {false, true}) {
+    auto favour = [&](Transformer& transformer) {
+      if (!is_lopsided) return;
+      transformer.on_router_logits = [&](int64_t, const Tensor& logits) {
+        for (int64_t t = 0; t < logits.rows(); ++t) {
+          logits.data<float>()[t * 6 + 1] += 40;
+          logits.data<float>()[t * 6] += 20;
+        }
+      };
+    };
+    for (Recompute mode : {Recompute::none, Recompute::full}) {
+      const std::string what = is_lopsided ? "lopsided" : "even";
+      const Answer answer = run_whole(spec, P, mode, favour);
+      const parallel::ExpertAxis axis(world, 6, 1.0);
+      const spec::TensorPlace place{.ep = world.rank()};
+      ParameterStore store(spec::local_table(spec, {.ep = P}, place), {.trains = true});
+      store.initialize(11);
+      Transformer transformer(spec, store, {.expert = &axis});
+      favour(transformer);
+      Pass pass(spec, static_cast<uint64_t>(world.rank()));
+      Tape tape(mode);
+      transformer.loss(pass.context(&tape), pass.batch, pass.dropout, pass.places);
+      tape.backward();
+      for (auto& slot : store.slots()) {
+        if (slot.info.expert_axis < 0) world.all_reduce(slot.parameter.grad);
+      }
+      expect_near(core::to_host_floats(pass.places.losses), answer.losses[static_cast<size_t>(world.rank())], what);
+      expect_gradients(store, answer, what);
+      if (is_lopsided) {
+        EXPECT_GT(axis.most_rounds(), 1) << "the further rounds were not tried";
       }
     }
   }

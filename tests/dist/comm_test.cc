@@ -29,8 +29,10 @@ float value_at(int64_t rank, int64_t i) {
 // Numbers of one rank in any format: normal numbers, or small whole ones.
 template <class T>
 T typed_value(int64_t rank, int64_t i) {
-  if constexpr (std::is_integral_v<T>) return static_cast<T>((rank + 1) * 7 + i % 13 - 5);
-  else return T(value_at(rank, i));
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>((rank + 1) * 7 + i % 13 - 5);
+  else
+    return T(value_at(rank, i));
 }
 
 template <class T>
@@ -51,10 +53,14 @@ double reduced_at(int64_t i, comm::ReduceOp op) {
   double out = number(typed_value<T>(0, i));
   for (int64_t r = 1; r < ranks(); ++r) {
     const double next = number(typed_value<T>(r, i));
-    out = op == comm::ReduceOp::sum ? out + next : op == comm::ReduceOp::min ? std::min(out, next) : std::max(out, next);
+    out = op == comm::ReduceOp::sum   ? out + next
+          : op == comm::ReduceOp::min ? std::min(out, next)
+                                      : std::max(out, next);
   }
-  if constexpr (std::is_integral_v<T>) return out;
-  else return number(T(static_cast<float>(out)));
+  if constexpr (std::is_integral_v<T>)
+    return out;
+  else
+    return number(T(static_cast<float>(out)));
 }
 
 TEST(Comm, TheLaunchHasSeveralRanks) {
@@ -139,7 +145,8 @@ TEST(Comm, AllToAllOfUnequalRows) {
 
 TEST(Comm, MessagesArriveByTagAndInOrder) {
   const int right = static_cast<int>((rank() + 1) % ranks()), left = static_cast<int>((rank() + ranks() - 1) % ranks());
-  const Tensor a = values_of<float>(rank(), 4), b = values_of<float>(rank(), 4, 100), c = values_of<float>(rank(), 4, 200);
+  const Tensor a = values_of<float>(rank(), 4), b = values_of<float>(rank(), 4, 100),
+               c = values_of<float>(rank(), 4, 200);
   comm::Handle sends[] = {world().start_send(a, right, 1), world().start_send(b, right, 2),
                           world().start_send(c, right, 1)};
   Tensor x = values_of<float>(0, 4), y = values_of<float>(0, 4), z = values_of<float>(0, 4);

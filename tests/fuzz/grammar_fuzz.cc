@@ -1,5 +1,5 @@
-// Any bytes given as a JSON schema, a regex or a grammar either compile or throw base::Error, within the limits; masks of
-// what compiles can be made.
+// Any bytes given as a JSON schema, a regex or a grammar either compile or throw base::Error, within the limits; masks
+// of what compiles can be made.
 #include <cstddef>
 #include <cstdint>
 #include <string>

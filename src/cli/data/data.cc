@@ -1,10 +1,13 @@
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/command.h"
@@ -16,20 +19,49 @@
 #include "data/token_shard.h"
 #include "data/tokenize.h"
 #include "io/safetensors.h"
+#include "train/export.h"
 #include "train/run_plan.h"
 
 namespace sinter::cli {
 namespace {
 
+namespace fs = std::filesystem;
+
 struct TokenizeFlags {
   std::vector<std::string> inputs;
-  std::string tokenizer, output;
+  std::string tokenizer, output, eos;
   data::TokenizeOptions options;
   bool no_bos = false, no_eos = false, as_json = false;
 };
 
+// Beside the shards, so that a run trained on them finds it and its model has it.
+void write_tokenizer(const TokenizeFlags& flags, const std::string& shard) {
+  const fs::path folder = data::tokenizer_folder_of(shard);
+  bool has_config = false;
+  auto write = [&](const std::string& name, const std::string& bytes) {
+    base::create_folders((folder / name).parent_path().string());
+    base::write_file_atomic((folder / name).string(), bytes);
+  };
+  auto with_eos = [&](nlohmann::json config) {
+    config["eos_token"] = flags.eos;
+    return config.dump(2) + "\n";
+  };
+  for (const train::NamedFile& file : train::read_tokenizer_files(flags.tokenizer)) {
+    const bool is_config = file.name == "tokenizer_config.json";
+    has_config = has_config || is_config;
+    write(file.name, is_config && !flags.eos.empty() ? with_eos(base::parse_json(file.bytes, file.name)) : file.bytes);
+  }
+  if (!has_config && !flags.eos.empty()) write("tokenizer_config.json", with_eos(nlohmann::json::object()));
+}
+
 void run_tokenize(TokenizeFlags& flags) {
-  const tokenizer::Tokenizer tokenizer = tokenizer::Tokenizer::load(flags.tokenizer);
+  tokenizer::Tokenizer tokenizer = tokenizer::Tokenizer::load(flags.tokenizer);
+  if (!flags.eos.empty()) {
+    tokenizer::SpecialIds ids = tokenizer.special_ids();
+    ids.eos = tokenizer.token_id(flags.eos);
+    if (ids.eos < 0) base::fail_usage("--eos '{}' is no token of '{}'", flags.eos, flags.tokenizer);
+    tokenizer.set_special_ids(ids);
+  }
   flags.options.add_bos = !flags.no_bos;
   flags.options.add_eos = !flags.no_eos;
   base::ProgressLine line;
@@ -38,6 +70,7 @@ void run_tokenize(TokenizeFlags& flags) {
   };
   const data::TokenizeResult result = data::tokenize_files(flags.inputs, flags.output, tokenizer, flags.options);
   line.finish();
+  write_tokenizer(flags, result.shards.front());
   if (flags.as_json) {
     nlohmann::json out{{"documents", result.num_documents},
                        {"tokens", result.num_tokens},
@@ -53,26 +86,64 @@ void run_tokenize(TokenizeFlags& flags) {
   for (const std::string& shard : result.shards) std::printf("  %s\n", shard.c_str());
 }
 
-void run_inspect(const std::vector<std::string>& paths, bool as_json) {
-  base::Table table({"shard", "documents", "tokens", "vocabulary", "bytes a token"});
+struct InspectFlags {
+  std::vector<std::string> paths;
+  std::string tokenizer;
+  int64_t show = 0;
+  bool as_json = false;
+};
+
+// The first documents of a shard as text, long ones cut.
+void print_documents(const data::TokenShard& shard, const tokenizer::Tokenizer& tokenizer, int64_t count) {
+  constexpr int64_t kMostTokens = 200;
+  for (int64_t d = 0; d < std::min(count, shard.num_documents()); ++d) {
+    const int64_t begin = shard.document_begin(d), length = shard.document_begin(d + 1) - begin;
+    std::vector<int32_t> ids(static_cast<size_t>(std::min(length, kMostTokens)));
+    shard.read(begin, static_cast<int64_t>(ids.size()), ids.data());
+    std::printf("document %s, %s:\n%s%s\n\n", base::format_grouped(d).c_str(), counted(length, "token").c_str(),
+                tokenizer.decode(ids).c_str(), length > kMostTokens ? " ..." : "");
+  }
+}
+
+void show_documents(const InspectFlags& flags, const std::vector<std::string>& shards) {
+  const std::string path = flags.tokenizer.empty() ? data::tokenizer_beside(shards.front()) : flags.tokenizer;
+  if (path.empty()) base::fail_usage("no tokenizer lies beside '{}': name it with --tokenizer", shards.front());
+  const tokenizer::Tokenizer tokenizer = tokenizer::Tokenizer::load(path);
+  for (const std::string& name : shards) {
+    const data::TokenShard shard(name);
+    SINTER_CHECK(shard.tokenizer_hash() == 0 || shard.tokenizer_hash() == data::tokenizer_hash(tokenizer),
+                 "'{}' was made with another tokenizer than '{}'", name, path);
+    print_documents(shard, tokenizer, flags.show);
+  }
+}
+
+void run_inspect(const InspectFlags& flags) {
+  base::Table table({"shard", "documents", "tokens", "longest", "vocabulary", "bytes a token"});
   nlohmann::json report = nlohmann::json::array();
   std::vector<std::string> shards;
-  for (const std::string& path : paths) {
+  for (const std::string& path : flags.paths) {
     for (std::string& shard : data::shard_paths(path)) shards.push_back(std::move(shard));
   }
   for (const std::string& path : shards) {
     const data::TokenShard shard(path);
     shard.verify();
+    int64_t longest = 0;
+    for (int64_t d = 0; d < shard.num_documents(); ++d)
+      longest = std::max(longest, shard.document_begin(d + 1) - shard.document_begin(d));
     table.add_row({path, base::format_grouped(shard.num_documents()), base::format_grouped(shard.num_tokens()),
-                   base::format_grouped(shard.vocab_size()), std::to_string(shard.token_bytes())});
+                   base::format_grouped(longest), base::format_grouped(shard.vocab_size()),
+                   std::to_string(shard.token_bytes())});
     report.push_back({{"shard", path},
                       {"documents", shard.num_documents()},
                       {"tokens", shard.num_tokens()},
+                      {"longest_document", longest},
                       {"vocab_size", shard.vocab_size()},
                       {"token_bytes", shard.token_bytes()},
+                      {"tokenizer", data::tokenizer_beside(path)},
                       {"tokenizer_hash", fmt::format("{:016x}", shard.tokenizer_hash())}});
   }
-  std::printf("%s\n", as_json ? report.dump(2).c_str() : table.to_string().c_str());
+  std::printf("%s\n", flags.as_json ? report.dump(2).c_str() : table.to_string().c_str());
+  if (flags.show > 0 && !flags.as_json) show_documents(flags, shards);
 }
 
 struct BatchFlags {
@@ -123,31 +194,47 @@ void add_data(Command app) {
   add_data_pipeline(verb);
   add_data_stages(verb);
   add_data_rank(verb);
+  add_data_mix(verb);
+  add_data_synth(verb);
+  add_data_tokens(verb);
 
   auto flags = std::make_shared<TokenizeFlags>();
-  const Command tokenize = verb.add_verb("tokenize", "text and .jsonl (.ndjson) files to token shards");
-  tokenize.option("inputs", &flags->inputs, "text files (documents between --separator) or .jsonl files").required();
+  const Command tokenize = verb.add_verb("tokenize", "text files, folders and tables to token shards");
+  tokenize
+      .option("inputs", &flags->inputs,
+              "files, folders or patterns: .txt and .md (documents between --separator), .jsonl, .json, .csv, "
+              ".parquet; .gz and "
+              ".zst too")
+      .required();
   tokenize.option("-t,--tokenizer", &flags->tokenizer, "tokenizer folder or file").required();
   tokenize
       .option("-o,--output", &flags->output,
               "shard to write: NAME.tok, then NAME-00001.tok and on; those of an older, longer text are removed")
       .required();
   tokenize.option("--separator", &flags->options.separator, "text between documents of a text file").shows_default();
-  tokenize.option("--text-key", &flags->options.text_key, "field of a .jsonl line that holds the text").shows_default();
+  tokenize.option("--text-key", &flags->options.text_key, "field or column that holds the text").shows_default();
   tokenize.option("--shard-tokens", &flags->options.max_shard_tokens, "most tokens of one shard")
       .shows_default()
       .at_least(1);
   tokenize.flag("--no-bos", &flags->no_bos, "no BOS token before each document");
   tokenize.flag("--no-eos", &flags->no_eos, "no EOS token after each document");
+  tokenize.option("--eos", &flags->eos, "the token that ends a document, where the tokenizer's files do not say");
   tokenize.flag("--json", &flags->as_json, "print the result as JSON");
+  tokenize.footer(
+      "The tokenizer is copied beside the shards (NAME.tokenizer): a run trained on them finds it there.\n\n"
+      "Examples:\n"
+      "  sinter data tokenize texts/ -t my-tokenizer -o data/train.tok\n"
+      "  sinter data tokenize 'books/*.jsonl.gz' -t gpt2 --eos '<|endoftext|>' -o data/books.tok");
   tokenize.on_run([flags] { run_tokenize(*flags); });
 
-  auto paths = std::make_shared<std::vector<std::string>>();
-  auto as_json = std::make_shared<bool>(false);
+  auto look = std::make_shared<InspectFlags>();
   const Command inspect = verb.add_verb("inspect", "check shards whole and print what they hold");
-  inspect.option("shards", paths.get(), "token shards (.tok), or folders of them").required();
-  inspect.flag("--json", as_json.get(), "print as JSON");
-  inspect.on_run([paths, as_json] { run_inspect(*paths, *as_json); });
+  inspect.option("shards", &look->paths, "token shards (.tok), or folders of them").required();
+  inspect.option("--show", &look->show, "print the first documents of each shard as text").at_least(0);
+  inspect.option("-t,--tokenizer", &look->tokenizer, "to show documents with (default: the one beside the shard)");
+  inspect.flag("--json", &look->as_json, "print as JSON");
+  inspect.footer("Example:\n  sinter data inspect data/train.tok --show 3");
+  inspect.on_run([look] { run_inspect(*look); });
 
   auto batch_flags = std::make_shared<BatchFlags>();
   const Command batches = verb.add_verb("batches", "write what a training run reads, step by step, as safetensors");

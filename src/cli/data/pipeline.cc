@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/command.h"
+#include "cli/data/outside.h"
 #include "cli/data/verbs.h"
 #include "data/pipeline/report.h"
 #include "data/pipeline/run.h"
@@ -47,7 +48,8 @@ void run_run(const std::string& path, const std::vector<std::string>& overrides,
   comm::Communicator& world = comm::world();
   base::set_log_rank(world.rank());
   try {
-    const data::PipelineRecipe recipe = data::load_pipeline(path, overrides);
+    data::PipelineRecipe recipe = data::load_pipeline(path, overrides);
+    fill_from_outside(recipe);
     const data::RunSummary summary = data::run_pipeline(recipe, world);
     if (world.rank() == 0) print_summary(summary, recipe.output, as_json);
   } catch (const std::exception& e) {

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/command.h"
+#include "cli/data/outside.h"
 #include "cli/data/verbs.h"
 #include "data/dedup/decontaminate.h"
 #include "data/dedup/exact.h"
@@ -23,8 +24,8 @@ namespace sinter::cli {
 namespace {
 
 struct Flags {
-  std::vector<std::string> inputs, keep, items;
-  std::string output, model, method = "minhash", columns;
+  std::vector<std::string> inputs, keep, items, tasks;
+  std::string output, data, model, method = "minhash", columns;
   data::ReadOptions read;
   data::PipelineRecipe recipe;
   double threshold = .65, ngram_threshold = .8;
@@ -194,7 +195,9 @@ void run_dedup(const Flags& flags) {
 }
 
 void run_decontaminate(Flags& flags) {
+  if (flags.items.empty() && flags.tasks.empty()) base::fail_usage("expected --items FILE, --tasks TASK or both");
   flags.recipe.decontaminate = flags.items;
+  flags.recipe.task_items = evaluation_items(flags.tasks, flags.data);
   flags.recipe.decontaminate_ngram = flags.ngram;
   const data::PipelineModels models(flags.recipe);
   std::mutex mutex;
@@ -208,37 +211,6 @@ void run_decontaminate(Flags& flags) {
     };
   });
   print_result(flags, result, counts);
-}
-
-// FILE=EPOCHS: every document so often, a fraction by the content of the document.
-void run_mix(const Flags& flags) {
-  std::vector<std::string> lines;
-  data::MapResult result;
-  for (const std::string& word : flags.inputs) {
-    const size_t equals = word.rfind('=');
-    if (equals == std::string::npos)
-      base::fail_usage("'{}' is no source; expected FILE=EPOCHS, as wiki.jsonl=2.5", word);
-    char* end = nullptr;
-    const double epochs = std::strtod(word.c_str() + equals + 1, &end);
-    if (*end != 0 || !(epochs >= 0) || epochs > 1000)
-      base::fail_usage("'{}': epochs are '{}'; expected a number from 0 to 1000", word, word.substr(equals + 1));
-    for (const data::Document& d : data::load_documents({word.substr(0, equals)}, flags.read, result)) {
-      const std::string line = data::document_line(d);
-      const double draw = double(data::hash_text64(line) >> 11) * 0x1p-53;
-      const auto copies = int64_t(epochs) + (draw < epochs - std::floor(epochs) ? 1 : 0);
-      for (int64_t c = 0; c < copies; ++c) lines.push_back(line);
-    }
-  }
-  // An order that depends on the content only, copies apart.
-  std::vector<std::pair<uint64_t, size_t>> order;
-  for (size_t i = 0; i < lines.size(); ++i)
-    order.emplace_back(data::hash_text64(fmt::format("{}:{}", i, lines[i].substr(0, 64))), i);
-  std::sort(order.begin(), order.end());
-  std::vector<std::string> shuffled;
-  for (const auto& [hash, i] : order) shuffled.push_back(lines[i]);
-  data::write_lines(shuffled, flags.output);
-  result.documents = result.written = int64_t(shuffled.size());
-  print_result(flags, result);
 }
 
 void run_stats(const Flags& flags) {
@@ -336,15 +308,16 @@ void add_data_stages(Command data) {
   verb.option("--rows", &flags->recipe.minhash.rows, "minhash: hashes of a band").shows_default().at_least(1);
   verb.option("--span", &flags->span, "lines, sentences: how many in a row are compared").shows_default().at_least(1);
   verb.option("--least", &flags->least, "substrings: least bytes").shows_default().at_least(8);
-  flags = add_stage(data, "decontaminate", "remove documents that share word n-grams with evaluation items",
-                    "  sinter data decontaminate docs.jsonl --items gsm8k.jsonl -o clean.jsonl", true,
-                    run_decontaminate, &verb);
+  flags =
+      add_stage(data, "decontaminate", "remove documents that share word n-grams with evaluation items",
+                "  sinter data decontaminate docs.jsonl --tasks gsm8k,mmlu --data DIR -o clean.jsonl\n  sinter data "
+                "decontaminate docs.jsonl --items own.jsonl -o clean.jsonl",
+                true, run_decontaminate, &verb);
   verb.option("--items", &flags->items, ".jsonl with query (question, context) and label (answer, continuation)")
-      .required()
       .delimiter(',');
+  verb.option("--tasks", &flags->tasks, "tasks of `sinter eval --list`: their questions and answers").delimiter(',');
+  verb.option("--data", &flags->data, "folder of the tasks' files (default: $SINTER_EVAL_DATA, else data/eval)");
   verb.option("--ngram", &flags->ngram, "words of an n-gram").shows_default().at_least(1);
-  add_stage(data, "mix", "documents of several files, each so often, in an order by content",
-            "  sinter data mix web.jsonl=1 wiki.jsonl=2.5 code.jsonl=.3 -o mixed.jsonl.zst", true, run_mix, &verb);
   add_stage(data, "stats", "every rule's column over documents: mean, least, most", "  sinter data stats docs.jsonl.gz",
             false, run_stats, &verb);
 }

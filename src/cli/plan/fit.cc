@@ -128,9 +128,20 @@ void run_fit(const FitOptions& o) {
   }
   base::Chart chart = make_chart(rows, fit, isoflop.get());
   if (!o.svg.empty()) base::write_file_atomic(o.svg, base::chart_svg(chart, 760, 460));
-  std::string prediction;
+  std::string prediction, caution;
   if (!o.flops.empty()) {
     double flops = plan::parse_count(o.flops, "--flops");
+    double most = 0;
+    for (const plan::SweepRow& row : rows) most = std::max(most, row.flops());
+    if (flops > 10 * most) {  // how far N* may be off by the exponent's interval alone
+      const double decades = std::log10(flops / most);
+      const double spread = std::pow(10.0, decades * (fit.exponent_interval.high - fit.exponent_interval.low) / 2);
+      caution = fmt::format(
+          "Caution: that is {:.1f} decades beyond the largest of {} runs ({:.3g} FLOPs). By the exponent's interval "
+          "alone the "
+          "best size may be {:.2g} times smaller or larger.\n",
+          decades, rows.size(), most, spread);
+    }
     plan::Optimum best = plan::compute_optimal(fit.law, flops);
     out["best"] = {{"flops", flops}, {"parameters", best.parameters}, {"tokens", best.tokens}, {"loss", best.loss}};
     prediction = fmt::format("For {:.3g} FLOPs: {} parameters on {} tokens, loss {:.3f} by the parametric law", flops,
@@ -151,7 +162,7 @@ void run_fit(const FitOptions& o) {
     fmt::print("No IsoFLOP fit: {}.\n\n", why_not);
   }
   fmt::print("{}", base::chart_text(chart));
-  if (!prediction.empty()) fmt::print("\n{}.\n", prediction);
+  if (!prediction.empty()) fmt::print("\n{}.\n{}", prediction, caution);
   if (!o.svg.empty()) fmt::print("\nWrote {}\n", o.svg);
 }
 

@@ -2,13 +2,17 @@
 #include "base/html.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/chart.h"
 #include "base/text.h"
+#include "cli/plan/plan.h"
 #include "cli/plan/report.h"
 #include "plan/simulate.h"
+#include "spec/trained_layouts.h"
 
 namespace sinter::cli {
 namespace {
@@ -38,8 +42,13 @@ std::string memory_against_length(const TrainingRequest& request, const Training
   base::StackedBars bars = memory_bars("Memory by part against sequence length", request);
   const int64_t longest = std::max<int64_t>(request.model.max_positions, 2 * p.parallel.seq_len);
   const double enough = 3 * request.cluster.device.memory_bytes;  // a bar far past the limit only shrinks the others
+  std::vector<int64_t> lengths{p.parallel.seq_len};
+  for (int64_t length = 1024; length <= std::min<int64_t>(longest, 131072); length *= 2) lengths.push_back(length);
+  std::sort(lengths.begin(), lengths.end());
+  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
   double total = 0;
-  for (int64_t length = 1024; length <= std::min<int64_t>(longest, 131072) && total < enough; length *= 2) {
+  for (const int64_t length : lengths) {
+    if (total >= enough && length > p.parallel.seq_len) break;
     spec::ParallelSpec s = p.parallel;
     s.seq_len = length;
     plan::MemoryParts worst = plan::plan_memory(p.shape, s, request.software).worst().device;
@@ -67,8 +76,7 @@ std::string layouts_chart(const TrainingPlan& p) {
   std::vector<bool> used(bars.parts.size(), false);
   for (const plan::Candidate& layout : p.layouts) {
     base::StackedBars::Bar bar;
-    bar.label = fmt::format("tp{} pp{} cp{} z{} mb{}", layout.parallel.tp, layout.parallel.pp, layout.parallel.cp,
-                            layout.parallel.zero, layout.parallel.micro_batch);
+    bar.label = spec::describe(layout.parallel);
     auto values = plan::part_values(layout.step.time);
     bar.values.assign(values.begin(), values.end());
     for (size_t i = 0; i < values.size(); ++i) used[i] = used[i] || values[i] > 0.002 * layout.step.seconds;
@@ -108,6 +116,21 @@ std::string timeline(const TrainingRequest& request, const TrainingPlan& p) {
   return plan::timeline_svg(result.slowest, title);
 }
 
+// What is not possible: in memory, or in our trainer as it is today.
+std::string banner(const TrainingRequest& request, const TrainingPlan& p) {
+  std::string text;
+  if (!p.fits)
+    text = fmt::format("Does not fit {}: the smallest layout needs {}.", request.cluster.device.name,
+                       base::format_bytes(p.memory.worst().device.total()));
+  if (p.trained)
+    text += fmt::format("{}`sinter train` does not do {} yet; {}.", text.empty() ? "" : " ",
+                        fmt::join(spec::untrained_keys(p.parallel), ", "),
+                        p.trained->fits ? "the best it runs is " + spec::describe(p.trained->layout.parallel)
+                                        : std::string("nothing that it runs fits"));
+  const char* kind = p.fits && p.trained && p.trained->fits ? "banner note" : "banner";
+  return text.empty() ? "" : fmt::format("<p class=\"{}\">{}</p>\n", kind, base::escape_html(text));
+}
+
 }  // namespace
 
 std::string training_plan_html(const std::string& model, const TrainingRequest& request, const TrainingPlan& p) {
@@ -115,23 +138,26 @@ std::string training_plan_html(const std::string& model, const TrainingRequest& 
   const plan::MemoryParts& worst = p.memory.worst().device;
   sections.push_back(
       {"Summary", "",
-       base::html_table(
-           {"quantity", "value"},
-           {{"parameters", base::format_grouped(p.shape.total_parameters())},
-            {"cluster", fmt::format("{} x {}, {} nodes", request.cluster.num_devices, request.cluster.device.name,
-                                    request.cluster.num_nodes())},
-            {"layout", spec::describe(p.parallel)},
-            {"memory per device",
-             fmt::format("{} of {}{}", base::format_bytes(worst.total()),
-                         base::format_bytes(request.cluster.device.memory_bytes), p.fits ? "" : ": does not fit")},
-            {"step", fmt::format("{}, {} tokens/s, MFU {:.1f} %, HFU {:.1f} %", base::format_duration(p.step.seconds),
-                                 base::format_count(p.step.tokens_per_second), 100 * p.step.mfu, 100 * p.step.hfu)},
-            {"run", fmt::format("{} tokens in {:.1f} days, {} GPU hours", base::format_count(p.tokens), p.cost.days,
-                                base::format_grouped(std::llround(p.cost.gpu_hours)))},
-            {"money", fmt::format("{} at ${:.2f} per device and hour", format_money(p.cost.money),
-                                  request.cluster.price_per_hour)},
-            {"energy and carbon",
-             fmt::format("{:.4g} MWh, {:.4g} t CO2", p.cost.energy_kwh / 1000, p.cost.co2_tonnes)}})});
+       banner(request, p) +
+           base::html_table(
+               {"quantity", "value"},
+               {{"parameters", base::format_grouped(p.shape.total_parameters())},
+                {"cluster", fmt::format("{} x {}, {} node{}", request.cluster.num_devices, request.cluster.device.name,
+                                        request.cluster.num_nodes(), request.cluster.num_nodes() == 1 ? "" : "s")},
+                {"layout", spec::describe(p.parallel)},
+                {"memory per device",
+                 fmt::format("{} of {}{}", base::format_bytes(worst.total()),
+                             base::format_bytes(request.cluster.device.memory_bytes), p.fits ? "" : ": does not fit")},
+                {"step",
+                 fmt::format("{}, {} tokens/s, MFU {:.1f} %, HFU {:.1f} %", base::format_duration(p.step.seconds),
+                             base::format_count(p.step.tokens_per_second), 100 * p.step.mfu, 100 * p.step.hfu)},
+                {"run", fmt::format("{} tokens in {}, {} GPU hours", base::format_count(p.tokens),
+                                    base::format_duration(p.cost.days * 86400), format_whole(p.cost.gpu_hours))},
+                {"constants", plan::efficiency_source(request.cluster.device, request.software.name, request.format)},
+                {"money", fmt::format("{} at ${:.2f} per device and hour", format_money(p.cost.money),
+                                      request.cluster.price_per_hour)},
+                {"energy and carbon",
+                 fmt::format("{}, {}", format_energy(p.cost.energy_kwh), format_carbon(p.cost.co2_tonnes))}})});
   sections.push_back({"Memory by part against sequence length",
                       "The chosen layout with other lengths; the dashed line is the device's memory.",
                       memory_against_length(request, p)});
@@ -139,8 +165,7 @@ std::string training_plan_html(const std::string& model, const TrainingRequest& 
   if (!p.layouts.empty())
     sections.push_back({"Layouts", "The fastest that fit, the chosen one first.", layouts_chart(p) + layouts_table(p)});
   if (std::string svg = timeline(request, p); !svg.empty()) {
-    sections.push_back({"Timeline of one step",
-                        "One pipeline, a row per stage, as the simulator runs the trainer's own action lists.", svg});
+    sections.push_back({"Timeline of one step", "One pipeline, a row per stage, as the simulator runs it.", svg});
   }
   std::string explanation;
   for (const ExplainedLine& line : explain_training_plan(request, p)) {

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -30,6 +31,14 @@ void add_cluster_options(Command command, ClusterOptions& o, const std::string& 
   command.option("--mtbf", &o.mtbf_hours, "mean hours between failures of one device (default: Llama 3's run)")
       .positive();
   command.option("--hardware", &o.hardware, "your own hardware table (TOML), beside the built-in one");
+}
+
+plan::Format parse_trained_format(const std::string& text) {
+  const plan::Format format = plan::parse_format(text);
+  if (plan::format_bytes_per_element(format) < 1 || format == plan::Format::int8 || format == plan::Format::fp64)
+    base::fail_usage("--format {}: training is planned in bf16, fp16, fp8, tf32 and fp32 (`plan inference` has more)",
+                     plan::format_name(format));
+  return format;
 }
 
 std::string format_help() {
@@ -107,10 +116,26 @@ std::string format_note(const plan::Device& device, plan::Format format) {
 }
 
 std::string format_money(double dollars) {
+  if (dollars >= 1e15) return fmt::format("${:.3g}", dollars);
   if (dollars >= 1e9) return fmt::format("${:.2f}B", dollars / 1e9);
   if (dollars >= 1e6) return fmt::format("${:.2f}M", dollars / 1e6);
   if (dollars >= 1e4) return fmt::format("${:.1f}k", dollars / 1e3);
   return fmt::format("${:.2f}", dollars);
+}
+
+std::string format_whole(double number) {
+  if (number > 0 && number < 10 && number != std::floor(number)) return fmt::format("{:.3g}", number);
+  return std::abs(number) < 1e15 ? base::format_grouped(std::llround(number)) : fmt::format("{:.3g}", number);
+}
+
+std::string format_energy(double kwh) {
+  if (kwh < 1) return fmt::format("{:.3g} Wh", kwh * 1000);
+  return kwh < 1000 ? fmt::format("{:.3g} kWh", kwh) : fmt::format("{:.4g} MWh", kwh / 1000);
+}
+
+std::string format_carbon(double tonnes) {
+  if (tonnes < 1e-3) return fmt::format("{:.3g} g CO2", tonnes * 1e6);
+  return tonnes < 1 ? fmt::format("{:.3g} kg CO2", tonnes * 1e3) : fmt::format("{:.4g} t CO2", tonnes);
 }
 
 }  // namespace sinter::cli

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/plan/report.h"
@@ -31,7 +32,7 @@ struct PlanOptions {
   ClusterOptions cluster;
   plan::LayoutWish wish;
   int64_t seq_len = 0, batch = 0;
-  double pue = 1;
+  double pue = 1.2;  // of a good data centre
   MeasureOptions measuring;
   bool json = false, explain = false, measure = false;
 };
@@ -69,7 +70,7 @@ std::string format_gflop(double flops) {
   return flops < 1e8 ? fmt::format("{:.3g}", flops / 1e9) : fmt::format("{:.3f}", flops / 1e9);
 }
 
-void print_flops(const spec::ModelSpec& spec, double seq_len, json& out, bool as_json,
+void print_flops(const spec::ModelSpec& spec, double seq_len, json& out, bool as_json, bool in_full,
                  std::vector<ExplainedLine>& why) {
   plan::FlopBasis basis = plan::make_flop_basis(spec);
   base::Table table({"convention", "GFLOP per token", "attention", "counts", "formula"});
@@ -86,9 +87,15 @@ void print_flops(const spec::ModelSpec& spec, double seq_len, json& out, bool as
                                plan::attended_keys(basis, seq_len)),
                    fmt::format("{:.6g}", f.total())});
   }
-  if (!as_json)
+  if (as_json) return;
+  if (in_full) {
     fmt::print("Training FLOPs per token at {} tokens of context (forward: one third)\n{}\n", seq_len,
                table.to_string());
+  } else {
+    const double flops = plan::train_flops_per_token(basis, seq_len, plan::flop_convention("megatron")).total();
+    fmt::print("Training takes {} GFLOP a token at {} tokens of context (--explain: all conventions)\n\n",
+               format_gflop(flops), seq_len);
+  }
 }
 
 plan::TrainingRequest make_request(const PlanOptions& o, const spec::ModelSpec& spec, int64_t seq_len) {
@@ -96,7 +103,7 @@ plan::TrainingRequest make_request(const PlanOptions& o, const spec::ModelSpec& 
   r.model = spec;
   r.cluster = make_cluster(o.cluster);
   r.software = plan::find_software(o.software);
-  r.format = plan::parse_format(o.format);
+  r.format = parse_trained_format(o.format);
   r.wish = o.wish;
   if (!o.recompute.empty()) r.wish.recompute = parse_option("--recompute", o.recompute, spec::parse_recompute);
   r.seq_len = seq_len;
@@ -110,7 +117,7 @@ plan::TrainingRequest make_request(const PlanOptions& o, const spec::ModelSpec& 
 // What make_request() would refuse, also where no cluster is given and nothing asks for it.
 void check_names(const PlanOptions& o) {
   plan::find_software(o.software);
-  plan::parse_format(o.format);
+  parse_trained_format(o.format);
   plan::parse_grid(o.grid);
   if (!o.recompute.empty()) parse_option("--recompute", o.recompute, spec::parse_recompute);
   if (!o.tokens.empty()) plan::parse_count(o.tokens, "--tokens");
@@ -148,8 +155,10 @@ void run_plan(const PlanOptions& o) {
                spec::family_name(m.family), m.num_layers, m.hidden, m.num_heads, m.num_kv_heads,
                m.moe.num_experts > 0 ? m.moe.ffn : m.ffn, m.vocab_size);
   }
+  if (!o.json && m.max_positions > 0 && seq_len > m.max_positions)
+    base::log_warning("--seq-len {} is beyond the {} positions that the model is made for", seq_len, m.max_positions);
   print_parameters(m, out, o.json, why);
-  print_flops(m, static_cast<double>(seq_len), out, o.json, why);
+  print_flops(m, static_cast<double>(seq_len), out, o.json, o.explain, why);
   if (request) {
     out.update(training_plan_json(*request, training));
     if (!o.json) print_training_plan(*request, training);
@@ -187,7 +196,7 @@ void add_plan(Command app) {
       .at_least(1);
   add_cluster_options(plan, o->cluster, "");
   plan.option("--tokens", &o->tokens, "training tokens, such as 15.6T (default: 20 per parameter)");
-  plan.option("--batch", &o->batch, "sequences per optimizer step (default: 0.5M to 4M tokens by the model's size)")
+  plan.option("--batch", &o->batch, "sequences per optimizer step (default: 0.5M to 16M tokens by the model's size)")
       .at_least(1);
   plan.option("--micro-batch", &o->wish.micro_batch, "sequences per forward pass (default: chosen)").at_least(1);
   plan.option("--tp", &o->wish.tp, "tensor parallel width (default: chosen)").at_least(1);
@@ -216,6 +225,12 @@ void add_plan(Command app) {
   add_plan_check(plan);
   add_plan_search(plan);
   add_plan_simulate(plan);
+  plan.footer(
+      "Examples:\n"
+      "  sinter plan llama-3.1-8b --gpus 64xH100\n"
+      "  sinter plan my-model/ --gpus 2x8xA100-80GB --tokens 300B --html plan.html\n"
+      "  sinter plan gpt2 --explain\n"
+      "  sinter plan --measure");
   plan.on_run([plan, o] {
     if (plan.was_verb_named()) return;
     if (o->measure) return run_measure(o->measuring, o->cluster.hardware, o->json);

@@ -37,6 +37,9 @@ auto parse_option(const char* option, const std::string& text, Parse parse) {
   }
 }
 
+// A --format that training is done in. A usage error for those that only serve inference.
+plan::Format parse_trained_format(const std::string& text);
+
 // What --format, --software, --grid and --convention take, for their help.
 std::string format_help();
 std::string software_help();
@@ -55,6 +58,10 @@ void print_json(const nlohmann::json& value);
 std::string format_note(const plan::Device& device, plan::Format format);
 // "$77.0M"
 std::string format_money(double dollars);
+// A count of steps or hours: three digits of what is below ten or has too many, else all with commas.
+std::string format_whole(double number);
+std::string format_energy(double kwh);     // "12.3 kWh", "4.56 MWh"
+std::string format_carbon(double tonnes);  // "3.2 kg CO2", "12 t CO2"
 
 void add_plan_devices(Command plan);  // devices, models
 void add_plan_scaling(Command plan);

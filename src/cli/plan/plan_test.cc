@@ -140,7 +140,7 @@ TEST_F(PlanVerb, NumbersThatMeanNothingAreRefusedByTheOptionsName) {
   expect_usage_error("llama-3.1-8b --gpus 8xH100 --mtbf inf", "--mtbf");
   expect_usage_error("llama-3.1-8b --gpus 8xH100 --zero -1", "--zero");
   expect_usage_error("search llama-3.1-8b --max-tp 0", "--max-tp");
-  expect_usage_error("search llama-3.1-8b --top 0", "--top: 0 given; expected a finite number, the least is 1");
+  expect_usage_error("search llama-3.1-8b --top 0", "--top: 0 given; expected 1 or more");
   expect_usage_error("llama-3.1-8b --grid -1", "the least is 0");
   expect_usage_error("search llama-3.1-8b --hours nan", "--hours");
   expect_usage_error("search llama-3.1-8b --memory-share nan", "--memory-share");

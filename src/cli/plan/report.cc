@@ -1,12 +1,15 @@
 #include "cli/plan/report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "cli/help.h"
 #include "plan/scaling/scaling.h"
+#include "spec/trained_layouts.h"
 
 namespace sinter::cli {
 namespace {
@@ -16,6 +19,40 @@ using plan::TrainingPlan;
 using plan::TrainingRequest;
 
 constexpr int kBarWidth = 28;
+
+std::string format_days(double days) {
+  return days < 2      ? base::format_duration(days * 86400)
+         : days < 1000 ? fmt::format("{:.1f} days", days)
+                       : fmt::format("{:.3g} years", days / 365.25);
+}
+
+// Fit, time and money in three lines; and what of it is true of `sinter train` today.
+void print_answer(const TrainingRequest& request, const TrainingPlan& p) {
+  const plan::StageMemory& worst = p.memory.worst();
+  const std::string needs = fmt::format("{} of {} per device", base::format_bytes(worst.device.total()),
+                                        base::format_bytes(request.cluster.device.memory_bytes));
+  const auto width = p.fits ? "Fits" : "DOES NOT FIT";
+  fmt::print("{}: {}, in the layout {}.\n", width, needs, spec::describe(p.parallel));
+  fmt::print("A step takes {} ({} tokens/s, MFU {:.1f} %); {} tokens take {}, {} GPU hours, {}.\n",
+             base::format_duration(p.step.seconds), base::format_count(p.step.tokens_per_second), 100 * p.step.mfu,
+             base::format_count(p.tokens), format_days(p.cost.days), format_whole(p.cost.gpu_hours),
+             format_money(p.cost.money));
+  if (!p.trained) return fmt::print("\n");
+  const plan::Candidate& layout = p.trained->layout;
+  const std::string missing = fmt::format("{}", fmt::join(spec::untrained_keys(p.parallel), ", "));
+  fmt::print("`sinter train` does not do {} yet. ", missing);
+  if (p.trained->fits) {
+    fmt::print("The best that it runs today: {}, {} a step, MFU {:.1f} %, {} per device.\n\n",
+               spec::describe(layout.parallel), base::format_duration(layout.step.seconds), 100 * layout.step.mfu,
+               base::format_bytes(layout.memory.device.total()));
+    return;
+  }
+  fmt::print("Nothing that it runs today fits: the smallest, {}, needs {} per device{}.\n\n",
+             spec::describe(layout.parallel), base::format_bytes(layout.memory.device.total()),
+             p.trained->devices_needed > 0
+                 ? fmt::format("; with {}x{} one fits", p.trained->devices_needed, request.cluster.device.name)
+                 : ", on more of these devices too");
+}
 
 void print_memory(const TrainingRequest& request, const TrainingPlan& p) {
   const plan::StageMemory& worst = p.memory.worst();
@@ -45,7 +82,7 @@ void print_memory(const TrainingRequest& request, const TrainingPlan& p) {
   }
 }
 
-void print_time(const TrainingPlan& p) {
+void print_time(const TrainingRequest& request, const TrainingPlan& p) {
   fmt::print("Time per step of {} sequences x {} tokens\n", base::format_grouped(p.parallel.global_batch),
              p.parallel.seq_len);
   base::Table table({"cause", "time", "share", ""});
@@ -58,8 +95,12 @@ void print_time(const TrainingPlan& p) {
   }
   table.add_row({"step", base::format_duration(p.step.seconds), "100.0 %", ""});
   fmt::print(
-      "{}{} tokens/s in all; MFU {:.1f} %, HFU {:.1f} % (convention megatron: causal attention, head counted)\n\n",
-      table.to_string(), base::format_count(p.step.tokens_per_second), 100 * p.step.mfu, 100 * p.step.hfu);
+      "{}{} tokens/s in all; MFU {:.1f} %, HFU {:.1f} % (convention megatron: causal attention, head counted)\n"
+      "{}\n",
+      table.to_string(), base::format_count(p.step.tokens_per_second), 100 * p.step.mfu, 100 * p.step.hfu,
+      wrap_text(
+          "Constants: " + plan::efficiency_source(request.cluster.device, request.software.name, request.format) + ".",
+          0, 100));
 }
 
 void print_run(const TrainingRequest& request, const TrainingPlan& p) {
@@ -68,16 +109,17 @@ void print_run(const TrainingRequest& request, const TrainingPlan& p) {
   base::Table table({"quantity", "value"});
   table.add_row(
       {"tokens", fmt::format("{} ({:.0f} per active parameter)", base::format_count(p.tokens), p.tokens / active)});
-  table.add_row({"steps", base::format_grouped(std::llround(p.steps))});
+  table.add_row({"steps", format_whole(p.steps)});
+  const double loss = plan::scaling_law("epoch").loss(active, p.tokens);
+  const bool is_beyond = loss > std::log(static_cast<double>(p.shape.vocab));  // worse than guessing
   table.add_row(
-      {"predicted loss (law epoch)", fmt::format("{:.3f}", plan::scaling_law("epoch").loss(active, p.tokens))});
-  table.add_row({"wall time", fmt::format("{:.1f} days", p.cost.days)});
-  table.add_row({"GPU hours", base::format_grouped(std::llround(p.cost.gpu_hours))});
+      {"predicted loss (law epoch)", is_beyond ? "- (the law does not reach so small)" : fmt::format("{:.3f}", loss)});
+  table.add_row({"wall time", format_days(p.cost.days)});
+  table.add_row({"GPU hours", format_whole(p.cost.gpu_hours)});
   table.add_row({fmt::format("money at ${:.2f} per hour", request.cluster.price_per_hour), format_money(p.cost.money)});
-  table.add_row({fmt::format("energy at {:g} W", request.cluster.device.power_watts),
-                 fmt::format("{:.4g} MWh", p.cost.energy_kwh / 1000)});
-  table.add_row(
-      {fmt::format("carbon at {:g} kg/kWh", request.kg_co2_per_kwh), fmt::format("{:.4g} t CO2", p.cost.co2_tonnes)});
+  table.add_row({fmt::format("energy at {:g} W and PUE {:g}", request.cluster.device.power_watts, request.pue),
+                 format_energy(p.cost.energy_kwh)});
+  table.add_row({fmt::format("carbon at {:g} kg/kWh", request.kg_co2_per_kwh), format_carbon(p.cost.co2_tonnes)});
   table.add_row({"checkpoint", base::format_bytes(p.checkpoint_bytes)});
   if (p.reliability.write_s > 0) {
     table.add_row({"checkpoint written in", base::format_duration(p.reliability.write_s)});
@@ -88,10 +130,14 @@ void print_run(const TrainingRequest& request, const TrainingPlan& p) {
     table.add_row({"16-bit weights read in", base::format_duration(p.weights_load_seconds)});
   }
   table.add_row({"mean time between failures", base::format_duration(p.reliability.cluster_mtbf_s)});
-  table.add_row({"share of time that trains", fmt::format("{:.1f} %", 100 * p.reliability.goodput)});
+  const bool is_known = p.reliability.write_s > 0;
+  table.add_row(
+      {"share of time that trains", is_known ? fmt::format("{:.1f} %", 100 * p.reliability.goodput) : "not known"});
   fmt::print("{}", table.to_string());
-  if (p.reliability.write_s == 0)
-    fmt::print("Give --read and --write (GB/s of storage) for checkpoint and loading time.\n");
+  if (!is_known)
+    fmt::print(
+        "Give --read and --write (GB/s of storage) for what checkpoints and failures take; time and money are "
+        "without.\n");
 }
 
 // The causes of the step's time on the busiest device, with the constants they are worked out from.
@@ -101,7 +147,7 @@ void explain_time(const TrainingRequest& request, const TrainingPlan& p, std::ve
   const plan::Efficiency e = plan::find_efficiency(d, request.software.name, request.format);
   const plan::StepTime& t = p.step.time;
   const double tokens = static_cast<double>(s.global_batch * s.seq_len), ranks = static_cast<double>(s.ranks());
-  const double peak = d.compute_rate(request.format), head = static_cast<double>(p.shape.hidden * p.shape.vocab);
+  const double peak = d.compute_rate(request.format);
   const double network = request.cluster.device_network_bandwidth() * e.links.network_share;
   auto add = [&](double seconds, const char* name, const char* formula, std::string numbers) {
     if (seconds > 0) why.push_back({name, formula, std::move(numbers), base::format_duration(seconds)});
@@ -109,10 +155,27 @@ void explain_time(const TrainingRequest& request, const TrainingPlan& p, std::ve
   add(t.matmul, "matrix products", "6 x matrix parameters x tokens / devices / (share x peak) + start of each product",
       fmt::format("6 x {:.5g} x {:.5g} / {} / ({:.3f} x {:.4g}) + {:.3g} s each",
                   static_cast<double>(p.shape.matmul_parameters()), tokens, ranks, e.gemm, peak, e.gemm_start));
-  add(t.attention, "attention", "forward and 3.3 times that backward, FLOPs with the causal half / (share x peak)",
-      fmt::format("share {:.3f} of {:.4g}", e.attention * request.software.attention_scale, peak));
-  add(t.elementwise, "element-wise", "bytes of norms, residuals, rotation, activation / (share x bandwidth)",
-      fmt::format("/ ({:.3f} x {:.4g})", e.memory, d.bandwidth));
+  const double passes =
+      static_cast<double>(p.memory.worst().num_layers * s.micro_batches());  // of blocks on the device
+  const double own = static_cast<double>(s.micro_batch * s.seq_len) / static_cast<double>(s.cp);
+  const int64_t window = p.shape.block(0).window;
+  const double keys =
+      window > 0 && window < s.seq_len ? static_cast<double>(window) : static_cast<double>(s.seq_len) / 2;
+  add(t.attention, "attention",
+      "2 x tokens x mean keys x widths of queries and values / tp x (forward + 3.33 backward) x blocks x micro-batches "
+      "/ "
+      "(share x peak)",
+      fmt::format("2 x {:.5g} x {:.5g} x {} / {} x 4.33 x {} / ({:.3f} x {:.4g})", own, keys,
+                  p.shape.qk_width() + p.shape.v_width(), s.tp, passes, e.attention * request.software.attention_scale,
+                  peak));
+  const plan::TimeModel times(p.shape, s, request.cluster, request.software, e, request.format);
+  add(t.elementwise, "element-wise",
+      "bytes of norms, residuals, rotation, activation in one block x (forward + 2 backward) x blocks x micro-batches "
+      "/ "
+      "(share x bandwidth)",
+      fmt::format("{:.5g} x 3 x {} / ({:.3f} x {:.4g}){}",
+                  request.software.elementwise_scale * times.elementwise_bytes(p.shape.block(0)), passes, e.memory,
+                  d.bandwidth, e.kernel > 0 ? fmt::format(" + {:.3g} s for each kernel", e.kernel) : ""));
   add(t.loss, "loss", "20 bytes per token and vocabulary entry / (share x bandwidth)",
       fmt::format("20 x {:.5g} x {} / tp {} / ({:.3f} x {:.4g})", tokens / static_cast<double>(s.dp() * s.cp),
                   p.shape.vocab, s.tp, e.loss_memory > 0 ? e.loss_memory : e.memory, d.bandwidth));
@@ -126,17 +189,20 @@ void explain_time(const TrainingRequest& request, const TrainingPlan& p, std::ve
       fmt::format("pp {} v {}", s.pp, s.interleave));
   add(t.pipeline_transfer, "pipeline transfer", "activations and gradients between stages that nothing hides",
       fmt::format("network at {:.4g} bytes/s per device", network));
-  add(t.data_parallel, "data parallel", "gradient and weight traffic less what runs under the backward pass",
-      fmt::format("{:.4g} parameters among {}, network at {:.4g} bytes/s per device", p.memory.worst().parameters,
-                  s.dp() * s.cp, network));
+  add(t.data_parallel, "data parallel",
+      "bytes of gradients and weights x 2 (n - 1) / n / network, less what runs under the backward pass",
+      fmt::format("{:.4g} parameters x {} bytes x 2 ({} - 1) / {} / {:.4g} bytes/s, of it {:.0f} % at least is seen",
+                  p.memory.worst().parameters, base::dtype_bytes(s.main_gradients), s.dp() * s.cp, s.dp() * s.cp,
+                  network, 100 * e.never_hidden));
   add(t.optimizer, "optimizer", "bytes of gradients, master weights and moments / (share x bandwidth)",
       fmt::format("{:.4g} parameters / {} / ({:.3f} x {:.4g})", p.memory.worst().parameters,
                   s.zero >= 1 ? s.shard * s.cp : 1, e.optimizer_memory > 0 ? e.optimizer_memory : e.memory,
                   d.bandwidth));
-  why.push_back(
-      {"step", "sum of the causes",
-       fmt::format("head: {:.3g} of the matrix parameters", head / static_cast<double>(p.shape.matmul_parameters())),
-       base::format_duration(p.step.seconds)});
+  std::string sum;
+  for (const double part : plan::part_values(t)) {
+    if (part > 0) sum += fmt::format("{}{:.4g}", sum.empty() ? "" : " + ", part);
+  }
+  why.push_back({"step", "sum of the causes", sum + " s", base::format_duration(p.step.seconds)});
 }
 
 }  // namespace
@@ -147,20 +213,24 @@ void print_training_plan(const TrainingRequest& request, const TrainingPlan& p) 
              request.cluster.num_nodes() == 1 ? "" : "s", request.cluster.device.link,
              request.cluster.device.link_bandwidth / 1e9, request.cluster.rails, request.cluster.network.name,
              spec::describe(p.parallel));
+  print_answer(request, p);
   if (std::string note = format_note(request.cluster.device, request.format); !note.empty()) fmt::print("{}\n\n", note);
   print_memory(request, p);
-  print_time(p);
+  print_time(request, p);
   print_run(request, p);
   if (p.layouts.size() > 1) {
     fmt::print("\nBest layouts (`sinter plan search` lists more and writes the recipe)\n");
     base::Table table({"layout", "step", "MFU", "memory", "why not"});
+    bool has_marks = false;
     for (size_t i = 0; i < std::min<size_t>(p.layouts.size(), 5); ++i) {
       const plan::Candidate& c = p.layouts[i];
-      table.add_row({spec::describe(c.parallel), base::format_duration(c.step.seconds),
+      const bool is_marked = request.software.name == "sinter" && !spec::untrained_keys(c.parallel).empty();
+      has_marks = has_marks || is_marked;
+      table.add_row({spec::describe(c.parallel) + (is_marked ? " *" : ""), base::format_duration(c.step.seconds),
                      fmt::format("{:.1f} %", 100 * c.step.mfu), base::format_bytes(c.memory.device.total()),
                      i == 0 ? "the best" : c.why});
     }
-    fmt::print("{}", table.to_string());
+    fmt::print("{}{}", table.to_string(), has_marks ? "* not in `sinter train` yet\n" : "");
   }
 }
 
@@ -202,7 +272,18 @@ json training_plan_json(const TrainingRequest& request, const TrainingPlan& p) {
                        {"memory_bytes", c.memory.device.total()},
                        {"why", c.why}});
   }
-  return {{"cluster",
+  json trained;  // null where the plan is what `sinter train` runs, or for another program
+  if (p.trained) {
+    trained = {{"fits", p.trained->fits},
+               {"layout", layout_json(p.trained->layout.parallel)},
+               {"step_seconds", p.trained->layout.step.seconds},
+               {"memory_bytes", p.trained->layout.memory.device.total()},
+               {"devices_needed", p.trained->devices_needed}};
+  }
+  return {{"untrained", spec::untrained_keys(p.parallel)},
+          {"trained_today", trained},
+          {"constants", plan::efficiency_source(request.cluster.device, request.software.name, request.format)},
+          {"cluster",
            {{"device", request.cluster.device.name},
             {"devices", request.cluster.num_devices},
             {"nodes", request.cluster.num_nodes()},
@@ -297,8 +378,7 @@ std::vector<ExplainedLine> explain_training_plan(const TrainingRequest& request,
                  fmt::format("{:.5g} / ({:.5g} x {} x {:.5g})", p.step.model_flops, p.step.seconds, devices, peak),
                  fmt::format("{:.2f} %", 100 * p.step.mfu)});
   why.push_back({"steps", "tokens / (global batch x sequence length)",
-                 fmt::format("{:.5g} / ({} x {})", p.tokens, s.global_batch, s.seq_len),
-                 base::format_grouped(std::llround(p.steps))});
+                 fmt::format("{:.5g} / ({} x {})", p.tokens, s.global_batch, s.seq_len), format_whole(p.steps)});
   why.push_back(
       {"GPU hours", "steps x step x devices / 3600 / share of time that trains",
        fmt::format("{:.0f} x {:.5g} x {} / 3600 / {:.4f}", p.steps, p.step.seconds, devices, p.reliability.goodput),

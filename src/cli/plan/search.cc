@@ -13,9 +13,13 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "cli/command.h"
+#include "cli/help.h"
 #include "cli/plan/plan.h"
 #include "cli/plan/verbs.h"
 #include "plan/models.h"
+#include "plan/training_plan.h"
+#include "spec/parameters.h"
+#include "spec/trained_layouts.h"
 
 namespace sinter::cli {
 namespace {
@@ -57,22 +61,39 @@ json candidate_json(const plan::Candidate& c) {
           {"memory_bytes", c.memory.device.total()},
           {"memory_parts", parts},
           {"time_parts", causes},
+          {"untrained", spec::untrained_keys(p)},
           {"why", c.why}};
 }
 
-void print_table(const SearchOptions& o, const plan::SearchResult& result, const std::string& recipe) {
+void print_table(const SearchOptions& o, const plan::SearchResult& result, const spec::ParallelSpec& written,
+                 const std::string& recipe) {
   fmt::print("{} on {} x {}, {} sequences of {} tokens: {} layouts considered, {} fit in {}\n\n", o.model,
              o.request.cluster.num_devices, o.request.cluster.device.name, o.request.global_batch, o.request.seq_len,
              result.considered, result.fitting, base::format_bytes(result.usable_bytes));
   if (std::string note = format_note(o.request.cluster.device, o.request.format); !note.empty())
     fmt::print("{}\n\n", note);
+  const bool is_ours = o.request.software == "sinter";
+  bool has_untrained = false;
   base::Table table({"layout", "step", "tokens/s", "MFU", "memory", "why not"});
   for (const plan::Candidate& c : result.best) {
-    table.add_row({spec::describe(c.parallel), base::format_duration(c.step.seconds),
-                   base::format_count(c.step.tokens_per_second), fmt::format("{:.1f} %", 100 * c.step.mfu),
-                   base::format_bytes(c.memory.device.total()), c.why.empty() ? "the best" : c.why});
+    const bool is_trained = spec::untrained_keys(c.parallel).empty();
+    has_untrained = has_untrained || !is_trained;
+    table.add_row({spec::describe(c.parallel) + (is_trained || !is_ours ? "" : " *"),
+                   base::format_duration(c.step.seconds), base::format_count(c.step.tokens_per_second),
+                   fmt::format("{:.1f} %", 100 * c.step.mfu), base::format_bytes(c.memory.device.total()),
+                   c.why.empty() ? "the best" : c.why});
   }
   fmt::print("{}", table.to_string());
+  if (has_untrained && is_ours) {
+    fmt::print("* not in `sinter train` yet; {}\n",
+               spec::untrained_keys(written).empty()
+                   ? "the recipe is for the best it runs, " + spec::describe(written)
+                   : "none of what it runs fits (--trained shows what it would need)");
+  }
+  fmt::print(
+      "{}", wrap_text("Constants: " +
+                          plan::efficiency_source(o.request.cluster.device, o.request.software, o.request.format) + ".",
+                      0, 100));
   if (!result.rejected.empty()) fmt::print("\nnot possible:\n");
   for (const plan::Rejection& r : result.rejected) {
     fmt::print("  {:6}  {} (such as {})\n", r.count, r.reason, spec::describe(r.example));
@@ -111,8 +132,18 @@ void fail_with_smallest(const SearchOptions& o, const plan::SearchResult& result
   base::fail("{} does not fit {} x {}: the smallest layout, {}, needs {} of {}; {}", o.model, r.cluster.num_devices,
              r.cluster.device.name, spec::describe(result.smallest),
              base::format_bytes(result.smallest_memory.device.total()), base::format_bytes(result.usable_bytes),
-             fixed.empty() ? "use more devices, shorter sequences, or --offload-optimizer"
-                           : fmt::format("leave {} open, use shorter sequences, or --offload-optimizer", fixed));
+             fixed.empty() ? "use more devices or shorter sequences"
+                           : fmt::format("leave {} open, or use shorter sequences", fixed));
+}
+
+// What the recipe is for: the best layout that `sinter train` runs, or the best of all where none of those fits.
+spec::ParallelSpec recipe_layout(const plan::SearchRequest& request, const plan::SearchResult& result) {
+  const spec::ParallelSpec& best = result.best[0].parallel;
+  if (spec::untrained_keys(best).empty()) return best;
+  plan::SearchRequest trained = request;
+  trained.trained_only = true;
+  const plan::SearchResult found = plan::search_layouts(trained);
+  return found.best.empty() ? best : found.best[0].parallel;
 }
 
 void run_search(SearchOptions& o) {
@@ -125,17 +156,21 @@ void run_search(SearchOptions& o) {
   r.model = model.spec;
   r.seq_len = choose_seq_len(r.seq_len, r.model);
   r.cluster = make_cluster(o.cluster);
-  r.format = plan::parse_format(o.format);
+  r.format = parse_trained_format(o.format);
   if (r.format == plan::Format::fp32 || r.format == plan::Format::tf32) r.base.compute = base::DType::f32;
   if (r.format == plan::Format::fp16) r.base.compute = base::DType::f16;
   r.base.main_gradients = parse_option("--main-gradients", o.gradients, base::parse_dtype);
   r.base.moments = parse_option("--moments", o.moments, base::parse_dtype);
   r.base.offload.optimizer = o.offload_optimizer;
   if (!o.recompute.empty()) r.recompute = {parse_option("--recompute", o.recompute, spec::parse_recompute)};
-  if (r.global_batch == 0) r.global_batch = std::max<int64_t>(r.cluster.num_devices, (4 << 20) / r.seq_len);
+  if (r.global_batch == 0) {
+    const auto active = static_cast<double>(spec::count_parameters(r.model).active);
+    r.global_batch = plan::usual_global_batch(active, r.seq_len, r.cluster.num_devices, r.micro_batch);
+    while (r.global_batch < r.cluster.num_devices) r.global_batch *= 2;
+  }
   plan::SearchResult result = plan::search_layouts(r);
   if (result.best.empty()) fail_with_smallest(o, result);
-  const spec::ParallelSpec& best = result.best[0].parallel;
+  const spec::ParallelSpec best = recipe_layout(r, result);
   const std::string recipe = plan::training_recipe(r, model, best);
   if (!o.recipe_out.empty()) base::write_new_file(o.recipe_out, recipe, o.force);
   if (!o.slurm_out.empty()) {
@@ -143,7 +178,7 @@ void run_search(SearchOptions& o) {
     base::write_new_file(o.slurm_out, plan::slurm_script(best, r.cluster, path, o.job, o.hours), o.force);
     if (o.recipe_out.empty()) base::write_new_file(path, recipe, o.force);
   }
-  if (!o.json) return print_table(o, result, recipe);
+  if (!o.json) return print_table(o, result, best, recipe);
   json out{{"considered", result.considered},
            {"fitting", result.fitting},
            {"usable_bytes", result.usable_bytes},
@@ -164,7 +199,9 @@ void add_plan_search(Command plan) {
   const Command search = plan.add_verb("search", "best layouts of a model on a cluster, with reasons and a job script");
   search.option("model", &o->model, "a model's name, a Hugging Face folder or a config.json").required();
   add_cluster_options(search, o->cluster, "8xH100");
-  search.option("--batch", &o->request.global_batch, "sequences per step (default: 4M tokens, at least one per device)")
+  search
+      .option("--batch", &o->request.global_batch,
+              "sequences per step (default: 0.5M to 16M tokens by the model's size)")
       .in_range(1, 1 << 30);
   o->request.seq_len = 0;
   search.option("--seq-len", &o->request.seq_len, "tokens per sequence (default: 4096, or the model's own limit)")
@@ -185,7 +222,8 @@ void add_plan_search(Command plan) {
   search.option("--format", &o->format, format_help()).shows_default();
   search.option("--moments", &o->moments, "what the optimizer's moments are kept in: f32 or bf16").shows_default();
   search.option("--main-gradients", &o->gradients, "what micro-batches are summed in: f32 or bf16").shows_default();
-  search.flag("--offload-optimizer", &o->offload_optimizer, "keep master weights and moments in host memory");
+  search.flag("--trained", &o->request.trained_only, "only layouts that `sinter train` runs today");
+  search.flag("--offload-optimizer", &o->offload_optimizer, "plan master weights and moments in host memory");
   search.option("--software", &o->request.software, software_help()).shows_default();
   search.option("--top", &o->request.top, "layouts to print").shows_default().at_least(1);
   search.option("--recipe", &o->recipe_out, "write a recipe of the best layout for `sinter train` to this file");
@@ -194,6 +232,10 @@ void add_plan_search(Command plan) {
   search.option("--job", &o->job, "name of the job").shows_default();
   search.flag("--force", &o->force, "replace files of --recipe and --slurm that are there already");
   search.flag("--json", &o->json, "print JSON");
+  search.footer(
+      "Examples:\n"
+      "  sinter plan search llama-3.1-8b --gpus 64xH100\n"
+      "  sinter plan search llama-3.1-8b --gpus 16x8xA100-40GB --recipe run.toml --slurm job.sh");
   search.on_run([o] { run_search(*o); });
 }
 

@@ -12,8 +12,8 @@ namespace sinter::comm {
 class MpiWork;
 
 struct MpiGroup {
-  // MPI matches collectives by the order of the calls on a communicator. The two moves of a reduction therefore have one
-  // each, and the second moves start in the order of the reductions whichever first move ends sooner.
+  // MPI matches collectives by the order of the calls on a communicator. The two moves of a reduction therefore have
+  // one each, and the second moves start in the order of the reductions whichever first move ends sooner.
   MPI_Comm first = MPI_COMM_NULL, second = MPI_COMM_NULL;
   int rank = 0, size = 1;
   std::vector<std::string> names;  // of the ranks: "rank 3 (node07)", by their number in the launch
@@ -26,8 +26,8 @@ struct MpiGroup {
   MpiGroup(const MpiGroup&) = delete;
   MpiGroup& operator=(const MpiGroup&) = delete;
 
-  // For a rank that has waited in vain: tells the others where it is, listens to them for a moment, and returns who said
-  // nothing and who is elsewhere. Ranks that wait in the same call come here at about the same time.
+  // For a rank that has waited in vain: tells the others where it is, listens to them for a moment, and returns who
+  // said nothing and who is elsewhere. Ranks that wait in the same call come here at about the same time.
   std::string ask_around(const std::string& own_call) const;
 };
 

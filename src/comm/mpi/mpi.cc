@@ -1,7 +1,6 @@
 // The communicator over MPI: groups are MPI communicators, calls are MpiWork.
-#include <mpi.h>
-
 #include <fmt/format.h>
+#include <mpi.h>
 
 #include <algorithm>
 #include <vector>

@@ -90,8 +90,8 @@ void MpiWork::start_first() {
       return start_reduction();
     case Collective::broadcast: {
       const MpiUnit unit = mpi_unit(out_.bytes(), out_.bytes(), what_);
-      return check_mpi(
-          MPI_Ibcast(out_.raw(), unit.count(out_.bytes()), unit.type, call_.peer, group_.first, &request_), what_);
+      return check_mpi(MPI_Ibcast(out_.raw(), unit.count(out_.bytes()), unit.type, call_.peer, group_.first, &request_),
+                       what_);
     }
     case Collective::all_gather:
     case Collective::gather:
@@ -101,15 +101,15 @@ void MpiWork::start_first() {
       return start_exchange();
     case Collective::send: {
       const MpiUnit unit = mpi_unit(in_.bytes(), in_.bytes(), what_);
-      return check_mpi(MPI_Isend(in_.raw(), unit.count(in_.bytes()), unit.type, call_.peer, call_.tag, group_.first,
-                                 &request_),
-                       what_);
+      return check_mpi(
+          MPI_Isend(in_.raw(), unit.count(in_.bytes()), unit.type, call_.peer, call_.tag, group_.first, &request_),
+          what_);
     }
     case Collective::receive: {
       const MpiUnit unit = mpi_unit(out_.bytes(), out_.bytes(), what_);
-      return check_mpi(MPI_Irecv(out_.raw(), unit.count(out_.bytes()), unit.type, call_.peer, call_.tag, group_.first,
-                                 &request_),
-                       what_);
+      return check_mpi(
+          MPI_Irecv(out_.raw(), unit.count(out_.bytes()), unit.type, call_.peer, call_.tag, group_.first, &request_),
+          what_);
     }
   }
 }
@@ -121,9 +121,8 @@ void MpiWork::start_gather_like(Collective kind) {
   const MpiUnit unit = mpi_unit(piece * size, piece, what_);
   const int n = unit.count(piece);
   if (kind == Collective::scatter) {
-    return check_mpi(MPI_Iscatter(in_.raw(), n, unit.type, out_.raw(), n, unit.type, call_.peer, group_.first,
-                                  &request_),
-                     what_);
+    return check_mpi(
+        MPI_Iscatter(in_.raw(), n, unit.type, out_.raw(), n, unit.type, call_.peer, group_.first, &request_), what_);
   }
   const bool has_output = kind == Collective::all_gather || group_.rank == call_.peer;
   const bool is_there = has_output && out_.data<std::byte>() + rank * piece == in_.data<std::byte>();
@@ -136,7 +135,9 @@ void MpiWork::start_gather_like(Collective kind) {
 }
 
 void MpiWork::start_exchange() {
-  auto row_bytes = [](const core::Tensor& t) { return t.size(0) == 0 ? 1 : t.bytes() / static_cast<size_t>(t.size(0)); };
+  auto row_bytes = [](const core::Tensor& t) {
+    return t.size(0) == 0 ? 1 : t.bytes() / static_cast<size_t>(t.size(0));
+  };
   const size_t send_row = row_bytes(in_), receive_row = row_bytes(out_);
   const MpiUnit unit = mpi_unit(std::max(in_.bytes(), out_.bytes()), std::max(send_row, receive_row), what_);
   const auto size = static_cast<size_t>(group_.size);
@@ -198,8 +199,8 @@ void MpiWork::start_second() {
   const auto rank = static_cast<size_t>(group_.rank);
   const size_t element = base::dtype_bytes(out_.dtype());
   const core::Tensor flat = out_.reshape({out_.num_elements()});
-  const core::Tensor own = flat.slice(begins_[rank] / static_cast<int64_t>(element),
-                                      counts_[rank] / static_cast<int64_t>(element));
+  const core::Tensor own =
+      flat.slice(begins_[rank] / static_cast<int64_t>(element), counts_[rank] / static_cast<int64_t>(element));
   reduce_in_rank_order(parts_, own, call_.op);
   if (call_.kind == Collective::all_reduce) {
     check_mpi(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, out_.raw(), counts_.data(), begins_.data(), MPI_BYTE,

@@ -8,9 +8,9 @@
 
 namespace sinter::comm {
 
-// Data moves by MPI's own non-blocking collectives. Reductions are taken here, in the order of the ranks, because MPI leaves
-// the order to the implementation: everyone sends piece r to rank r (first move), rank r reduces its pieces, and the
-// results go round (second move). Bytes sent are those of a ring, 2 (N - 1) / N of the buffer.
+// Data moves by MPI's own non-blocking collectives. Reductions are taken here, in the order of the ranks, because MPI
+// leaves the order to the implementation: everyone sends piece r to rank r (first move), rank r reduces its pieces, and
+// the results go round (second move). Bytes sent are those of a ring, 2 (N - 1) / N of the buffer.
 //
 // Tensors of a device are staged through pinned host memory: copied at the start, and back when the call is done.
 class MpiWork : public Work {

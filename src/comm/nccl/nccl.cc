@@ -1,5 +1,7 @@
 // The communicator over NCCL. Every call is enqueued on a stream of the communicator's own that first waits for the
 // device's main stream; wait() makes the main stream wait for it, so the host never does.
+#include "comm/nccl.h"
+
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -12,7 +14,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "comm/nccl.h"
 
 namespace sinter::comm {
 namespace {
@@ -55,15 +56,17 @@ ncclDataType_t type_of(core::DType dtype) {
   }
 }
 
-ncclRedOp_t op_of(ReduceOp op) {
-  return op == ReduceOp::sum ? ncclSum : op == ReduceOp::min ? ncclMin : ncclMax;
-}
+ncclRedOp_t op_of(ReduceOp op) { return op == ReduceOp::sum ? ncclSum : op == ReduceOp::min ? ncclMin : ncclMax; }
 
 // A call whose results are behind an event of the communicator's stream.
 class NcclWork : public Work {
  public:
   NcclWork(cudaStream_t stream, cudaStream_t main, std::string what, ncclComm_t comm, double deadline)
-      : main_(main), what_(std::move(what)), comm_(comm), deadline_(deadline), begun_(std::chrono::steady_clock::now()) {
+      : main_(main),
+        what_(std::move(what)),
+        comm_(comm),
+        deadline_(deadline),
+        begun_(std::chrono::steady_clock::now()) {
     check(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming), what_);
     check(cudaEventRecord(done_, stream), what_);
   }
@@ -159,7 +162,8 @@ class Nccl : public Communicator {
   void enqueue(const Call& call) {
     const core::Tensor& t = call.tensor();
     const ncclDataType_t type = type_of(t.dtype());
-    const auto in = static_cast<size_t>(call.input.num_elements()), out = static_cast<size_t>(call.output.num_elements());
+    const auto in = static_cast<size_t>(call.input.num_elements()),
+               out = static_cast<size_t>(call.output.num_elements());
     const std::string what = describe(call);
     const bool is_reduction = call.kind == Collective::all_reduce || call.kind == Collective::reduce ||
                               call.kind == Collective::reduce_scatter;
@@ -172,9 +176,8 @@ class Nccl : public Communicator {
       case Collective::broadcast:
         return check(ncclBroadcast(t.raw(), t.raw(), out, type, call.peer, comm_, stream_), what, comm_);
       case Collective::reduce_scatter:
-        return check(
-            ncclReduceScatter(call.input.raw(), call.output.raw(), out, type, op_of(call.op), comm_, stream_), what,
-            comm_);
+        return check(ncclReduceScatter(call.input.raw(), call.output.raw(), out, type, op_of(call.op), comm_, stream_),
+                     what, comm_);
       case Collective::all_gather:
         return check(ncclAllGather(call.input.raw(), call.output.raw(), in, type, comm_, stream_), what, comm_);
       case Collective::send:

@@ -55,6 +55,7 @@ struct ParquetVisitor {
   std::function<void(const std::string& what)> bad;
 };
 void read_parquet(const std::string& path, const ParquetVisitor& visitor);
+void read_parquet_bytes(std::string_view bytes, const ParquetVisitor& visitor);
 
 // JSON in its shortest form.
 void append_json_string(std::string& out, std::string_view text);

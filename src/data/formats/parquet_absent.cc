@@ -6,9 +6,13 @@ namespace sinter::data {
 bool has_parquet() { return false; }
 void read_parquet(const std::string& path, const ParquetVisitor&) {
   base::fail(
-      "'{}' is a Parquet file, and this program was built without Apache Arrow: build it with the pyarrow wheel or "
-      "Arrow's packages installed, or turn the file into .jsonl",
+      "'{}' is a Parquet file, and this program was built without Apache Arrow: run tools/setup, which fetches it, and "
+      "build again, or turn the file into .jsonl",
       path);
+}
+
+void read_parquet_bytes(std::string_view, const ParquetVisitor& visitor) {
+  visitor.bad("Parquet: this program was built without Apache Arrow");
 }
 
 }  // namespace sinter::data

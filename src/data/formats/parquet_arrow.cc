@@ -1,6 +1,8 @@
 // Parquet by Apache Arrow; the only file that includes its headers.
 #include <arrow/api.h>
 #include <arrow/io/file.h>
+#include <arrow/io/memory.h>
+#include <arrow/memory_pool.h>
 #include <arrow/util/decimal.h>
 #include <fmt/format.h>
 #include <parquet/arrow/reader.h>
@@ -8,25 +10,19 @@
 #include <parquet/properties.h>
 
 #include <cmath>
+#include <functional>
+#include <memory>
 #include <string>
 
+#include "base/base64.h"
 #include "data/formats/document.h"
 #include "data/text/characters.h"
 
 namespace sinter::data {
 namespace {
 
-constexpr std::string_view kBase64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
 void append_base64(std::string& out, std::string_view bytes) {
-  out += "{\"b64\":\"";
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    uint32_t word = 0;
-    for (size_t k = 0; k < 3; ++k)
-      word = word << 8 | (i + k < bytes.size() ? static_cast<unsigned char>(bytes[i + k]) : 0u);
-    for (size_t k = 0; k < 4; ++k) out.push_back(i + k > bytes.size() ? '=' : kBase64[word >> (18 - 6 * k) & 63]);
-  }
-  out += "\"}";
+  out += "{\"b64\":\"" + base::encode_base64(bytes) + "\"}";
 }
 
 void append_float(std::string& out, double value) {
@@ -207,12 +203,16 @@ void append_value(std::string& out, const arrow::Array& array, int64_t i) {
   }
 }
 
-arrow::Status read_batches(const std::string& path, const ParquetVisitor& visitor) {
-  ARROW_ASSIGN_OR_RAISE(auto file, arrow::io::MemoryMappedFile::Open(path, arrow::io::FileMode::READ));
-  parquet::ReaderProperties properties;
+// Of all columns of a row group; a damaged page may claim any size.
+constexpr int64_t kMostMemory = int64_t{2} << 30;
+
+arrow::Status read_batches(std::shared_ptr<arrow::io::RandomAccessFile> file, const ParquetVisitor& visitor) {
+  arrow::CappedMemoryPool pool(arrow::default_memory_pool(), kMostMemory);
+  parquet::ReaderProperties properties(&pool);
   properties.set_page_checksum_verification(true);
   parquet::arrow::FileReaderBuilder builder;
-  ARROW_RETURN_NOT_OK(builder.Open(file, properties));
+  ARROW_RETURN_NOT_OK(builder.Open(std::move(file), properties));
+  builder.memory_pool(&pool);
   parquet::ArrowReaderProperties arrow_properties;
   arrow_properties.set_use_threads(false);
   arrow_properties.set_batch_size(1024);
@@ -241,13 +241,31 @@ arrow::Status read_batches(const std::string& path, const ParquetVisitor& visito
 
 bool has_parquet() { return true; }
 
-void read_parquet(const std::string& path, const ParquetVisitor& visitor) {
+namespace {
+
+void read_file(const std::function<arrow::Status()>& read, const ParquetVisitor& visitor) {
   try {
-    const arrow::Status status = read_batches(path, visitor);
+    const arrow::Status status = read();
     if (!status.ok()) visitor.bad("Parquet: " + status.ToString());
   } catch (const std::exception& e) {  // what the library throws for damaged pages
     visitor.bad(std::string("Parquet: ") + e.what());
   }
+}
+
+}  // namespace
+
+void read_parquet(const std::string& path, const ParquetVisitor& visitor) {
+  read_file(
+      [&]() -> arrow::Status {
+        ARROW_ASSIGN_OR_RAISE(auto file, arrow::io::MemoryMappedFile::Open(path, arrow::io::FileMode::READ));
+        return read_batches(file, visitor);
+      },
+      visitor);
+}
+
+void read_parquet_bytes(std::string_view bytes, const ParquetVisitor& visitor) {
+  auto buffer = std::make_shared<arrow::Buffer>(reinterpret_cast<const uint8_t*>(bytes.data()), std::ssize(bytes));
+  read_file([&] { return read_batches(std::make_shared<arrow::io::BufferReader>(buffer), visitor); }, visitor);
 }
 
 }  // namespace sinter::data

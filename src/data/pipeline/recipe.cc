@@ -175,6 +175,9 @@ Tables make_tables(PipelineRecipe& r, const std::string& origin) {
   filter.flag("c4_terminal", r.c4_terminal);
   filter.flag("fineweb", r.fineweb);
   filter.text("bad_words", r.bad_words);
+  filter.text("nsfw_model", r.nsfw_model);
+  filter.text("nsfw_label", r.nsfw_label);
+  filter.number("nsfw_threshold", r.nsfw_threshold, 0, 1);
   add_limits(table("limits"), r.limits);
   TableReader& scrub = table("scrub");
   scrub.flag("enabled", r.scrub);
@@ -191,12 +194,16 @@ Tables make_tables(PipelineRecipe& r, const std::string& origin) {
   dedup.integer("seed", r.minhash.seed, 0);
   TableReader& decontaminate = table("decontaminate");
   decontaminate.texts("items", r.decontaminate);
+  decontaminate.texts("tasks", r.decontaminate_tasks);
+  decontaminate.text("data", r.decontaminate_data);
   decontaminate.integer("ngram", r.decontaminate_ngram, 1);
   TableReader& rank = table("rank");
   rank.text("model", r.rank_model);
   rank.text("label", r.rank_label);
   rank.number("keep", r.rank_keep, 0, 1);
   rank.text("arpa", r.perplexity_model);
+  rank.text("sinter", r.scorer_model);
+  rank.text("by", r.rank_by);
   TableReader& tokenize = table("tokenize");
   tokenize.text("tokenizer", r.tokenizer);
   tokenize.flag("bos", r.add_bos);
@@ -219,6 +226,27 @@ void apply_override(toml::table& document, const std::string& word) {
   }
   if (!document[section].is_table()) document.insert_or_assign(section, toml::table{});
   one.begin()->second.visit([&](auto& node) { document[section].as_table()->insert_or_assign(key, node); });
+}
+
+void choose_rank(PipelineRecipe& r, const std::string& origin) {
+  const std::vector<std::pair<std::string, bool>> ways{{"classifier", !r.rank_model.empty()},
+                                                       {"arpa", !r.perplexity_model.empty()},
+                                                       {"sinter", !r.scorer_model.empty()}};
+  if (r.rank_by.empty()) {
+    for (const auto& [name, is_there] : ways) {
+      if (is_there && r.rank_by.empty()) r.rank_by = name;
+    }
+    SINTER_CHECK(r.rank_keep >= 1 || !r.rank_by.empty(),
+                 "{}: rank.keep is {}, and there is nothing to rank by; expected rank.model, rank.arpa or rank.sinter",
+                 origin, r.rank_keep);
+    return;
+  }
+  const bool is_there =
+      std::any_of(ways.begin(), ways.end(), [&](const auto& w) { return w.first == r.rank_by && w.second; });
+  SINTER_CHECK(is_there,
+               "{}: rank.by is '{}'; expected classifier (with rank.model), arpa (with rank.arpa) or sinter (with "
+               "rank.sinter)",
+               origin, r.rank_by);
 }
 
 }  // namespace
@@ -253,6 +281,9 @@ PipelineRecipe parse_pipeline(std::string_view text, const std::string& origin,
   SINTER_CHECK(!recipe.output.empty(), "{}: run.output is missing; expected a folder for the results", origin);
   SINTER_CHECK(recipe.rank_model.empty() == recipe.rank_label.empty(), "{}: rank.model and rank.label go together",
                origin);
+  SINTER_CHECK(recipe.nsfw_model.empty() == recipe.nsfw_label.empty(),
+               "{}: filter.nsfw_model and filter.nsfw_label go together", origin);
+  choose_rank(recipe, origin);
   // Where the run stands and how much memory it has do not decide its bytes.
   toml::table decisive = document;
   if (auto* run = decisive["run"].as_table()) {

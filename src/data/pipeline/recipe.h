@@ -1,10 +1,12 @@
 // PIPELINE.toml: everything `sinter data run` can be told, typed, with its defaults. Unknown keys are errors.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "data/dedup/decontaminate.h"
 #include "data/dedup/minhash.h"
 #include "data/filter/text_rules.h"
 #include "data/formats/document.h"
@@ -36,6 +38,9 @@ struct PipelineRecipe {
   bool c4_terminal = false;
   RuleLimits limits;
   std::string bad_words;  // [filter] bad_words: folder or file of words, LANGUAGE.txt
+  std::string nsfw_model,
+      nsfw_label;              // [filter] nsfw_model, nsfw_label: fastText classifier and its label for what goes
+  double nsfw_threshold = .5;  // [filter] nsfw_threshold: documents above it go
 
   bool scrub = true;  // [scrub] enabled
   ScrubOptions scrub_options;
@@ -43,11 +48,23 @@ struct PipelineRecipe {
   bool dedup_exact = true, dedup_minhash = true;  // [dedup]
   MinHashOptions minhash;
   std::vector<std::string> decontaminate;  // [decontaminate] items: .jsonl with query and label
+  // [decontaminate] tasks and data: names of evaluation tasks and the folder of their files. Whoever runs the pipeline
+  // turns them into task_items: this folder knows no tasks.
+  std::vector<std::string> decontaminate_tasks;
+  std::string decontaminate_data;
+  std::vector<EvalItem> task_items;
   int64_t decontaminate_ngram = 12;
 
   std::string rank_model, rank_label;  // [rank] fastText classifier and the label whose probability ranks
   double rank_keep = 1;                // [rank] keep: share of the documents, best first
-  std::string perplexity_model;        // [rank] arpa: a column only
+  std::string perplexity_model;        // [rank] arpa: n-gram model
+  std::string scorer_model;            // [rank] sinter: folder of a trained model
+  // [rank] by: what the best are chosen by: classifier (its probability), arpa or sinter (low perplexity). "" = the
+  // only one there is, the classifier before the others.
+  std::string rank_by;
+  // Perplexity of a text by scorer_model, set by whoever runs the pipeline; called by several threads.
+  std::function<double(std::string_view)> scorer;
+  uint64_t scorer_key = 0;  // of its weights
 
   std::string tokenizer;  // [tokenize] tokenizer: folder or file; "" = no shards
   bool add_bos = true, add_eos = true;

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -30,6 +31,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int kAttempts = 3;
+
 uint64_t hash_file(const std::string& path) {
   if (path.empty() || !fs::is_regular_file(path)) return 0;
   const base::MappedFile file(path);
@@ -39,11 +42,14 @@ uint64_t hash_file(const std::string& path) {
 // What decides a part's results beside its own bytes.
 uint64_t settings_key(const PipelineRecipe& recipe) {
   uint64_t key = base::hash_text(recipe.fingerprint, 3);  // 3: the version of these results
-  for (const std::string* path :
-       {&recipe.language_model, &recipe.rank_model, &recipe.perplexity_model, &recipe.url_domains, &recipe.url_urls,
-        &recipe.url_words, &recipe.url_soft_words, &recipe.url_subwords, &recipe.url_suffixes, &recipe.bad_words})
+  for (const std::string* path : {&recipe.language_model, &recipe.rank_model, &recipe.perplexity_model,
+                                  &recipe.url_domains, &recipe.url_urls, &recipe.url_words, &recipe.url_soft_words,
+                                  &recipe.url_subwords, &recipe.url_suffixes, &recipe.bad_words, &recipe.nsfw_model})
     key = base::mix_bits(key, hash_file(*path));
   for (const std::string& path : recipe.decontaminate) key = base::mix_bits(key, hash_file(path));
+  for (const EvalItem& item : recipe.task_items)
+    key = base::hash_text(item.task, base::hash_text(item.query, base::hash_text(item.label, key)));
+  key = base::mix_bits(key, recipe.scorer_key);
   return key;
 }
 
@@ -160,12 +166,26 @@ class Runner {
       if (fs::exists(folder_.stem(part) + ".json")) {
         ++done_before;
       } else {
-        process_part(part, recipe_, models, folder_);
+        process_with_retries(part, models);
       }
       progress.add(static_cast<int64_t>(part.file.end - part.file.begin));
     });
     summary_.parts = static_cast<int64_t>(parts_.size());
     summary_.parts_done_before = world_.sum(done_before.load());
+  }
+
+  // A file system that fails for a moment ends no run; what is wrong for good is thrown at the last attempt.
+  void process_with_retries(const WorkPart& part, const PipelineModels& models) const {
+    for (int attempt = 1;; ++attempt) {
+      try {
+        return process_part(part, recipe_, models, folder_);
+      } catch (const std::exception& e) {
+        if (attempt == kAttempts) throw;
+        base::log_warning("part {} of '{}': {}; attempt {} of {}", part.number, part.file.path, e.what(), attempt + 1,
+                          kAttempts);
+        std::this_thread::sleep_for(std::chrono::milliseconds(200 * attempt));
+      }
+    }
   }
 
   void count_documents() {
@@ -188,7 +208,7 @@ class Runner {
         if (gone.near[d]) ++summary_.dropped["dedup/near_duplicate"];
       }
     }
-    if (!recipe_.rank_model.empty() && recipe_.rank_keep < 1) keep_best(keep);
+    if (recipe_.rank_keep < 1) keep_best(keep);
     return keep;
   }
 

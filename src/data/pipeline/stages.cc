@@ -1,5 +1,6 @@
 #include "data/pipeline/stages.h"
 
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -35,6 +36,26 @@ std::map<std::string, std::vector<std::string>> word_lists(const std::string& pa
   return lists;
 }
 
+// .jsonl with the question under query, question, context or prompt, and the answer under label, answer, continuation
+// or completion.
+void add_items(const std::string& path, DecontaminationIndex& index) {
+  const std::string text = read_unpacked(path);
+  int64_t number = 0;
+  for (std::string_view line : split_lines(text)) {
+    ++number;
+    if (strip(line).empty()) continue;
+    const nlohmann::json item = base::parse_json(line, fmt::format("{} line {}", path, number));
+    auto field = [&](std::initializer_list<const char*> names) {
+      for (const char* name : names) {
+        if (item.is_object() && item.contains(name) && item[name].is_string()) return item[name].get<std::string>();
+      }
+      return std::string();
+    };
+    index.add({fs::path(path).stem().string(), field({"query", "question", "context", "prompt"}),
+               field({"label", "answer", "continuation", "completion"})});
+  }
+}
+
 }  // namespace
 
 PipelineModels::PipelineModels(const PipelineRecipe& recipe) {
@@ -49,26 +70,11 @@ PipelineModels::PipelineModels(const PipelineRecipe& recipe) {
                            lists.soft_banned_words.empty() && lists.banned_subwords.empty());
   if (has_lists) urls.emplace(lists);
   if (!recipe.bad_words.empty()) bad_words.emplace(word_lists(recipe.bad_words));
-  if (!recipe.decontaminate.empty()) {
-    decontamination.emplace(DecontaminationOptions{recipe.decontaminate_ngram, true, true});
-    for (const std::string& path : recipe.decontaminate) {
-      const std::string text = read_unpacked(path);
-      int64_t number = 0;
-      for (std::string_view line : split_lines(text)) {
-        ++number;
-        if (strip(line).empty()) continue;
-        const nlohmann::json item = base::parse_json(line, fmt::format("{} line {}", path, number));
-        auto field = [&](std::initializer_list<const char*> names) {
-          for (const char* name : names) {
-            if (item.is_object() && item.contains(name) && item[name].is_string()) return item[name].get<std::string>();
-          }
-          return std::string();
-        };
-        decontamination->add({fs::path(path).stem().string(), field({"query", "question", "context", "prompt"}),
-                              field({"label", "answer", "continuation", "completion"})});
-      }
-    }
-  }
+  if (!recipe.nsfw_model.empty()) nsfw = FastText::load(recipe.nsfw_model);
+  if (recipe.decontaminate.empty() && recipe.task_items.empty()) return;
+  decontamination.emplace(DecontaminationOptions{recipe.decontaminate_ngram, true, true});
+  for (const EvalItem& item : recipe.task_items) decontamination->add(item);
+  for (const std::string& path : recipe.decontaminate) add_items(path, *decontamination);
 }
 
 Outcome DocumentStages::judge_text(Document& document) {
@@ -146,14 +152,32 @@ Outcome DocumentStages::process(Document& document) {
     outcome.reason = "evaluation_item";
     return outcome;
   }
+  if (models_.nsfw) {
+    outcome.nsfw_score = models_.nsfw->probability(document.text, recipe_.nsfw_label);
+    if (outcome.nsfw_score > recipe_.nsfw_threshold) {
+      outcome.stage = "nsfw";
+      outcome.reason = "above_threshold";
+      return outcome;
+    }
+  }
   if (recipe_.scrub) document.text = Scrubber(recipe_.scrub_options).scrub(document.text);
+  score(document, outcome);
+  return outcome;
+}
+
+void DocumentStages::score(const Document& document, Outcome& outcome) const {
   if (models_.rank) outcome.rank_score = models_.rank->probability(document.text, recipe_.rank_label);
   if (models_.perplexity) {
     std::vector<std::string> lines;
     for (std::string_view line : split_lines(document.text)) lines.emplace_back(line);
     outcome.perplexity = models_.perplexity->perplexity(lines);
   }
-  return outcome;
+  if (recipe_.scorer) outcome.scorer_perplexity = recipe_.scorer(document.text);
+}
+
+double Outcome::rank(std::string_view by) const {
+  const double value = by == "arpa" ? -perplexity : by == "sinter" ? -scorer_perplexity : rank_score;
+  return std::isnan(value) ? 0 : value;
 }
 
 }  // namespace sinter::data

@@ -19,7 +19,7 @@ namespace sinter::data {
 // Models and lists of a recipe, read once and shared by all threads.
 struct PipelineModels {
   explicit PipelineModels(const PipelineRecipe& recipe);
-  std::optional<FastText> language, rank;
+  std::optional<FastText> language, rank, nsfw;
   std::optional<NgramModel> perplexity;
   std::optional<UrlFilter> urls;
   std::optional<BadWordFilter> bad_words;
@@ -29,8 +29,10 @@ struct PipelineModels {
 struct Outcome {
   std::string_view stage, reason;  // "" for a document that is kept
   TextColumns columns;             // of the text that the rules saw
-  double language_score = kMissing, rank_score = kMissing, perplexity = kMissing;
+  double language_score = kMissing, nsfw_score = kMissing, rank_score = kMissing;
+  double perplexity = kMissing, scorer_perplexity = kMissing;
   bool is_kept() const { return stage.empty(); }
+  double rank(std::string_view by) const;  // the higher the better; `by` as in PipelineRecipe::rank_by
 };
 
 // One per thread.
@@ -42,6 +44,7 @@ class DocumentStages {
 
  private:
   Outcome judge_text(Document& document);
+  void score(const Document& document, Outcome& outcome) const;
   const PipelineRecipe& recipe_;
   const PipelineModels& models_;
   TextMeasure measure_;

@@ -49,7 +49,9 @@ std::string column_line(const Document& document, const Outcome& outcome) {
   };
   if (!std::isnan(outcome.language_score)) put("language_score", outcome.language_score);
   if (!std::isnan(outcome.rank_score)) put("rank_score", outcome.rank_score);
+  if (!std::isnan(outcome.nsfw_score)) put("nsfw_score", outcome.nsfw_score);
   if (!std::isnan(outcome.perplexity)) put("perplexity", outcome.perplexity);
+  if (!std::isnan(outcome.scorer_perplexity)) put("scorer_perplexity", outcome.scorer_perplexity);
   if (outcome.columns.chars > 0) outcome.columns.visit(put);
   return out + "}";
 }
@@ -142,8 +144,7 @@ void process_part(const WorkPart& part, const PipelineRecipe& recipe, const Pipe
     ++lengths[std::to_string(static_cast<int>(std::log2(std::max<size_t>(document.text.size(), 1))))];
     documents.add(document_line(document));
     const XXH128_hash_t hash = XXH3_128bits(document.text.data(), document.text.size());
-    DocumentMark mark{hash.low64, hash.high64,
-                      std::isnan(outcome.rank_score) ? 0.0f : static_cast<float>(outcome.rank_score), 0};
+    DocumentMark mark{hash.low64, hash.high64, static_cast<float>(outcome.rank(recipe.rank_by)), 0};
     if (num_bands > 0) {
       mark.has_signature = hasher.sign(document.text, signature);
       for (size_t band = 0; band < num_bands; ++band)

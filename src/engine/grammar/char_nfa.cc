@@ -55,7 +55,11 @@ std::vector<uint32_t> code_points(std::string_view text, std::string_view what) 
   std::vector<uint32_t> out;
   for (size_t i = 0; i < text.size();) {
     const uint8_t lead = static_cast<uint8_t>(text[i]);
-    const int length = lead < 0x80 ? 1 : lead >= 0xC2 && lead < 0xE0 ? 2 : lead >= 0xE0 && lead < 0xF0 ? 3 : lead >= 0xF0 && lead < 0xF5 ? 4 : 0;
+    const int length = lead < 0x80                   ? 1
+                       : lead >= 0xC2 && lead < 0xE0 ? 2
+                       : lead >= 0xE0 && lead < 0xF0 ? 3
+                       : lead >= 0xF0 && lead < 0xF5 ? 4
+                                                     : 0;
     bool is_right = length > 0 && i + static_cast<size_t>(length) <= text.size();
     uint32_t c = length == 1 ? lead : lead & (0x7F >> length);
     for (int k = 1; is_right && k < length; ++k) {

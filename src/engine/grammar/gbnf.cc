@@ -15,7 +15,8 @@ namespace {
 
 class GbnfParser {
  public:
-  GbnfParser(std::string_view text, Budget& budget) : chars_(code_points(text, "the grammar")), budget_(budget), builder_(budget) {}
+  GbnfParser(std::string_view text, Budget& budget)
+      : chars_(code_points(text, "the grammar")), budget_(budget), builder_(budget) {}
 
   Program parse() {
     skip_space(true);
@@ -256,19 +257,27 @@ class GbnfParser {
     if (at_end()) fail("'\\' at the end");
     const uint32_t e = chars_[pos_++];
     switch (e) {
-      case 'n': return '\n';
-      case 'r': return '\r';
-      case 't': return '\t';
+      case 'n':
+        return '\n';
+      case 'r':
+        return '\r';
+      case 't':
+        return '\t';
       case '\\':
       case '"':
       case '[':
       case ']':
       case '-':
-      case '^': return e;
-      case 'x': return parse_hex(2);
-      case 'u': return parse_hex(4);
-      case 'U': return parse_hex(8);
-      default: fail("unknown escape");
+      case '^':
+        return e;
+      case 'x':
+        return parse_hex(2);
+      case 'u':
+        return parse_hex(4);
+      case 'U':
+        return parse_hex(8);
+      default:
+        fail("unknown escape");
     }
   }
 

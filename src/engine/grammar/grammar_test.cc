@@ -13,7 +13,8 @@ namespace {
 Vocabulary small_vocabulary() {
   std::vector<std::string> bytes;
   for (int b = 0; b < 256; ++b) bytes.emplace_back(1, static_cast<char>(b));
-  for (const char* text : {"{\"", "\":", "\", \"", "true", "null", "\xC3", "\xA9\"", "ab", "12", "name", "\"}", " \"", "[[", "]]"})
+  for (const char* text :
+       {"{\"", "\":", "\", \"", "true", "null", "\xC3", "\xA9\"", "ab", "12", "name", "\"}", " \"", "[[", "]]"})
     bytes.emplace_back(text);
   bytes.emplace_back("<end>");
   const auto end = static_cast<int32_t>(bytes.size()) - 1;
@@ -25,9 +26,15 @@ bool matches(const Program& program, const std::string& text) {
   CompiledGrammar grammar(program, vocabulary);
   return grammar.accepts(grammar.advance(grammar.start(), text));
 }
-bool schema_matches(const std::string& schema, const std::string& text) { return matches(compile_schema(schema, {}), text); }
-bool regex_matches(const std::string& regex, const std::string& text) { return matches(compile_regex_program(regex, {}), text); }
-bool gbnf_matches(const std::string& grammar, const std::string& text) { return matches(compile_gbnf(grammar, {}), text); }
+bool schema_matches(const std::string& schema, const std::string& text) {
+  return matches(compile_schema(schema, {}), text);
+}
+bool regex_matches(const std::string& regex, const std::string& text) {
+  return matches(compile_regex_program(regex, {}), text);
+}
+bool gbnf_matches(const std::string& grammar, const std::string& text) {
+  return matches(compile_gbnf(grammar, {}), text);
+}
 
 template <class F>
 std::string error_of(F f) {
@@ -54,23 +61,32 @@ TEST(Grammar, RegexesMatchWholeTexts) {
 }
 
 TEST(Grammar, RegexesThatCannotBeHonouredAreRefusedByName) {
-  for (auto [regex, word] : {std::pair{"(?=a)b", "lookaround"}, {"(a)\\1", "back references"}, {"a\\b", "word boundaries"},
-                             {"(a", "without"}, {"a{5,2}", "above its most"}, {"[z-a]", "wrong way"}, {"*a", "nothing before"},
-                             {"(((a{1000}){1000}){1000})", "too"}, {"a\\", "at the end"}, {"[a", "without"}}) {
+  for (auto [regex, word] : {std::pair{"(?=a)b", "lookaround"},
+                             {"(a)\\1", "back references"},
+                             {"a\\b", "word boundaries"},
+                             {"(a", "without"},
+                             {"a{5,2}", "above its most"},
+                             {"[z-a]", "wrong way"},
+                             {"*a", "nothing before"},
+                             {"(((a{1000}){1000}){1000})", "too"},
+                             {"a\\", "at the end"},
+                             {"[a", "without"}}) {
     const std::string error = error_of([&, regex = regex] { compile_regex_program(regex, {}); });
     EXPECT_NE(error.find(word), std::string::npos) << regex << ": " << error;
   }
 }
 
 TEST(Grammar, GbnfReadsLlamaCppsLanguage) {
-  const char* arithmetic = "root  ::= expr \"\\n\"?  # comment\nexpr ::= term ([-+*/] term)*\nterm ::= [0-9]+ |\n  \"(\" expr \")\"\n";
+  const char* arithmetic =
+      "root  ::= expr \"\\n\"?  # comment\nexpr ::= term ([-+*/] term)*\nterm ::= [0-9]+ |\n  \"(\" expr \")\"\n";
   EXPECT_TRUE(gbnf_matches(arithmetic, "1+(22*3)"));
   EXPECT_FALSE(gbnf_matches(arithmetic, "1+(22*3"));
   EXPECT_TRUE(gbnf_matches("root ::= \"ab\"{2,3} .", "ababx"));
   EXPECT_FALSE(gbnf_matches("root ::= \"ab\"{2,3} .", "abx"));
   EXPECT_FALSE(gbnf_matches("root ::= \"a\"{0} \"b\"", "ab"));
   EXPECT_TRUE(gbnf_matches("root ::= ( \"a\" \"b\"? )+", "aaba"));
-  EXPECT_NE(error_of([] { compile_gbnf("root ::= root \"a\" | \"a\"", {}); }).find("left recursion"), std::string::npos);
+  EXPECT_NE(error_of([] { compile_gbnf("root ::= root \"a\" | \"a\"", {}); }).find("left recursion"),
+            std::string::npos);
   EXPECT_NE(error_of([] { compile_gbnf("root ::= x", {}); }).find("not defined"), std::string::npos);
   EXPECT_NE(error_of([] { compile_gbnf("a ::= \"x\"", {}); }).find("root"), std::string::npos);
   EXPECT_NE(error_of([] { compile_gbnf("root ::= (\"a\"", {}); }).find("without ')'"), std::string::npos);
@@ -96,8 +112,11 @@ TEST(Grammar, SchemasAcceptWhatTheySay) {
   EXPECT_TRUE(schema_matches(R"({"type":"string","format":"date"})", R"("2024-02-28")"));
   EXPECT_FALSE(schema_matches(R"({"type":"string","format":"date"})", R"("2024-02-30")"));
   EXPECT_TRUE(schema_matches("true", R"({"a":[1,-2.5e3,null,true,"x"]})"));
-  EXPECT_TRUE(schema_matches(R"({"prefixItems":[{"type":"string"}],"items":{"type":"integer"},"type":"array","minItems":2})", R"(["a", 1, 2])"));
-  EXPECT_FALSE(schema_matches(R"({"prefixItems":[{"type":"string"}],"items":{"type":"integer"},"type":"array","minItems":2})", R"(["a"])"));
+  EXPECT_TRUE(
+      schema_matches(R"({"prefixItems":[{"type":"string"}],"items":{"type":"integer"},"type":"array","minItems":2})",
+                     R"(["a", 1, 2])"));
+  EXPECT_FALSE(schema_matches(
+      R"({"prefixItems":[{"type":"string"}],"items":{"type":"integer"},"type":"array","minItems":2})", R"(["a"])"));
   EXPECT_TRUE(schema_matches(R"({"allOf":[{"type":"integer"},{"multipleOf":3}],"minimum":10})", "12"));
   EXPECT_FALSE(schema_matches(R"({"allOf":[{"type":"integer"},{"multipleOf":3}],"minimum":10})", "13"));
 }
@@ -119,12 +138,20 @@ TEST(Grammar, NumbersKeepTheirRange) {
 }
 
 TEST(Grammar, SchemasThatCannotBeHonouredAreRefusedByName) {
-  for (auto [schema, word] : {std::pair{R"({"if":{},"then":{}})", "if"}, {R"({"type":"array","uniqueItems":true})", "uniqueItems"},
-                              {R"({"type":"str"})", "type"}, {R"({"requird":["a"]})", "required"}, {R"({"$ref":"http://x"})", "$ref"},
-                              {R"({"type":"string","format":"iri"})", "format"}, {R"({"oneOf":[{"type":"string"},{"minLength":2}]})", "oneOf"},
-                              {R"~({"type":"string","pattern":"(?=x)"})~", "pattern"}, {"[]", "object"}, {"{", "not JSON"},
-                              {R"({"type":"string","minLength":3,"maxLength":2})", "no text"}, {R"({"not":{}})", "no text"},
-                              {R"({"$ref":"#/$defs/x"})", "nothing at"}, {R"({"type":"integer","multipleOf":0.3})", "multipleOf"}}) {
+  for (auto [schema, word] : {std::pair{R"({"if":{},"then":{}})", "if"},
+                              {R"({"type":"array","uniqueItems":true})", "uniqueItems"},
+                              {R"({"type":"str"})", "type"},
+                              {R"({"requird":["a"]})", "required"},
+                              {R"({"$ref":"http://x"})", "$ref"},
+                              {R"({"type":"string","format":"iri"})", "format"},
+                              {R"({"oneOf":[{"type":"string"},{"minLength":2}]})", "oneOf"},
+                              {R"~({"type":"string","pattern":"(?=x)"})~", "pattern"},
+                              {"[]", "object"},
+                              {"{", "not JSON"},
+                              {R"({"type":"string","minLength":3,"maxLength":2})", "no text"},
+                              {R"({"not":{}})", "no text"},
+                              {R"({"$ref":"#/$defs/x"})", "nothing at"},
+                              {R"({"type":"integer","multipleOf":0.3})", "multipleOf"}}) {
     const std::string error = schema_error(schema);
     EXPECT_NE(error.find(word), std::string::npos) << schema << ": " << error;
   }
@@ -161,8 +188,9 @@ std::string random_output(CompiledGrammar& grammar, uint64_t seed) {
 
 TEST(Grammar, WhatMasksAllowIsJson) {
   static const Vocabulary vocabulary = small_vocabulary();
-  for (const char* schema : {"true", R"({"type":"object","properties":{"a":{"type":"string"},"b":{"type":"number"}},"required":["b"]})",
-                             R"({"type":"array","items":{"type":"string","minLength":1,"maxLength":5},"minItems":1,"maxItems":4})"}) {
+  for (const char* schema :
+       {"true", R"({"type":"object","properties":{"a":{"type":"string"},"b":{"type":"number"}},"required":["b"]})",
+        R"({"type":"array","items":{"type":"string","minLength":1,"maxLength":5},"minItems":1,"maxItems":4})"}) {
     CompiledGrammar grammar(compile_schema(schema, {}), vocabulary);
     for (uint64_t seed = 0; seed < 60; ++seed) {
       const std::string text = random_output(grammar, seed);
@@ -179,7 +207,8 @@ TEST(Grammar, TokensThatHoldPartOfACharacterAreAllowedWhereTheWholeIs) {
   auto allows = [&](const std::string& text) {
     const auto bits = mask.mask();
     for (int32_t t = 0; t < vocabulary.size; ++t) {
-      if (vocabulary.bytes[static_cast<size_t>(t)] == text && (bits[static_cast<size_t>(t) / 32] >> (t % 32) & 1)) return true;
+      if (vocabulary.bytes[static_cast<size_t>(t)] == text && (bits[static_cast<size_t>(t) / 32] >> (t % 32) & 1))
+        return true;
     }
     return false;
   };
@@ -196,7 +225,8 @@ TEST(Grammar, TokensThatHoldPartOfACharacterAreAllowedWhereTheWholeIs) {
 
 TEST(Grammar, CallsAreWrittenInTheModelsForm) {
   const CallForm form{.open = "<tool_call>\n", .close = "\n</tool_call>", .between = "\n", .max_calls = 2};
-  const Program program = compile_calls({{"add", R"({"type":"object","properties":{"x":{"type":"integer"}},"required":["x"]})"}}, form, {});
+  const Program program =
+      compile_calls({{"add", R"({"type":"object","properties":{"x":{"type":"integer"}},"required":["x"]})"}}, form, {});
   const std::string one = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"x\": 1}}\n</tool_call>";
   EXPECT_TRUE(matches(program, one));
   EXPECT_TRUE(matches(program, one + "\n" + one));

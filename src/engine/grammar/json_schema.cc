@@ -73,11 +73,13 @@ class SchemaCompiler {
     builder_.mark_end(out);
     builder_.chars(in, {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, kLastChar}}, out);
     const int32_t escape = builder_.literal(in, "\\");
-    for (char c : std::string("\"\\/bfnrt")) builder_.bytes(escape, static_cast<uint8_t>(c), static_cast<uint8_t>(c), out);
+    for (char c : std::string("\"\\/bfnrt"))
+      builder_.bytes(escape, static_cast<uint8_t>(c), static_cast<uint8_t>(c), out);
     auto hex = [&](int32_t from, int count) {  // the last digit leads to `out`
       for (int i = 0; i < count; ++i) {
         const int32_t to = i + 1 == count ? out : builder_.node();
-        for (auto [first, last] : {std::pair<uint8_t, uint8_t>{'0', '9'}, {'a', 'f'}, {'A', 'F'}}) builder_.bytes(from, first, last, to);
+        for (auto [first, last] : {std::pair<uint8_t, uint8_t>{'0', '9'}, {'a', 'f'}, {'A', 'F'}})
+          builder_.bytes(from, first, last, to);
         from = to;
       }
     };
@@ -201,7 +203,8 @@ class SchemaCompiler {
         if (!property.is_required) builder_.epsilon(here, node_of(next, n));
         if (c.max_properties >= 0 && n >= c.max_properties) continue;
         const int32_t key = n == 0 ? here : space(builder_.literal(here, ","));
-        const int32_t key_end = builder_.literal(key, Json(property.name).dump(-1, ' ', false, Json::error_handler_t::replace));
+        const int32_t key_end =
+            builder_.literal(key, Json(property.name).dump(-1, ' ', false, Json::error_handler_t::replace));
         builder_.epsilon(member(key_end, rule), node_of(next, n + 1));
       }
       at = std::move(next);
@@ -212,7 +215,8 @@ class SchemaCompiler {
     for (int64_t n = 0; n <= cap; ++n) {
       const int32_t here = at[static_cast<size_t>(n)];
       if (here < 0) continue;
-      if (n >= c.min_properties && (c.max_properties < 0 || n <= c.max_properties)) builder_.epsilon(n == 0 ? here : space(here), close);
+      if (n >= c.min_properties && (c.max_properties < 0 || n <= c.max_properties))
+        builder_.epsilon(n == 0 ? here : space(here), close);
       if (free_rule >= 0) build_free(c, free_rule, here, n, close);
     }
   }
@@ -272,7 +276,8 @@ class SchemaCompiler {
 };
 
 Json parse_schema(std::string_view text, const Limits& limits) {
-  SINTER_CHECK(static_cast<int64_t>(text.size()) <= limits.max_source_bytes, "the schema is longer than {} bytes", limits.max_source_bytes);
+  SINTER_CHECK(static_cast<int64_t>(text.size()) <= limits.max_source_bytes, "the schema is longer than {} bytes",
+               limits.max_source_bytes);
   int64_t depth = 0;
   for (char c : text) {  // braces in texts count too: no harm below this bound
     depth += (c == '{' || c == '[') - (c == '}' || c == ']');

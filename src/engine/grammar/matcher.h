@@ -1,9 +1,9 @@
 // A grammar at work: which tokens may come next, step by step.
 //
-// While matching, the rules are turned into a deterministic automaton over bytes, a state at a time, as far as the output
-// goes. A state is a set of (place in a rule, places to return to). Its mask over the vocabulary is found by one walk of
-// the tree of tokens and kept, so that a state that was seen before costs nothing. Tokens that hold a part of a character
-// need no care: everything is bytes.
+// While matching, the rules are turned into a deterministic automaton over bytes, a state at a time, as far as the
+// output goes. A state is a set of (place in a rule, places to return to). Its mask over the vocabulary is found by one
+// walk of the tree of tokens and kept, so that a state that was seen before costs nothing. Tokens that hold a part of a
+// character need no care: everything is bytes.
 #pragma once
 #include <array>
 #include <memory>

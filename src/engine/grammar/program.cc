@@ -68,7 +68,8 @@ void ProgramBuilder::utf8_range(int32_t from, const uint8_t* low, const uint8_t*
     return;
   }
   uint8_t first = low[0], last = high[0];
-  const bool low_is_whole = std::equal(low + 1, low + rest, kLow), high_is_whole = std::equal(high + 1, high + rest, kHigh);
+  const bool low_is_whole = std::equal(low + 1, low + rest, kLow),
+             high_is_whole = std::equal(high + 1, high + rest, kHigh);
   if (!low_is_whole) {
     const int32_t next = node();
     bytes(from, first, first, next);
@@ -263,7 +264,8 @@ void ProgramBuilder::check_left_recursion() const {
         continue;
       }
       const auto called = static_cast<size_t>(first_calls[rule][next++]);
-      SINTER_CHECK(color[called] != 1, "rule '{}' begins with itself (left recursion); write it with repetition instead",
+      SINTER_CHECK(color[called] != 1,
+                   "rule '{}' begins with itself (left recursion); write it with repetition instead",
                    program_.rule_names[called]);
       if (color[called] == 0) {
         color[called] = 1;

@@ -30,8 +30,8 @@ Ptr make_chars(CharSet set) {
 
 const CharSet kDigits{{'0', '9'}};
 const CharSet kWord{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-const CharSet kSpace{{9, 13}, {32, 32}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029},
-                     {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+const CharSet kSpace{{9, 13},          {32, 32},         {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
+                     {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
 
 // Characters of a class of the table of categories.
 CharSet chars_of(uint8_t mask) {
@@ -138,16 +138,25 @@ class Parser {
   Ptr parse_atom(int depth) {
     const uint32_t c = chars_[pos_++];
     switch (c) {
-      case '(': return parse_group(depth);
-      case '[': return make_chars(parse_class());
-      case '.': return make_chars(inverted({{'\n', '\n'}, {'\r', '\r'}}));
-      case '^': return make(Node::Kind::start);
-      case '$': return make(Node::Kind::end);
-      case '\\': return parse_escape();
+      case '(':
+        return parse_group(depth);
+      case '[':
+        return make_chars(parse_class());
+      case '.':
+        return make_chars(inverted({{'\n', '\n'}, {'\r', '\r'}}));
+      case '^':
+        return make(Node::Kind::start);
+      case '$':
+        return make(Node::Kind::end);
+      case '\\':
+        return parse_escape();
       case '*':
       case '+':
-      case '?': --pos_; fail("a quantifier with nothing before it");
-      default: return make_chars({{c, c}});
+      case '?':
+        --pos_;
+        fail("a quantifier with nothing before it");
+      default:
+        return make_chars({{c, c}});
     }
   }
 
@@ -184,20 +193,34 @@ class Parser {
     if (at_end()) fail("'\\' at the end");
     const uint32_t c = chars_[pos_++];
     switch (c) {
-      case 'd': return kDigits;
-      case 'D': return inverted(kDigits);
-      case 'w': return kWord;
-      case 'W': return inverted(kWord);
-      case 's': return kSpace;
-      case 'S': return inverted(kSpace);
-      case 'n': return {{'\n', '\n'}};
-      case 'r': return {{'\r', '\r'}};
-      case 't': return {{'\t', '\t'}};
-      case 'f': return {{'\f', '\f'}};
-      case 'v': return {{'\v', '\v'}};
-      case '0': return {{0, 0}};
-      case 'x': return single(parse_hex(2));
-      case 'u': return parse_unicode();
+      case 'd':
+        return kDigits;
+      case 'D':
+        return inverted(kDigits);
+      case 'w':
+        return kWord;
+      case 'W':
+        return inverted(kWord);
+      case 's':
+        return kSpace;
+      case 'S':
+        return inverted(kSpace);
+      case 'n':
+        return {{'\n', '\n'}};
+      case 'r':
+        return {{'\r', '\r'}};
+      case 't':
+        return {{'\t', '\t'}};
+      case 'f':
+        return {{'\f', '\f'}};
+      case 'v':
+        return {{'\v', '\v'}};
+      case '0':
+        return {{0, 0}};
+      case 'x':
+        return single(parse_hex(2));
+      case 'u':
+        return parse_unicode();
       case 'c': {
         const uint32_t letter = peek();
         if (at_end() || letter > 127 || !std::isalpha(static_cast<int>(letter))) fail("expected a letter behind '\\c'");
@@ -205,8 +228,10 @@ class Parser {
         return single(letter & 31);
       }
       case 'p':
-      case 'P': return parse_property(c == 'P');
-      default: break;
+      case 'P':
+        return parse_property(c == 'P');
+      default:
+        break;
     }
     if (c >= '1' && c <= '9') fail("back references cannot be honoured,");
     if (c == 'b' || c == 'B') fail("word boundaries '\\b' cannot be honoured,");
@@ -302,10 +327,14 @@ class Parser {
 
 Fragment build(const Node& node, NfaBuilder& nfa) {
   switch (node.kind) {
-    case Node::Kind::empty: return nfa.empty();
-    case Node::Kind::chars: return nfa.chars(node.set);
-    case Node::Kind::start: return nfa.assert_start();
-    case Node::Kind::end: return nfa.assert_end();
+    case Node::Kind::empty:
+      return nfa.empty();
+    case Node::Kind::chars:
+      return nfa.chars(node.set);
+    case Node::Kind::start:
+      return nfa.assert_start();
+    case Node::Kind::end:
+      return nfa.assert_end();
     case Node::Kind::sequence: {
       Fragment f = nfa.empty();
       for (const Ptr& part : node.parts) f = nfa.sequence(f, build(*part, nfa));
@@ -339,8 +368,8 @@ Fragment build(const Node& node, NfaBuilder& nfa) {
 }  // namespace
 
 CharNfa compile_regex(std::string_view pattern, RegexMode mode, Budget& budget) {
-  SINTER_CHECK(static_cast<int64_t>(pattern.size()) <= budget.limits().max_source_bytes,
-               "regex: longer than {} bytes", budget.limits().max_source_bytes);
+  SINTER_CHECK(static_cast<int64_t>(pattern.size()) <= budget.limits().max_source_bytes, "regex: longer than {} bytes",
+               budget.limits().max_source_bytes);
   const Ptr root = Parser(pattern, budget).parse();
   NfaBuilder nfa(budget);
   return nfa.finish(build(*root, nfa), mode == RegexMode::search);

@@ -7,84 +7,71 @@
 
 #include "base/text.h"
 #include "engine/grammar/regex.h"
+#include "engine/grammar/schema_fields.h"
 
 namespace sinter::engine::grammar {
 namespace {
 
-const std::set<std::string> kHonoured{
-    "type", "enum", "const", "properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties",
-    "maxProperties", "items", "prefixItems", "minItems", "maxItems", "minLength", "maxLength", "pattern", "format", "minimum", "maximum",
-    "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "anyOf", "oneOf", "allOf", "not", "$ref", "$defs", "definitions", "$anchor",
-    "$id", "$schema", "$comment", "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$vocabulary",
-    "contentEncoding", "contentMediaType", "contentSchema", "uniqueItems"};
-const std::set<std::string> kRefused{"if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties",
-                                     "unevaluatedItems", "contains", "minContains", "maxContains", "$dynamicRef", "$recursiveRef",
+const std::set<std::string> kHonoured{"type",
+                                      "enum",
+                                      "const",
+                                      "properties",
+                                      "required",
+                                      "additionalProperties",
+                                      "patternProperties",
+                                      "propertyNames",
+                                      "minProperties",
+                                      "maxProperties",
+                                      "items",
+                                      "prefixItems",
+                                      "minItems",
+                                      "maxItems",
+                                      "minLength",
+                                      "maxLength",
+                                      "pattern",
+                                      "format",
+                                      "minimum",
+                                      "maximum",
+                                      "exclusiveMinimum",
+                                      "exclusiveMaximum",
+                                      "multipleOf",
+                                      "anyOf",
+                                      "oneOf",
+                                      "allOf",
+                                      "not",
+                                      "$ref",
+                                      "$defs",
+                                      "definitions",
+                                      "$anchor",
+                                      "$id",
+                                      "$schema",
+                                      "$comment",
+                                      "title",
+                                      "description",
+                                      "default",
+                                      "examples",
+                                      "deprecated",
+                                      "readOnly",
+                                      "writeOnly",
+                                      "$vocabulary",
+                                      "contentEncoding",
+                                      "contentMediaType",
+                                      "contentSchema",
+                                      "uniqueItems"};
+const std::set<std::string> kRefused{"if",
+                                     "then",
+                                     "else",
+                                     "dependentRequired",
+                                     "dependentSchemas",
+                                     "dependencies",
+                                     "unevaluatedProperties",
+                                     "unevaluatedItems",
+                                     "contains",
+                                     "minContains",
+                                     "maxContains",
+                                     "$dynamicRef",
+                                     "$recursiveRef",
                                      "additionalItems"};
-
-uint32_t type_bit(const std::string& name) {
-  static const std::map<std::string, uint32_t> kBits{{"null", kNull},     {"boolean", kBoolean}, {"number", kNumber | kInteger},
-                                                     {"integer", kInteger}, {"string", kString},   {"array", kArray},
-                                                     {"object", kObject}};
-  const auto at = kBits.find(name);
-  SINTER_CHECK(at != kBits.end(), "type: '{}' is unknown", name.substr(0, 40));
-  return at->second;
-}
-
-uint32_t types_of(const Json& type) {
-  if (type.is_string()) return type_bit(type.get<std::string>());
-  SINTER_CHECK(type.is_array(), "type: expected a name or a list of names");
-  uint32_t bits = 0;
-  for (const Json& name : type) {
-    SINTER_CHECK(name.is_string(), "type: expected a name or a list of names");
-    bits |= type_bit(name.get<std::string>());
-  }
-  return bits;
-}
-
-uint32_t type_of(const Json& value) {
-  if (value.is_null()) return kNull;
-  if (value.is_boolean()) return kBoolean;
-  if (value.is_string()) return kString;
-  if (value.is_array()) return kArray;
-  if (value.is_object()) return kObject;
-  const double number = value.get<double>();
-  return number == std::floor(number) ? kInteger : kNumber;
-}
-
-int64_t count_of(const Json& schema, const char* name) {
-  const Json& value = schema[name];
-  const bool is_right = value.is_number() && value.get<double>() >= 0 && value.get<double>() < 1e9 &&
-                        value.get<double>() == std::floor(value.get<double>());
-  SINTER_CHECK(is_right, "{}: expected a whole number from 0", name);
-  return static_cast<int64_t>(value.get<double>());
-}
-
-double number_of(const Json& schema, const char* name) {
-  SINTER_CHECK(schema[name].is_number(), "{}: expected a number", name);
-  const double value = schema[name].get<double>();
-  SINTER_CHECK(std::fabs(value) < 1e17, "{}: {} is too large to be honoured", name, value);
-  return value;
-}
-
-const Json& list_of(const Json& schema, const char* name) {
-  SINTER_CHECK(schema[name].is_array(), "{}: expected a list", name);
-  return schema[name];
-}
-const Json& object_of(const Json& schema, const char* name) {
-  SINTER_CHECK(schema[name].is_object(), "{}: expected an object", name);
-  return schema[name];
-}
-std::string text_of(const Json& schema, const char* name) {
-  SINTER_CHECK(schema[name].is_string(), "{}: expected a text", name);
-  return schema[name].get<std::string>();
-}
-
-size_t char_count(const std::string& text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
-}
-
-// Equal as JSON schema has it: 1 and 1.0 are, and the order of an object's members says nothing.
-bool is_equal(const Json& a, const Json& b) { return nlohmann::json(a) == nlohmann::json(b); }
 
 }  // namespace
 
@@ -94,7 +81,8 @@ void SchemaSets::add(SchemaSet& set, const Json& schema) const {
     return;
   }
   SINTER_CHECK(schema.is_object(), "a schema is {}; expected an object, true or false", schema.type_name());
-  const bool is_there = std::any_of(set.parts.begin(), set.parts.end(), [&](const auto& p) { return p.schema == &schema; });
+  const bool is_there =
+      std::any_of(set.parts.begin(), set.parts.end(), [&](const auto& p) { return p.schema == &schema; });
   if (!is_there) set.parts.push_back({&schema, 0});
 }
 
@@ -145,7 +133,8 @@ void SchemaSets::flatten(SchemaSet& set) {
     const Json& schema = *set.parts[i].schema;
     check_keywords(schema);
     SINTER_CHECK(set.parts.size() < 1000, "allOf: more than 1000 schemas together");
-    if (schema.contains("$id") && &schema != &root_) base::fail("$id: schemas with an address of their own cannot be honoured");
+    if (schema.contains("$id") && &schema != &root_)
+      base::fail("$id: schemas with an address of their own cannot be honoured");
     if (schema.contains("$ref")) add(set, resolve(text_of(schema, "$ref")));
     if (schema.contains("allOf")) {
       for (const Json& part : list_of(schema, "allOf")) add(set, part);
@@ -167,7 +156,8 @@ bool SchemaSets::expand(const SchemaSet& set, std::vector<SchemaSet>& ways) {
           for (size_t b = a + 1; b < branches.size(); ++b) {
             budget_.spend(0);
             SINTER_CHECK(are_exclusive(branches[a], branches[b], 0),
-                         "oneOf: branches {} and {} may both hold, which cannot be ruled out; use anyOf, or a constant that tells them apart",
+                         "oneOf: branches {} and {} may both hold, which cannot be ruled out; use anyOf, or a constant "
+                         "that tells them apart",
                          a, b);
           }
         }
@@ -180,48 +170,6 @@ bool SchemaSets::expand(const SchemaSet& set, std::vector<SchemaSet>& ways) {
       }
       return true;
     }
-  }
-  return false;
-}
-
-// Whether no value can satisfy both, as far as types, constants and required constant members tell.
-bool SchemaSets::are_exclusive(const Json& a, const Json& b, int depth) const {
-  if (a.is_boolean() || b.is_boolean()) return (a.is_boolean() && !a.get<bool>()) || (b.is_boolean() && !b.get<bool>());
-  if (!a.is_object() || !b.is_object() || depth > 8) return false;
-  if (a.contains("$ref")) return are_exclusive(resolve(text_of(a, "$ref")), b, depth + 1);
-  if (b.contains("$ref")) return are_exclusive(a, resolve(text_of(b, "$ref")), depth + 1);
-  auto values = [](const Json& s) -> std::vector<Json> {
-    if (s.contains("const")) return {s["const"]};
-    if (s.contains("enum") && s["enum"].is_array()) return {s["enum"].begin(), s["enum"].end()};
-    return {};
-  };
-  auto types = [&](const Json& s) {
-    uint32_t bits = s.contains("type") ? types_of(s["type"]) : kAllTypes;
-    const auto list = values(s);
-    if (!list.empty()) {
-      uint32_t of_values = 0;
-      for (const Json& v : list) of_values |= type_of(v);
-      bits &= of_values;
-    }
-    return bits;
-  };
-  if (!(types(a) & types(b))) return true;
-  const auto va = values(a), vb = values(b);
-  if (!va.empty() && !vb.empty()) {
-    return std::none_of(va.begin(), va.end(), [&](const Json& x) {
-      return std::any_of(vb.begin(), vb.end(), [&](const Json& y) { return is_equal(x, y); });
-    });
-  }
-  const bool are_objects = types(a) == kObject && types(b) == kObject;
-  if (!are_objects || !a.contains("properties") || !b.contains("properties")) return false;
-  if (!a["properties"].is_object() || !b["properties"].is_object()) return false;
-  auto requires_name = [](const Json& s, const std::string& name) {
-    return s.contains("required") && s["required"].is_array() &&
-           std::find(s["required"].begin(), s["required"].end(), Json(name)) != s["required"].end();
-  };
-  for (const auto& [name, schema] : a["properties"].items()) {
-    if (!b["properties"].contains(name) || !requires_name(a, name) || !requires_name(b, name)) continue;
-    if (are_exclusive(schema, b["properties"][name], depth + 1)) return true;
   }
   return false;
 }
@@ -282,7 +230,8 @@ void SchemaSets::add_constraints(const Json& s, Constraints& c) {
   most("maximum", false);
   most("exclusiveMaximum", true);
   if (s.contains("multipleOf")) {
-    SINTER_CHECK(!c.range.multiple_of || *c.range.multiple_of == number_of(s, "multipleOf"), "multipleOf: two of them cannot be honoured");
+    SINTER_CHECK(!c.range.multiple_of || *c.range.multiple_of == number_of(s, "multipleOf"),
+                 "multipleOf: two of them cannot be honoured");
     c.range.multiple_of = number_of(s, "multipleOf");
   }
 }
@@ -301,14 +250,16 @@ Constraints SchemaSets::constraints(const SchemaSet& set) {
     std::erase_if(*values, [&](const Json& value) {
       budget_.spend(0);
       if (!(c.types & (type_of(value) == kInteger ? kInteger : type_of(value)))) return true;
-      return std::any_of(set.parts.begin(), set.parts.end(), [&](const auto& p) { return !accepts(*p.schema, value, 0); });
+      return std::any_of(set.parts.begin(), set.parts.end(),
+                         [&](const auto& p) { return !accepts(*p.schema, value, 0); });
     });
     c.values = std::move(values);
     return c;
   }
   for (const Json* s : c.schemas) {
     const bool is_unique = s->contains("uniqueItems") && (*s)["uniqueItems"] != Json(false);
-    SINTER_CHECK(!is_unique || !(c.types & kArray) || (c.max_items >= 0 && c.max_items <= 1), "uniqueItems: this keyword cannot be honoured");
+    SINTER_CHECK(!is_unique || !(c.types & kArray) || (c.max_items >= 0 && c.max_items <= 1),
+                 "uniqueItems: this keyword cannot be honoured");
   }
   if (c.types & kString) {
     for (const std::string& format : c.formats)
@@ -337,7 +288,8 @@ CharNfa SchemaSets::string_texts(const Constraints& c) {
   for (const std::string& format : c.formats)
     nfa = intersected(nfa, compile_regex(format_regex(format), RegexMode::whole, budget_), budget_);
   if (c.min_length > 0 || c.max_length >= 0) {
-    SINTER_CHECK(c.min_length <= 2000 && c.max_length <= 2000, "maxLength: above 2000 together with pattern or format cannot be honoured");
+    SINTER_CHECK(c.min_length <= 2000 && c.max_length <= 2000,
+                 "maxLength: above 2000 together with pattern or format cannot be honoured");
     nfa = intersected(nfa, of_length(c.min_length, c.max_length, budget_), budget_);
   }
   return nfa;
@@ -349,7 +301,8 @@ size_t SchemaSets::prefix_length(const Constraints& c) const {
   size_t longest = 0;
   for (const Json* s : c.schemas) {
     if (s->contains("prefixItems")) longest = std::max(longest, list_of(*s, "prefixItems").size());
-    if (s->contains("items")) SINTER_CHECK(!(*s)["items"].is_array(), "items: a list of schemas is prefixItems since 2020-12");
+    if (s->contains("items"))
+      SINTER_CHECK(!(*s)["items"].is_array(), "items: a list of schemas is prefixItems since 2020-12");
   }
   return longest;
 }
@@ -408,7 +361,8 @@ std::vector<Property> SchemaSets::properties(const Constraints& c) {
   return out;
 }
 
-std::vector<std::pair<CharNfa, SchemaSet>> SchemaSets::free_keys(const Constraints& c, const std::vector<Property>& named) {
+std::vector<std::pair<CharNfa, SchemaSet>> SchemaSets::free_keys(const Constraints& c,
+                                                                 const std::vector<Property>& named) {
   std::vector<std::string> words;
   for (const Property& p : named) words.push_back(p.name);
   CharNfa keys = words.empty() ? of_length(0, 64, budget_) : complemented(of_words(words), budget_);
@@ -446,7 +400,8 @@ std::vector<std::pair<CharNfa, SchemaSet>> SchemaSets::free_keys(const Constrain
     for (const Json* s : c.schemas) {
       bool is_covered = false;
       for (size_t i = 0; i < patterns.size(); ++i) {
-        if (!(chosen >> i & 1) || !s->contains("patternProperties") || !(*s)["patternProperties"].contains(patterns[i])) continue;
+        if (!(chosen >> i & 1) || !s->contains("patternProperties") || !(*s)["patternProperties"].contains(patterns[i]))
+          continue;
         add(set, (*s)["patternProperties"][patterns[i]]);
         is_covered = true;
       }
@@ -459,85 +414,6 @@ std::vector<std::pair<CharNfa, SchemaSet>> SchemaSets::free_keys(const Constrain
     if (!own.is_empty()) out.emplace_back(std::move(own), std::move(set));
   }
   return out;
-}
-
-// ---- checking a value ----------------------------------------------------------------------------------------------
-
-bool SchemaSets::accepts_object(const Json& s, const Json& value, int depth) {
-  const auto count = static_cast<int64_t>(value.size());
-  if (s.contains("minProperties") && count < count_of(s, "minProperties")) return false;
-  if (s.contains("maxProperties") && count > count_of(s, "maxProperties")) return false;
-  if (s.contains("required")) {
-    for (const Json& name : list_of(s, "required")) {
-      if (!name.is_string() || !value.contains(name.get<std::string>())) return false;
-    }
-  }
-  for (const auto& [name, member] : value.items()) {
-    bool is_covered = false;
-    if (s.contains("properties") && object_of(s, "properties").contains(name)) {
-      is_covered = true;
-      if (!accepts(s["properties"][name], member, depth + 1)) return false;
-    }
-    if (s.contains("patternProperties")) {
-      for (const auto& [pattern, schema] : object_of(s, "patternProperties").items()) {
-        if (!matches(pattern, name)) continue;
-        is_covered = true;
-        if (!accepts(schema, member, depth + 1)) return false;
-      }
-    }
-    if (!is_covered && s.contains("additionalProperties") && !accepts(s["additionalProperties"], member, depth + 1)) return false;
-    if (s.contains("propertyNames") && !accepts(s["propertyNames"], Json(name), depth + 1)) return false;
-  }
-  return true;
-}
-
-bool SchemaSets::accepts(const Json& s, const Json& value, int depth) {
-  if (s.is_boolean()) return s.get<bool>();
-  SINTER_CHECK(s.is_object(), "a schema is {}; expected an object, true or false", s.type_name());
-  SINTER_CHECK(depth < 100, "$ref: a value is checked against itself without end");
-  budget_.spend(0);
-  check_keywords(s);
-  if (s.contains("$ref") && !accepts(resolve(text_of(s, "$ref")), value, depth + 1)) return false;
-  if (s.contains("type") && !(types_of(s["type"]) & type_of(value))) return false;
-  if (s.contains("const") && !is_equal(s["const"], value)) return false;
-  auto any = [&](const char* name, auto holds) {
-    const Json& list = list_of(s, name);
-    return static_cast<size_t>(std::count_if(list.begin(), list.end(), holds));
-  };
-  auto branch_holds = [&](const Json& branch) { return accepts(branch, value, depth + 1); };
-  if (s.contains("enum") && any("enum", [&](const Json& e) { return is_equal(e, value); }) == 0) return false;
-  if (s.contains("allOf") && any("allOf", branch_holds) != s["allOf"].size()) return false;
-  if (s.contains("anyOf") && any("anyOf", branch_holds) == 0) return false;
-  if (s.contains("oneOf") && any("oneOf", branch_holds) != 1) return false;
-  if (s.contains("not") && accepts(s["not"], value, depth + 1)) return false;
-  if (value.is_number()) {
-    const double n = value.get<double>();
-    if (s.contains("minimum") && n < number_of(s, "minimum")) return false;
-    if (s.contains("maximum") && n > number_of(s, "maximum")) return false;
-    if (s.contains("exclusiveMinimum") && n <= number_of(s, "exclusiveMinimum")) return false;
-    if (s.contains("exclusiveMaximum") && n >= number_of(s, "exclusiveMaximum")) return false;
-    if (s.contains("multipleOf") && std::fmod(n, number_of(s, "multipleOf")) != 0) return false;
-  }
-  if (value.is_string()) {
-    const auto text = value.get<std::string>();
-    if (s.contains("minLength") && static_cast<int64_t>(char_count(text)) < count_of(s, "minLength")) return false;
-    if (s.contains("maxLength") && static_cast<int64_t>(char_count(text)) > count_of(s, "maxLength")) return false;
-    if (s.contains("pattern") && !matches(text_of(s, "pattern"), text)) return false;
-  }
-  if (value.is_array()) {
-    const auto count = static_cast<int64_t>(value.size());
-    if (s.contains("minItems") && count < count_of(s, "minItems")) return false;
-    if (s.contains("maxItems") && count > count_of(s, "maxItems")) return false;
-    SINTER_CHECK(!s.contains("uniqueItems") || s["uniqueItems"] == Json(false), "uniqueItems: this keyword cannot be honoured");
-    for (size_t i = 0; i < value.size(); ++i) {
-      if (s.contains("prefixItems") && i < list_of(s, "prefixItems").size()) {
-        if (!accepts(s["prefixItems"][i], value[i], depth + 1)) return false;
-      } else if (s.contains("items") && !accepts(s["items"], value[i], depth + 1)) {
-        return false;
-      }
-    }
-  }
-  return !value.is_object() || accepts_object(s, value, depth);
 }
 
 }  // namespace sinter::engine::grammar

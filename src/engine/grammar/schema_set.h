@@ -15,7 +15,16 @@ namespace sinter::engine::grammar {
 
 using Json = nlohmann::ordered_json;
 
-enum TypeBits : uint32_t { kNull = 1, kBoolean = 2, kNumber = 4, kInteger = 8, kString = 16, kArray = 32, kObject = 64, kAllTypes = 127 };
+enum TypeBits : uint32_t {
+  kNull = 1,
+  kBoolean = 2,
+  kNumber = 4,
+  kInteger = 8,
+  kString = 16,
+  kArray = 32,
+  kObject = 64,
+  kAllTypes = 127
+};
 
 struct SchemaSet {
   struct Part {
@@ -49,7 +58,11 @@ class SchemaSets {
   // The root must outlive it.
   SchemaSets(const Json& root, Budget& budget) : root_(root), budget_(budget) {}
 
-  SchemaSet root() const { return {{{&root_, 0}}, false}; }
+  SchemaSet root() const {
+    SchemaSet set;
+    add(set, root_);
+    return set;
+  }
   // Follows $ref and allOf, drops `true`.
   void flatten(SchemaSet& set);
   // Where the set has anyOf or oneOf: true, and a set for each branch of the first.

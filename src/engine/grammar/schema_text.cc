@@ -37,7 +37,8 @@ constexpr size_t kDigits = 18, kFraction = 15;  // most digits that are written
 std::string digits_beyond(const std::string& bound, bool is_above, bool is_whole) {
   std::string out;
   for (size_t i = 0; i < bound.size(); ++i) {
-    char first = is_above ? static_cast<char>(bound[i] + 1) : '0', last = is_above ? '9' : static_cast<char>(bound[i] - 1);
+    char first = is_above ? static_cast<char>(bound[i] + 1) : '0',
+         last = is_above ? '9' : static_cast<char>(bound[i] - 1);
     if (is_whole && i == 0 && bound.size() > 1) first = std::max(first, '1');  // no leading zeros
     if (first > last) continue;
     const size_t rest = bound.size() - i - 1;
@@ -78,20 +79,25 @@ std::string magnitudes(const Decimal& bound, bool is_above, bool is_exclusive, b
     if (!beyond.empty()) ways.push_back(bound.whole + "\\.(" + beyond + ")" + repeat("[0-9]", 0, more));
     if (is_above) {
       if (!is_exclusive) ways.push_back(bound.whole + "\\." + f + repeat("[0-9]", 0, more));
-      if (is_exclusive && more > 0) ways.push_back(bound.whole + "\\." + f + fmt::format("[0-9]{{0,{}}}[1-9]", more - 1));
+      if (is_exclusive && more > 0)
+        ways.push_back(bound.whole + "\\." + f + fmt::format("[0-9]{{0,{}}}[1-9]", more - 1));
     } else {
       ways.push_back(bound.whole);
       if (!is_exclusive) ways.push_back(bound.whole + "\\." + f + repeat("0", 0, more));
       for (size_t i = 1; i < f.size(); ++i) {  // shorter fractions that are below, digit by digit
         std::string head = f.substr(0, i);
         ways.push_back(bound.whole + "\\." + head);
-        if (head.back() > '0') ways.push_back(bound.whole + "\\." + head.substr(0, i - 1) + fmt::format("[0-{}]", static_cast<char>(head.back() - 1)));
+        if (head.back() > '0')
+          ways.push_back(bound.whole + "\\." + head.substr(0, i - 1) +
+                         fmt::format("[0-{}]", static_cast<char>(head.back() - 1)));
       }
     }
   }
   if (is_above && !is_integer && !f.empty()) {  // shorter fractions that are above
     for (size_t i = 1; i < f.size(); ++i) {
-      if (f[i - 1] < '9') ways.push_back(bound.whole + "\\." + f.substr(0, i - 1) + fmt::format("[{}-9]", static_cast<char>(f[i - 1] + 1)));
+      if (f[i - 1] < '9')
+        ways.push_back(bound.whole + "\\." + f.substr(0, i - 1) +
+                       fmt::format("[{}-9]", static_cast<char>(f[i - 1] + 1)));
     }
   }
   std::string out;
@@ -139,7 +145,8 @@ CharNfa number_texts(const NumberRange& given, Budget& budget) {
       range.is_integer = true;
     } else {
       const Decimal d = decimal_of(m);
-      const bool is_power = d.whole == "0" && d.fraction.find_first_not_of('0') == d.fraction.size() - 1 && d.fraction.back() == '1';
+      const bool is_power =
+          d.whole == "0" && d.fraction.find_first_not_of('0') == d.fraction.size() - 1 && d.fraction.back() == '1';
       SINTER_CHECK(is_power, "multipleOf: {} cannot be honoured (whole numbers and 0.1, 0.01, ... can)", m);
       max_fraction = d.fraction.size();
     }
@@ -161,8 +168,12 @@ CharNfa number_texts(const NumberRange& given, Budget& budget) {
   };
   auto between = [&](std::optional<Bound> low, std::optional<Bound> high) {
     CharNfa nfa = regex(range.is_integer ? whole : whole + fmt::format("(\\.[0-9]{{1,{}}})?", max_fraction));
-    if (low) nfa = intersected(nfa, regex(magnitudes(decimal_of(low->value), true, low->is_exclusive, range.is_integer)), budget);
-    if (high) nfa = intersected(nfa, regex(magnitudes(decimal_of(high->value), false, high->is_exclusive, range.is_integer)), budget);
+    if (low)
+      nfa = intersected(nfa, regex(magnitudes(decimal_of(low->value), true, low->is_exclusive, range.is_integer)),
+                        budget);
+    if (high)
+      nfa = intersected(nfa, regex(magnitudes(decimal_of(high->value), false, high->is_exclusive, range.is_integer)),
+                        budget);
     if (step > 1) nfa = intersected(nfa, multiples_of(step), budget);
     return nfa;
   };
@@ -183,19 +194,24 @@ CharNfa number_texts(const NumberRange& given, Budget& budget) {
 
 std::string format_regex(const std::string& format) {
   const std::string date =
-      "[1-9][0-9]{3}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))";
-  const std::string time = "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
+      "[1-9][0-9]{3}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2["
+      "0-8]))";
+  const std::string time =
+      "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
   const std::string label = "[a-zA-Z0-9]([a-zA-Z0-9-]{0,20}[a-zA-Z0-9])?";
   const std::string byte = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
   if (format == "date") return date;
   if (format == "time") return time;
   if (format == "date-time") return date + "T" + time;
-  if (format == "duration") return "P([0-9]{1,4}W|[0-9]{1,4}D(T[0-9]{1,4}[HMS])?|T[0-9]{1,4}[HMS]|[0-9]{1,4}Y([0-9]{1,2}M)?|[0-9]{1,4}M)";
-  if (format == "email") return "[a-zA-Z0-9_+-]{1,32}(\\.[a-zA-Z0-9_+-]{1,32}){0,3}@" + label + "(\\." + label + "){1,3}";
+  if (format == "duration")
+    return "P([0-9]{1,4}W|[0-9]{1,4}D(T[0-9]{1,4}[HMS])?|T[0-9]{1,4}[HMS]|[0-9]{1,4}Y([0-9]{1,2}M)?|[0-9]{1,4}M)";
+  if (format == "email")
+    return "[a-zA-Z0-9_+-]{1,32}(\\.[a-zA-Z0-9_+-]{1,32}){0,3}@" + label + "(\\." + label + "){1,3}";
   if (format == "hostname") return label + "(\\." + label + "){0,4}";
   if (format == "ipv4") return byte + "(\\." + byte + "){3}";
   if (format == "ipv6") return "[0-9a-f]{1,4}(:[0-9a-f]{1,4}){7}";
-  if (format == "uri") return "(https?|ftp)://" + label + "(\\." + label + "){0,4}(:[1-9][0-9]{0,3})?(/[a-zA-Z0-9._~-]{0,64}){0,8}";
+  if (format == "uri")
+    return "(https?|ftp)://" + label + "(\\." + label + "){0,4}(:[1-9][0-9]{0,3})?(/[a-zA-Z0-9._~-]{0,64}){0,8}";
   if (format == "uuid") return "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}";
   return "";
 }

@@ -19,10 +19,10 @@ struct Vocabulary {
     int32_t skip;
   };
   std::vector<Node> nodes;
-  std::vector<std::string> bytes;      // of each token; special ones begin with kSpecialMark
-  std::vector<int32_t> next_same;      // another token of the same bytes; -1: none
-  std::vector<int32_t> end_tokens;     // end the output
-  int32_t size = 0;                    // tokens below this exist
+  std::vector<std::string> bytes;   // of each token; special ones begin with kSpecialMark
+  std::vector<int32_t> next_same;   // another token of the same bytes; -1: none
+  std::vector<int32_t> end_tokens;  // end the output
+  int32_t size = 0;                 // tokens below this exist
   int32_t max_depth = 0;
   // How the tokenizer writes a text; may be empty.
   std::function<std::vector<int32_t>(const std::string&)> encode;

@@ -65,9 +65,8 @@ Value standard(const Value& value) {
 
 bool is_among(const Value& value, const Value& answers, bool is_standard) {
   const Value own = is_standard ? standard(value) : value;
-  return std::any_of(items_of(answers).begin(), items_of(answers).end(), [&](const Value& answer) {
-    return values_equal(own, is_standard ? standard(answer) : answer);
-  });
+  return std::any_of(items_of(answers).begin(), items_of(answers).end(),
+                     [&](const Value& answer) { return values_equal(own, is_standard ? standard(answer) : answer); });
 }
 
 // Key by key against each possible dict; "" among a key's answers: it may be left out.

@@ -163,9 +163,9 @@ class CallParser {
   Value number() {
     size_t end = at_;
     bool is_float = false;
-    while (end < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[end])) || text_[end] == '.' ||
-                                  text_[end] == '_' ||
-                                  ((text_[end] == '-' || text_[end] == '+') && (text_[end - 1] | 32) == 'e'))) {
+    while (end < text_.size() &&
+           (std::isalnum(static_cast<unsigned char>(text_[end])) || text_[end] == '.' || text_[end] == '_' ||
+            ((text_[end] == '-' || text_[end] == '+') && (text_[end - 1] | 32) == 'e'))) {
       is_float = is_float || text_[end] == '.' || (text_[end] | 32) == 'e';
       ++end;
     }

@@ -15,8 +15,8 @@ SampleMetrics check_code(const Task& task, const Document& document, const std::
                          std::span<const std::string> answers) {
   int64_t num_passed = 0;
   for (const std::string& answer : answers) {
-    const std::string program = task.program.is_set() ? task.program.text(document, {{"answer", Value(answer)}})
-                                                      : answer + "\n" + target;
+    const std::string program =
+        task.program.is_set() ? task.program.text(document, {{"answer", Value(answer)}}) : answer + "\n" + target;
     num_passed += run_python(program).passed;
   }
   SampleMetrics metrics;

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "eval/language/detect.h"
+#include "eval/language/sentences.h"
 #include "eval/tasks/python_regex.h"
 #include "tokenizer/jinja/runtime.h"
 #include "tokenizer/unicode.h"
@@ -100,7 +102,8 @@ bool check_highlights(const Arguments& a, const std::string& text) {
   for (const RegexMatch& m : kSingle.find_all(text)) {
     count += !trim(jinja::strip(std::string_view(text).substr(m.begin, m.end - m.begin), &star, true, true)).empty();
   }
-  for (const RegexMatch& m : kDouble.find_all(text)) count += !trim(text.substr(m.begin + 2, m.end - m.begin - 4)).empty();
+  for (const RegexMatch& m : kDouble.find_all(text))
+    count += !trim(text.substr(m.begin + 2, m.end - m.begin - 4)).empty();
   return count >= a.integer("num_highlights");
 }
 
@@ -159,57 +162,53 @@ int64_t count_matches(const char* pattern, const std::string& text, PythonRegex:
   return static_cast<int64_t>(PythonRegex(pattern, flags).find_all(text).size());
 }
 
-using Check = std::function<std::optional<bool>(const Arguments&, const std::string&)>;
+using Check = std::function<bool(const Arguments&, const std::string&)>;
 
-std::optional<bool> check_keywords(const Arguments& a, const std::string& text) {
+bool check_keywords(const Arguments& a, const std::string& text) {
   for (const std::string& word : a.texts("keywords")) {
     if (!PythonRegex(word, kNoCase).search(text)) return false;
   }
   return true;
 }
 
-std::optional<bool> check_forbidden(const Arguments& a, const std::string& text) {
+bool check_forbidden(const Arguments& a, const std::string& text) {
   for (const std::string& word : a.texts("forbidden_words")) {
     if (PythonRegex("\\b" + word + "\\b", kNoCase).search(text)) return false;
   }
   return true;
 }
 
-std::optional<bool> check_letters(const Arguments& a, const std::string& text) {
+bool check_letters(const Arguments& a, const std::string& text) {
   const std::string letter = lower(trim(a.text("letter")));
   int64_t count = 0;
   jinja::each_code_point(lower(text), [&](std::string_view point) { count += point == letter; });
   return a.compare(count, "let_frequency", "let_relation");
 }
 
-std::optional<bool> check_title(const Arguments&, const std::string& text) {
+bool check_title(const Arguments&, const std::string& text) {
   static const PythonRegex kTitle(R"(<<[^\n]+>>)");
   const std::string open = "<", close = ">";
   for (const RegexMatch& m : kTitle.find_all(text)) {
-    const std::string inner(
-        jinja::strip(std::string_view(text).substr(m.begin, m.end - m.begin), &open, true, false));
+    const std::string inner(jinja::strip(std::string_view(text).substr(m.begin, m.end - m.begin), &open, true, false));
     if (!trim(jinja::strip(inner, &close, false, true)).empty()) return true;
   }
   return false;
 }
 
-std::optional<bool> check_capital_words(const Arguments& a, const std::string& text) {
+bool check_capital_words(const Arguments& a, const std::string& text) {
   const std::vector<std::string> words = tokenize_words(text);
   const auto count = std::count_if(words.begin(), words.end(), [](const std::string& w) { return has_case(w, true); });
   return a.compare(count, "capital_frequency", "capital_relation");
 }
 
-std::optional<bool> check_case(const std::string& text, bool upper) {
-  if (!has_case(text, upper)) return false;
-  return std::nullopt;  // has to be English too
-}
+bool check_case(const std::string& text, bool upper) { return has_case(text, upper) && is_in_language(text, "en"); }
 
-std::optional<bool> check_end(const Arguments& a, const std::string& text) {
+bool check_end(const Arguments& a, const std::string& text) {
   const std::string quote = "\"", plain = trim(text);
   return lower(jinja::strip(plain, &quote, true, true)).ends_with(lower(trim(a.text("end_phrase"))));
 }
 
-std::optional<bool> check_quotation(const Arguments&, const std::string& text) {
+bool check_quotation(const Arguments&, const std::string& text) {
   const std::string t = trim(text);
   return t.size() > 1 && t.front() == '"' && t.back() == '"';
 }
@@ -223,7 +222,8 @@ const std::map<std::string, Check>& checks() {
        }},
       {"keywords:forbidden_words", check_forbidden},
       {"keywords:letter_frequency", check_letters},
-      {"language:response_language", [](const Arguments&, const std::string&) { return std::nullopt; }},
+      {"language:response_language",
+       [](const Arguments& a, const std::string& t) { return is_in_language(t, a.text("language")); }},
       {"length_constraints:number_sentences",
        [](const Arguments& a, const std::string& t) {
          return a.compare(static_cast<int64_t>(split_sentences(t).size()), "num_sentences");
@@ -272,14 +272,14 @@ const std::map<std::string, Check>& checks() {
 
 }  // namespace
 
-std::optional<bool> follows_instruction(const std::string& id, const Value& arguments, const std::string& answer) {
+bool follows_instruction(const std::string& id, const Value& arguments, const std::string& answer) {
   auto found = checks().find(id);
   SINTER_CHECK(found != checks().end(), "there is no instruction '{}'", id);
   if (trim(answer).empty()) return false;
   return found->second(Arguments{arguments}, answer);
 }
 
-std::optional<bool> follows_loosely(const std::string& id, const Value& arguments, const std::string& answer) {
+bool follows_loosely(const std::string& id, const Value& arguments, const std::string& answer) {
   std::vector<std::string> lines = split(answer, "\n");
   auto joined = [&](size_t begin, size_t end) {
     std::string text;
@@ -292,13 +292,8 @@ std::optional<bool> follows_loosely(const std::string& id, const Value& argument
     forms.push_back(forms[i]);
     std::erase(forms.back(), '*');
   }
-  bool is_unknown = false;
-  for (const std::string& form : forms) {
-    const std::optional<bool> verdict = follows_instruction(id, arguments, form);
-    if (verdict == true) return true;
-    is_unknown = is_unknown || !verdict;
-  }
-  return is_unknown ? std::nullopt : std::optional(false);
+  return std::any_of(forms.begin(), forms.end(),
+                     [&](const std::string& form) { return follows_instruction(id, arguments, form); });
 }
 
 SampleMetrics ifeval_metrics(const Document& document, const std::string& answer) {
@@ -313,7 +308,7 @@ SampleMetrics ifeval_metrics(const Document& document, const std::string& answer
     for (size_t i = 0; i < names.size(); ++i) {
       const Value& own = arguments->list()->items.at(i);
       const bool follows =
-          (is_loose ? follows_loosely(names[i], own, answer) : follows_instruction(names[i], own, answer)).value_or(false);
+          is_loose ? follows_loosely(names[i], own, answer) : follows_instruction(names[i], own, answer);
       all = all && follows;
       each.push_back({"inst_level_" + kind + "_acc", follows ? 1.0 : 0.0, 1});
     }

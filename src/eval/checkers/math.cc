@@ -87,13 +87,27 @@ bool is_word(std::string_view text) {
 
 // Units and words that are no part of an answer.
 const std::vector<std::string>& removed_words() {
-  static const std::vector<std::string> kWords{
-      "square",  "ways",    "integers", "dollars",        "mph",       "inches",      "ft",          "hours",
-      "km",      "units",   "\\ldots",  "sue",            "points",    "feet",        "minutes",     "digits",
-      "cents",   "degrees", "cm",       "gm",             "pounds",    "meters",      "meals",       "edges",
-      "students", "childrentickets", "multiples", "\\text{s}", "\\text{.}", "\\text{\ns}", "\\text{}^2", "\\text{}^3",
-      "\\text{\n}", "\\text{}", "\\mathrm{th}", "^\\circ", "^{\\circ}", "\\;",        ",\\!",        "{,}",
-      "\"",      "\\dots"};
+  static const std::vector<std::string> kWords{"square",       "ways",
+                                               "integers",     "dollars",
+                                               "mph",          "inches",
+                                               "ft",           "hours",
+                                               "km",           "units",
+                                               "\\ldots",      "sue",
+                                               "points",       "feet",
+                                               "minutes",      "digits",
+                                               "cents",        "degrees",
+                                               "cm",           "gm",
+                                               "pounds",       "meters",
+                                               "meals",        "edges",
+                                               "students",     "childrentickets",
+                                               "multiples",    "\\text{s}",
+                                               "\\text{.}",    "\\text{\ns}",
+                                               "\\text{}^2",   "\\text{}^3",
+                                               "\\text{\n}",   "\\text{}",
+                                               "\\mathrm{th}", "^\\circ",
+                                               "^{\\circ}",    "\\;",
+                                               ",\\!",         "{,}",
+                                               "\"",           "\\dots"};
   return kWords;
 }
 
@@ -139,9 +153,16 @@ std::optional<std::string> unbox(const std::string& boxed) {
 }
 
 std::optional<std::string> strip_answer(std::string text) {
-  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
-           {"\n", ""}, {"\\!", ""}, {"\\\\", "\\"}, {"tfrac", "frac"}, {"dfrac", "frac"}, {"\\left", ""},
-           {"\\right", ""}, {"^{\\circ}", ""}, {"^\\circ", ""}, {"\\$", ""}}) {
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{{"\n", ""},
+                                                                                 {"\\!", ""},
+                                                                                 {"\\\\", "\\"},
+                                                                                 {"tfrac", "frac"},
+                                                                                 {"dfrac", "frac"},
+                                                                                 {"\\left", ""},
+                                                                                 {"\\right", ""},
+                                                                                 {"^{\\circ}", ""},
+                                                                                 {"^\\circ", ""},
+                                                                                 {"\\$", ""}}) {
     text = replace_all(std::move(text), from, to);
   }
   if (const std::vector<std::string> units = split(text, "\\text{ "); units.size() > 1) {
@@ -187,23 +208,30 @@ std::string minerva_normalize(std::string text) {
   for (const std::string& word : removed_words()) {
     if (is_word(word)) text = PythonRegex("(?<!\\\\)\\b" + word + "\\b").replace(text, "");
   }
-  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
-           {"an ", ""}, {"a ", ""}, {".$", "$"}, {"\\$", ""}, {"\\ ", ""}, {" ", ""}, {"mbox", "text"},
-           {",\\text{and}", ","}, {"\\text{and}", ","}, {"\\text{m}", "\\text{}"}}) {
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{{"an ", ""},
+                                                                                 {"a ", ""},
+                                                                                 {".$", "$"},
+                                                                                 {"\\$", ""},
+                                                                                 {"\\ ", ""},
+                                                                                 {" ", ""},
+                                                                                 {"mbox", "text"},
+                                                                                 {",\\text{and}", ","},
+                                                                                 {"\\text{and}", ","},
+                                                                                 {"\\text{m}", "\\text{}"}}) {
     text = replace_all(std::move(text), from, to);
   }
   for (const std::string& word : removed_words()) {
     text = is_word(word) ? remove_outside_commands(text, word) : replace_all(std::move(text), word, "");
   }
-  for (const auto& [pattern, with] : std::vector<std::pair<std::string, std::string>>{
-           {R"((.*?)(\$)(.*?)(\$)(.*))", R"($\3$)"},
-           {R"((\\text\{)(.*?)(\}))", R"(\2)"},
-           {R"((\\textbf\{)(.*?)(\}))", R"(\2)"},
-           {R"((\\overline\{)(.*?)(\}))", R"(\2)"},
-           {R"((\\boxed\{)(.*)(\}))", R"(\2)"},
-           {R"((frac)([^{])(.))", R"(frac{\2}{\3})"},
-           {R"((sqrt)(\[[^\]]*\])(\w))", R"(\1\2{\3})"},
-           {R"((sqrt)(?!\[)([^{]))", R"(sqrt{\2})"}}) {
+  for (const auto& [pattern, with] :
+       std::vector<std::pair<std::string, std::string>>{{R"((.*?)(\$)(.*?)(\$)(.*))", R"($\3$)"},
+                                                        {R"((\\text\{)(.*?)(\}))", R"(\2)"},
+                                                        {R"((\\textbf\{)(.*?)(\}))", R"(\2)"},
+                                                        {R"((\\overline\{)(.*?)(\}))", R"(\2)"},
+                                                        {R"((\\boxed\{)(.*)(\}))", R"(\2)"},
+                                                        {R"((frac)([^{])(.))", R"(frac{\2}{\3})"},
+                                                        {R"((sqrt)(\[[^\]]*\])(\w))", R"(\1\2{\3})"},
+                                                        {R"((sqrt)(?!\[)([^{]))", R"(sqrt{\2})"}}) {
     text = PythonRegex(pattern).replace(text, with);
   }
   text = replace_all(std::move(text), "$", "");

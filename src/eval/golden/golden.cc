@@ -133,18 +133,21 @@ void GoldenFolder::verify_run(const std::string& name, const Json& file, const J
     if (golden.contains("fewshot")) {
       prompts.expect(q.examples == golden.at("fewshot").get<std::vector<size_t>>(), place + ": other examples");
     }
-    if (golden.contains("context")) prompts.expect(q.contexts[0] == golden["context"], place + ": another context");
+    if (golden.contains("context"))
+      prompts.expect(q.contexts[0] == golden["context"].get<std::string>(), place + ": another context");
     if (golden.contains("contexts")) {
       prompts.expect(q.contexts == golden["contexts"].get<std::vector<std::string>>(), place + ": other contexts");
-      prompts.expect(q.continuations[0] == golden["continuation"], place + ": another continuation");
+      prompts.expect(q.continuations[0] == golden["continuation"].get<std::string>(), place + ": another continuation");
     }
     if (golden.contains("continuations")) {
       prompts.expect(q.continuations == golden["continuations"].get<std::vector<std::string>>(),
                      place + ": other continuations");
     }
     if (golden.contains("gold")) prompts.expect(q.gold == golden["gold"].get<int64_t>(), place + ": another gold");
-    if (golden.contains("target")) prompts.expect(q.target == golden["target"], place + ": another target");
-    if (golden.contains("text")) prompts.expect(q.target == golden["text"], place + ": another text");
+    if (golden.contains("target"))
+      prompts.expect(q.target == golden["target"].get<std::string>(), place + ": another target");
+    if (golden.contains("text"))
+      prompts.expect(q.target == golden["text"].get<std::string>(), place + ": another text");
     if (golden.contains("text_bytes")) {
       prompts.expect(q.target.size() == golden["text_bytes"].get<size_t>(), place + ": another length of the text");
     }
@@ -209,10 +212,11 @@ void compare_generated(const TaskRun& run, const Sample& sample, const Json& gol
   const auto ids = golden.at("ids").get<std::vector<int32_t>>();
   const bool same = got.tokens.size() >= ids.size() && std::equal(ids.begin(), ids.end(), got.tokens.begin());
   texts.expect(same, "other tokens");
-  texts.expect(got.text == golden.at("text"), fmt::format("text \"{}\"", got.text.substr(0, 60)));
+  texts.expect(got.text == golden.at("text").get<std::string>(), fmt::format("text \"{}\"", got.text.substr(0, 60)));
   for (size_t f = 0; f < run.task->filters.size(); ++f) {
     const std::string& filter = run.task->filters[f].name;
-    verdicts.expect(sample.filtered[f].answers[0] == golden["filtered"].at(filter), filter + ": another answer");
+    verdicts.expect(sample.filtered[f].answers[0] == golden["filtered"].at(filter).get<std::string>(),
+                    filter + ": another answer");
     for (const SampleMetric& m : sample.filtered[f].metrics) {
       verdicts.expect(golden["metrics"].at(filter).at(m.name) == m.value, filter + ": another verdict");
     }

@@ -47,7 +47,8 @@ std::vector<float> read_parameters(const std::string& run, const spec::Recipe& r
 }
 
 // Trains `steps` steps under a layout on the first ranks of the world; the others wait. "" or why it failed.
-std::string train_under(spec::Recipe recipe, const spec::ParallelSpec& layout, int64_t steps, comm::Communicator& world) {
+std::string train_under(spec::Recipe recipe, const spec::ParallelSpec& layout, int64_t steps,
+                        comm::Communicator& world) {
   const bool takes_part = world.rank() < layout.ranks();
   const std::unique_ptr<comm::Communicator> group = world.split(takes_part ? 0 : 1, world.rank(), "case");
   const double bucket = recipe.parallel.bucket_mib;
@@ -89,7 +90,8 @@ void compare_runs(const std::string& ours, const std::string& one, const spec::R
   else if (!(out.norm_error <= out.norm_limit))
     out.problem = fmt::format("gradient norms are off by {:.1e}, the limit is {:.0e}", out.norm_error, out.norm_limit);
   else if (!(out.parameter_error <= out.parameter_limit))
-    out.problem = fmt::format("a weight is off by {:.1e}, the limit is {:.0e}", out.parameter_error, out.parameter_limit);
+    out.problem =
+        fmt::format("a weight is off by {:.1e}, the limit is {:.0e}", out.parameter_error, out.parameter_limit);
 }
 
 }  // namespace

@@ -12,8 +12,8 @@ struct LayoutOutcome {
   std::string problem;  // "" when all is within its limit
 };
 
-// Collective over `world`. folder: the same on all ranks, for data and runs; removed when nothing is wrong. The outcome is
-// rank 0's.
+// Collective over `world`. folder: the same on all ranks, for data and runs; removed when nothing is wrong. The outcome
+// is rank 0's.
 LayoutOutcome compare_layout(const LayoutCase& c, comm::Communicator& world, const std::string& folder);
 
 }  // namespace sinter::eval

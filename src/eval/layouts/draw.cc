@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <initializer_list>
+#include <numeric>
 #include <vector>
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "spec/trained_layouts.h"
 
 namespace sinter::eval {
 namespace {
@@ -18,7 +20,10 @@ struct Axis {
   const char* name;
   int64_t spec::ParallelSpec::*size;
 };
-constexpr Axis kAxes[] = {{"replica", &spec::ParallelSpec::replica}};
+constexpr Axis kAxes[] = {{"tp", &spec::ParallelSpec::tp},
+                          {"pp", &spec::ParallelSpec::pp},
+                          {"cp", &spec::ParallelSpec::cp},
+                          {"replica", &spec::ParallelSpec::replica}};
 
 class Dice {
  public:
@@ -83,18 +88,49 @@ void draw_training(Dice& dice, spec::Recipe& r) {
   r.parallel.bucket_mib = dice.one_of({0.01, 0.1, 4.0});
 }
 
-spec::ParallelSpec draw_layout(Dice& dice, const spec::ModelSpec& model, int64_t ranks) {
+// What the rest of a case asks of its layouts.
+struct Needs {
+  const spec::ModelSpec& model;
+  int64_t ranks, micro_batch, seq_len;
+  bool is_muon;
+};
+
+spec::ParallelSpec draw_sizes(Dice& dice, const Needs& needs) {
+  spec::ParallelSpec p;
+  int64_t left = needs.ranks < 2 ? needs.ranks : dice.between(2, needs.ranks);
+  const int64_t first = dice.between(0, 3);  // else the first axes would be the widest
+  for (int64_t i = 0; i < 4; ++i) {
+    const Axis& axis = kAxes[(first + i) % 4];
+    p.*axis.size = dice.chance(50) ? divisor_of(dice, left) : 1;
+    left /= p.*axis.size;
+  }
+  p.shard = left;
+  p.zero = static_cast<int>(dice.between(0, kMaxZero));
+  p.sequence_parallel = p.tp > 1 && dice.chance(50);
+  p.context = dice.one_of({spec::ContextKind::ring, spec::ContextKind::gather});
+  if (p.pp > 1) {
+    p.schedule =
+        dice.one_of({spec::PipelineKind::one_f_one_b, spec::PipelineKind::gpipe, spec::PipelineKind::interleaved});
+    if (p.schedule == spec::PipelineKind::interleaved) p.interleave = dice.between(1, 3);
+  }
+  if (needs.model.moe.num_experts > 0 && dice.chance(60)) p.ep = dice.one_of({2, 4});
+  p.expert_capacity = dice.one_of({1.0, 1.25});
+  p.micro_batch = needs.micro_batch;
+  p.seq_len = needs.seq_len;
+  // Sequences of a step: a multiple of this many micro-batches.
+  p.global_batch = p.micro_batch * p.dp() * (p.pp > 1 ? p.pp : 1);
+  return p;
+}
+
+// Draws until a layout is valid; notes why others were not.
+spec::ParallelSpec draw_layout(Dice& dice, const Needs& needs, std::vector<std::string>& excluded) {
   for (;;) {
-    spec::ParallelSpec p;
-    int64_t left = ranks < 2 ? ranks : dice.between(2, ranks);
-    for (const Axis& axis : kAxes) {
-      p.*axis.size = dice.chance(50) ? divisor_of(dice, left) : 1;
-      left /= p.*axis.size;
-    }
-    p.shard = left;
-    p.zero = static_cast<int>(dice.between(0, kMaxZero));
-    p.global_batch = p.dp();
-    if (spec::layout_problem(p, model).empty()) return p;
+    const spec::ParallelSpec p = draw_sizes(dice, needs);
+    std::string problem = spec::layout_problem(p, needs.model);
+    if (problem.empty()) problem = spec::trained_problem(p, needs.model);
+    if (problem.empty() && needs.is_muon && p.tp > 1) problem = "Muon needs whole matrices, which tp cuts";
+    if (problem.empty()) return p;
+    excluded.push_back(spec::describe(p) + ": " + problem);
   }
 }
 
@@ -106,12 +142,15 @@ LayoutCase draw_layout_case(uint64_t seed, uint64_t index, int64_t ranks) {
   draw_model(dice, c.recipe.model);
   draw_training(dice, c.recipe);
   const spec::ModelSpec model = spec::make_model_spec(c.recipe, 0);
-  c.layout = draw_layout(dice, model, ranks);
+  const Needs needs{model, ranks, c.recipe.train.micro_batch, c.recipe.data.sequence_length,
+                    c.recipe.optimizer.kind == spec::OptimizerKind::muon};
+  c.layout = draw_layout(dice, needs, c.excluded);
   c.is_resumed = dice.chance(40);
-  c.second = draw_layout(dice, model, ranks);
-  // A batch that both divide, in whole micro-batches.
-  int64_t sequences = c.recipe.train.micro_batch * c.layout.dp();
-  if (c.is_resumed) sequences *= c.second.dp();
+  std::vector<std::string> unused;
+  c.second = draw_layout(dice, needs, c.is_resumed ? c.excluded : unused);
+  // A batch that both divide, in whole micro-batches and, for pipelines, as many as they have stages.
+  int64_t sequences = c.layout.global_batch;
+  if (c.is_resumed) sequences = std::lcm(sequences, c.second.global_batch);
   c.recipe.train.batch_tokens = sequences * c.recipe.data.sequence_length;
   return c;
 }

@@ -3,16 +3,18 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "spec/recipe.h"
 
 namespace sinter::eval {
 
 struct LayoutCase {
-  spec::Recipe recipe;                        // without data.sources and checkpoint.dir; of one rank
-  spec::ParallelSpec layout;                  // what it is trained under
-  bool is_resumed = false;                    // its last steps under another layout
+  spec::Recipe recipe;                               // without data.sources and checkpoint.dir; of one rank
+  spec::ParallelSpec layout;                         // what it is trained under
+  bool is_resumed = false;                           // its last steps under another layout
   spec::ParallelSpec second = spec::ParallelSpec{};  // that one
+  std::vector<std::string> excluded;                 // layouts drawn before them, each with why it cannot be
 };
 
 // At most `ranks` ranks, at least two where there are.

@@ -57,9 +57,8 @@ std::string normalized(std::string text, const MetricSpec& metric) {
 SampleMetrics choice_metrics(const Task& task, const Document& document, const Question& question,
                              std::span<const Score> scores, std::span<const Score> unconditional,
                              std::span<const std::pair<size_t, size_t>> num_tokens) {
-  static const std::vector<std::string> kKnown{"acc", "acc_norm",    "acc_bytes", "acc_mutual_info", "acc_tokens",
-                                               "mc2", "exact_match",
-                                               "brier_score"};
+  static const std::vector<std::string> kKnown{"acc",        "acc_norm", "acc_bytes",   "acc_mutual_info",
+                                               "acc_tokens", "mc2",      "exact_match", "brier_score"};
   std::vector<double> plain, norm, bytes, mutual, tokens;
   for (size_t i = 0; i < scores.size(); ++i) {
     const double ll = scores[i].log_likelihood;

@@ -56,7 +56,8 @@ template <class Item>
 std::map<std::vector<Item>, int64_t> count_ngrams(const std::vector<Item>& items, size_t n) {
   std::map<std::vector<Item>, int64_t> counts;
   for (size_t i = 0; i + n <= items.size(); ++i) {
-    ++counts[std::vector<Item>(items.begin() + static_cast<ptrdiff_t>(i), items.begin() + static_cast<ptrdiff_t>(i + n))];
+    ++counts[std::vector<Item>(items.begin() + static_cast<ptrdiff_t>(i),
+                               items.begin() + static_cast<ptrdiff_t>(i + n))];
   }
   return counts;
 }

@@ -80,7 +80,8 @@ void draw_training(Dice& dice, const DrawOptions& options, spec::Recipe& r) {
   using Kind = spec::OptimizerKind;
   r.optimizer.kind = dice.one_of({Kind::adamw, Kind::adamw, Kind::adam, Kind::sgd, Kind::muon});
   r.optimizer.lr = 1e-3;
-  r.optimizer.eps = 1e-5;  // else the first steps are signs of gradients, where rounding decides
+  // Else the first steps are signs of gradients, where rounding decides.
+  if (r.optimizer.kind != Kind::sgd) r.optimizer.eps = 1e-5;
   r.optimizer.clip = dice.chance(0.7) ? 1.0 : 0.0;
   if (r.optimizer.kind != Kind::sgd && dice.chance(0.15)) r.optimizer.states = base::DType::bf16;
   r.schedule.kind = dice.one_of({spec::ScheduleKind::cosine, spec::ScheduleKind::constant, spec::ScheduleKind::wsd});

@@ -82,7 +82,8 @@ std::vector<Comparison> compare_runs(const std::string& folder_a, const std::str
     for (const auto& [id, sample] : a.documents) {
       auto other = b.documents.find(id);
       if (other == b.documents.end()) continue;
-      SINTER_CHECK(sample["doc"] == other->second["doc"], "'{}': document {} is another one in the two folders", name, id);
+      SINTER_CHECK(sample["doc"] == other->second["doc"], "'{}': document {} is another one in the two folders", name,
+                   id);
       for (const auto& [filter, metrics] : sample["filtered"].items()) {
         for (const auto& [metric, value] : metrics.items()) {
           const Json& found = other->second["filtered"][filter];

@@ -8,10 +8,10 @@ namespace sinter::eval {
 struct Comparison {
   std::string task, filter, metric;
   size_t num_samples = 0;
-  double a = 0, b = 0;            // means
-  double difference = 0;          // b - a
-  double low = 0, high = 0;       // 95 % of the differences of paired bootstrap draws
-  double p_value = 1;             // two-sided: how often a draw has the other sign
+  double a = 0, b = 0;                // means
+  double difference = 0;              // b - a
+  double low = 0, high = 0;           // 95 % of the differences of paired bootstrap draws
+  double p_value = 1;                 // two-sided: how often a draw has the other sign
   std::vector<int64_t> gained, lost;  // documents that b has right and a wrong, and the other way
 };
 

@@ -96,8 +96,10 @@ class Journal : public Backend {
       const size_t end = text.find('\n', begin);
       if (end == std::string::npos) break;  // cut off while it was written
       const Json line = Json::parse(text.substr(begin, end - begin), nullptr, false);
-      SINTER_CHECK(line.is_object() && line.contains("key"), "'{}': a line at byte {} is damaged; remove the file to "
-                   "begin again", path_, begin);
+      SINTER_CHECK(line.is_object() && line.contains("key"),
+                   "'{}': a line at byte {} is damaged; remove the file to "
+                   "begin again",
+                   path_, begin);
       const uint64_t key = line["key"];
       if (line.contains("ll")) {
         scores_[key] = {line["ll"], line["greedy"]};

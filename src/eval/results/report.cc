@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -18,14 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-
-std::optional<double> read_number(const std::string& path) {
-  std::ifstream file(path);
-  double value = 0;
-  return file >> value ? std::optional(value) : std::nullopt;
-}
-
-constexpr double kGramsPerKilowattHour = 445;  // of CO2, the world's mean mix (IEA, 2024)
 
 Json sample_json(const TaskRun& run, const Sample& sample) {
   const Question& q = sample.question;
@@ -93,28 +84,6 @@ std::string page_of(const std::vector<TaskRun>& runs, const ResultTable& table) 
 
 }  // namespace
 
-EnergyMeter::EnergyMeter() {
-  const fs::path folder = "/sys/class/powercap";
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with("intel-rapl:") || std::count(name.begin(), name.end(), ':') != 1) continue;
-    const std::string path = (entry.path() / "energy_uj").string();
-    const auto start = read_number(path);
-    if (start) counters_.push_back({path, *start, read_number((entry.path() / "max_energy_range_uj").string()).value_or(0)});
-  }
-}
-
-std::optional<double> EnergyMeter::joules() const {
-  if (counters_.empty()) return std::nullopt;
-  double sum = 0;
-  for (const Counter& counter : counters_) {
-    const double now = read_number(counter.path).value_or(counter.start);
-    sum += (now >= counter.start ? now - counter.start : now + counter.range - counter.start) * 1e-6;
-  }
-  return sum;
-}
-
 std::string hash_model(const std::string& folder) {
   std::vector<fs::path> files;
   if (fs::is_directory(folder)) {
@@ -161,8 +130,11 @@ Json make_report(const std::vector<TaskRun>& runs, const ResultTable& table, con
   for (const TaskRun& run : runs) {
     const Task& task = *run.task;
     report["n-samples"][task.name] = {{"original", run.documents.size()}, {"effective", run.samples.size()}};
-    report["configs"][task.name] = {{"task", task.name}, {"file", task.origin}, {"data", run.documents.path},
-                                    {"num_fewshot", run.num_few_shot}, {"version", task.version}};
+    report["configs"][task.name] = {{"task", task.name},
+                                    {"file", task.origin},
+                                    {"data", run.documents.path},
+                                    {"num_fewshot", run.num_few_shot},
+                                    {"version", task.version}};
     std::string questions;
     for (const Sample& s : run.samples) {
       for (const std::string& c : s.question.contexts) questions += c + "\n";
@@ -171,19 +143,24 @@ Json make_report(const std::vector<TaskRun>& runs, const ResultTable& table, con
     report["task_hashes"][task.name] = fmt::format("{:016x}", base::hash_text(questions));
     report["task_file_hashes"][task.name] = fmt::format("{:016x}", base::hash_text(task.source));
   }
-  report["config"] = {{"model", "sinter"}, {"model_args", info.model}, {"device", info.device},
-                      {"dtype", info.precision}, {"limit", info.limit > 0 ? Json(info.limit) : Json(nullptr)},
-                      {"bootstrap_iters", info.bootstrap}, {"apply_chat_template", info.applies_chat}};
+  report["config"] = {{"model", "sinter"},
+                      {"model_args", info.model},
+                      {"device", info.device},
+                      {"dtype", info.precision},
+                      {"limit", info.limit > 0 ? Json(info.limit) : Json(nullptr)},
+                      {"bootstrap_iters", info.bootstrap},
+                      {"apply_chat_template", info.applies_chat}};
   report["model_name"] = info.model;
   report["model_hash"] = info.model_hash;
   report["date"] = static_cast<int64_t>(std::time(nullptr));
   report["total_evaluation_time_seconds"] = info.seconds;
-  report["tokens"] = {{"asked", info.stats.input_tokens}, {"computed", info.stats.computed_tokens},
-                      {"logit_rows", info.stats.logit_rows}, {"seconds", info.stats.seconds}};
-  if (info.joules) {
-    report["energy"] = {{"joules", *info.joules},
-                        {"co2_grams", *info.joules / 3.6e6 * kGramsPerKilowattHour},
-                        {"source", "RAPL, processor packages"}};
+  report["tokens"] = {{"asked", info.stats.input_tokens},
+                      {"computed", info.stats.computed_tokens},
+                      {"logit_rows", info.stats.logit_rows},
+                      {"seconds", info.stats.seconds}};
+  if (const auto joules = info.energy.joules()) {
+    report["energy"] = {{"joules", *joules}, {"co2_grams", info.energy.co2_grams()}, {"source", info.energy.source()}};
+    if (info.energy.gpu_joules) report["energy"]["gpu_joules"] = *info.energy.gpu_joules;
   }
   return report;
 }
@@ -211,9 +188,9 @@ std::string footer(const RunInfo& info) {
                         double(info.stats.input_tokens) / info.stats.seconds);
   }
   text += fmt::format("{}{} in all", text.empty() ? "" : "; ", base::format_duration(info.seconds));
-  if (info.joules) {
-    text += fmt::format("; {:.1f} Wh, {:.2f} g CO2 (processor packages)", *info.joules / 3600,
-                        *info.joules / 3.6e6 * kGramsPerKilowattHour);
+  if (const auto joules = info.energy.joules()) {
+    text +=
+        fmt::format("; {:.2f} Wh, {:.2f} g CO2 by {}", *joules / 3600, info.energy.co2_grams(), info.energy.source());
   }
   return text + "\n";
 }

@@ -1,10 +1,10 @@
 // What a run leaves: JSON in the layout of lm-evaluation-harness, samples as JSON lines, a page.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "eval/results/energy.h"
 #include "eval/results/table.h"
 
 namespace sinter::eval {
@@ -15,21 +15,7 @@ struct RunInfo {
   int64_t bootstrap = 100000;
   bool applies_chat = false;
   ScorerStats stats;
-  std::optional<double> joules;  // of the processor's packages, where the system tells
-};
-
-// Energy of the processor's packages (RAPL) since it was made; none where the system does not tell.
-class EnergyMeter {
- public:
-  EnergyMeter();
-  std::optional<double> joules() const;
-
- private:
-  struct Counter {
-    std::string path;
-    double start, range;  // in microjoules; range: where it begins again at 0
-  };
-  std::vector<Counter> counters_;
+  Energy energy;
 };
 
 // A name for the weights: of config.json and of the sizes and first bytes of the weight files.

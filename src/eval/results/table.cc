@@ -123,7 +123,10 @@ std::vector<std::string> print_block(const std::vector<ResultRow>& rows, const c
     const bool mixes = row.is_group && row.num_few_shot < 0;
     for (const Aggregate& a : sorted) {
       lines.push_back({name, version, a.filter, mixes ? "" : std::to_string(row.num_few_shot), a.metric,
-                       mixes ? "" : a.higher_is_better ? "↑" : "↓", a.value, a.error});
+                       mixes                ? ""
+                       : a.higher_is_better ? "↑"
+                                            : "↓",
+                       a.value, a.error});
       name = version = "";
     }
   }
@@ -211,7 +214,8 @@ std::string render_chat(const tokenizer::ChatTemplate& chat, const std::vector<C
   if (!continues) return text;
   const std::string& last = messages.back().content;
   const size_t at = text.rfind(last);
-  SINTER_CHECK(at != std::string::npos, "the chat template changes the beginning of the answer that the text ends with");
+  SINTER_CHECK(at != std::string::npos,
+               "the chat template changes the beginning of the answer that the text ends with");
   return text.substr(0, at + last.size());
 }
 

@@ -7,12 +7,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <algorithm>
 #include <vector>
 
 #include "base/error.h"
@@ -50,8 +50,8 @@ int make_memory_file(const char* name, const void* data, size_t size) {
 
 std::vector<std::string> make_command(const std::string& bwrap, const std::string& python, const SandboxLimits& limits,
                                       int program_fd, int filter_fd) {
-  std::vector<std::string> words{bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--clearenv",
-                                 "--cap-drop", "ALL", "--hostname", "sandbox"};
+  std::vector<std::string> words{bwrap,        "--unshare-all", "--die-with-parent", "--new-session", "--clearenv",
+                                 "--cap-drop", "ALL",           "--hostname",        "sandbox"};
   auto add = [&](std::initializer_list<std::string> more) { words.insert(words.end(), more); };
   add({"--ro-bind", "/usr", "/usr"});
   for (const char* name : {"lib", "lib64", "bin", "sbin"}) {
@@ -65,7 +65,8 @@ std::vector<std::string> make_command(const std::string& bwrap, const std::strin
   add({"--proc", "/proc", "--dev", "/dev", "--size", std::to_string(limits.file_bytes), "--tmpfs", "/tmp", "--chdir",
        "/tmp", "--setenv", "PATH", "/usr/bin", "--setenv", "LANG", "C.UTF-8", "--setenv", "PYTHONHASHSEED", "0"});
   if (filter_fd >= 0) add({"--seccomp", std::to_string(filter_fd)});
-  add({"--ro-bind-data", std::to_string(program_fd), "/tmp/program.py", "--remount-ro", "/dev", "--remount-ro", "/", python, "-I", "-B", "/tmp/program.py"});
+  add({"--ro-bind-data", std::to_string(program_fd), "/tmp/program.py", "--remount-ro", "/dev", "--remount-ro", "/",
+       python, "-I", "-B", "/tmp/program.py"});
   return words;
 }
 

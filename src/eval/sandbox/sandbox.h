@@ -14,10 +14,10 @@ struct SandboxLimits {
 };
 
 struct SandboxResult {
-  bool passed = false;   // came to its end without an exception
+  bool passed = false;  // came to its end without an exception
   bool timed_out = false;
-  int status = -1;       // exit status, or 128 + signal
-  std::string output;    // standard output and error, cut to the limit
+  int status = -1;     // exit status, or 128 + signal
+  std::string output;  // standard output and error, cut to the limit
 };
 
 // "" where programs can be run here, else why not and what to install.

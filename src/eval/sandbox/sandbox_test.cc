@@ -45,10 +45,10 @@ TEST_F(SandboxTest, ForkBombsMakeNoProcess) {
 TEST_F(SandboxTest, ThreadBombsAreBounded) {
   SandboxLimits limits;
   limits.seconds = 2;
-  const SandboxResult result =
-      run_python("import threading, time\nfor i in range(100000):\n"
-                 "    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
-                 limits);
+  const SandboxResult result = run_python(
+      "import threading, time\nfor i in range(100000):\n"
+      "    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+      limits);
   EXPECT_FALSE(result.passed);
 }
 
@@ -70,10 +70,9 @@ TEST_F(SandboxTest, TheDiskCannotBeFilled) {
   SandboxLimits limits;
   limits.file_bytes = 1 << 20;
   for (const char* folder : {"/tmp", "/dev/shm", "/usr", "/"}) {
-    const SandboxResult result =
-        run_python(std::string("import os\nfor i in range(50):\n    with open('") + folder +
-                       "/f%d' % i, 'wb') as f:\n        f.write(b'x' * 200000)",
-                   limits);
+    const SandboxResult result = run_python(std::string("import os\nfor i in range(50):\n    with open('") + folder +
+                                                "/f%d' % i, 'wb') as f:\n        f.write(b'x' * 200000)",
+                                            limits);
     EXPECT_FALSE(result.passed) << folder;
   }
   EXPECT_FALSE(std::filesystem::exists("/tmp/f0"));

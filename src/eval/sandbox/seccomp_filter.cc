@@ -1,9 +1,9 @@
 #include "eval/sandbox/seccomp_filter.h"
 
 #include <linux/audit.h>
-#include <sched.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sched.h>
 #include <sys/syscall.h>
 
 #include <cerrno>
@@ -23,14 +23,44 @@ constexpr uint32_t kMachine = 0;
 
 constexpr long kRefused[] = {
 #if defined(__x86_64__)
-    SYS_fork,      SYS_vfork,
+    SYS_fork,
+    SYS_vfork,
 #endif
-    SYS_socket,    SYS_socketpair, SYS_connect,       SYS_bind,         SYS_listen,      SYS_ptrace,
-    SYS_mount,     SYS_umount2,    SYS_pivot_root,    SYS_chroot,       SYS_unshare,     SYS_setns,
-    SYS_keyctl,    SYS_add_key,    SYS_request_key,   SYS_bpf,          SYS_init_module, SYS_finit_module,
-    SYS_delete_module, SYS_kexec_load, SYS_reboot,    SYS_swapon,       SYS_swapoff,     SYS_perf_event_open,
-    SYS_process_vm_readv, SYS_process_vm_writev, SYS_userfaultfd, SYS_open_by_handle_at, SYS_quotactl, SYS_acct,
-    SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register, SYS_settimeofday, SYS_clock_settime};
+    SYS_socket,
+    SYS_socketpair,
+    SYS_connect,
+    SYS_bind,
+    SYS_listen,
+    SYS_ptrace,
+    SYS_mount,
+    SYS_umount2,
+    SYS_pivot_root,
+    SYS_chroot,
+    SYS_unshare,
+    SYS_setns,
+    SYS_keyctl,
+    SYS_add_key,
+    SYS_request_key,
+    SYS_bpf,
+    SYS_init_module,
+    SYS_finit_module,
+    SYS_delete_module,
+    SYS_kexec_load,
+    SYS_reboot,
+    SYS_swapon,
+    SYS_swapoff,
+    SYS_perf_event_open,
+    SYS_process_vm_readv,
+    SYS_process_vm_writev,
+    SYS_userfaultfd,
+    SYS_open_by_handle_at,
+    SYS_quotactl,
+    SYS_acct,
+    SYS_io_uring_setup,
+    SYS_io_uring_enter,
+    SYS_io_uring_register,
+    SYS_settimeofday,
+    SYS_clock_settime};
 
 }  // namespace
 
@@ -48,7 +78,8 @@ std::vector<unsigned char> make_seccomp_filter() {
   add(BPF_JMP | BPF_JGE | BPF_K, 0x40000000, 0, 1);  // the calls of x32
   add(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
 #endif
-  // No new processes, only threads: clone's first argument tells which. clone3 keeps it in memory; glibc does without it.
+  // No new processes, only threads: clone's first argument tells which. clone3 keeps it in memory; glibc does without
+  // it.
   add(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1);
   add(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS);
   add(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 4);

@@ -8,13 +8,19 @@
 namespace sinter::eval {
 
 PairEncoder::PairEncoder(const tokenizer::Tokenizer& tokenizer, int32_t prefix_token, int64_t max_length)
-    : tokenizer_(tokenizer), prefix_(prefix_token), max_length_(max_length) {
-  if (const int32_t bos = tokenizer.special_ids().bos; bos >= 0) bos_text_ = tokenizer.token_text(bos);
-}
+    : PairEncoder(
+          [&tokenizer](std::string_view text, bool adds_special) {
+            return tokenizer.encode(text, {.parse_special = true, .add_special = adds_special});
+          },
+          tokenizer.special_ids().bos >= 0 ? tokenizer.token_text(tokenizer.special_ids().bos) : "", prefix_token,
+          max_length) {}
+
+PairEncoder::PairEncoder(Encode encode, std::string bos_text, int32_t prefix_token, int64_t max_length)
+    : encode_(std::move(encode)), prefix_(prefix_token), max_length_(max_length), bos_text_(std::move(bos_text)) {}
 
 std::vector<int32_t> PairEncoder::encode(std::string_view text) const {
   const bool has_bos = !bos_text_.empty() && text.starts_with(bos_text_);
-  return tokenizer_.encode(text, {.parse_special = true, .add_special = !has_bos});
+  return encode_(text, !has_bos);
 }
 
 TokenPair PairEncoder::encode_pair(std::string_view context, std::string_view continuation) const {
@@ -22,7 +28,7 @@ TokenPair PairEncoder::encode_pair(std::string_view context, std::string_view co
   if (context.empty()) {
     SINTER_CHECK(prefix_ >= 0, "the context is empty, and the tokenizer has neither BOS nor EOS to put there");
     pair.context = {prefix_};
-    pair.continuation = tokenizer_.encode(continuation, {.parse_special = true, .add_special = false});
+    pair.continuation = encode_(continuation, false);
     if (!pair.continuation.empty() && pair.continuation.front() == prefix_) {
       pair.continuation.erase(pair.continuation.begin());
     }

@@ -1,6 +1,7 @@
 // Texts to tokens as lm-evaluation-harness does it: context and continuation tokenized together, so that a token that
 // spans the border counts as it would in running text.
 #pragma once
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,9 @@ class PairEncoder {
  public:
   // The tokenizer must outlive it. `max_length` is the longest input of the model.
   PairEncoder(const tokenizer::Tokenizer& tokenizer, int32_t prefix_token, int64_t max_length);
+  // Tokens from elsewhere: `encode(text, adds_special)`; `bos_text` is "" where there is no BOS token.
+  using Encode = std::function<std::vector<int32_t>(std::string_view text, bool adds_special)>;
+  PairEncoder(Encode encode, std::string bos_text, int32_t prefix_token, int64_t max_length);
 
   // With BOS where the tokenizer adds one and the text does not begin with it. Special tokens in the text are those
   // tokens.
@@ -33,10 +37,9 @@ class PairEncoder {
 
   int64_t max_length() const { return max_length_; }
   int32_t prefix_token() const { return prefix_; }
-  const tokenizer::Tokenizer& tokenizer() const { return tokenizer_; }
 
  private:
-  const tokenizer::Tokenizer& tokenizer_;
+  Encode encode_;
   int32_t prefix_;
   int64_t max_length_;
   std::string bos_text_;

@@ -14,6 +14,7 @@ class ModelBackend : public Backend {
   ModelBackend(const models::OpenModel& model, const tokenizer::Tokenizer& tokenizer,
                const ModelBackendOptions& options)
       : model_(model),
+        tokenizer_(tokenizer),
         options_(options),
         encoder_(tokenizer, engine::begin_token(tokenizer, model.spec),
                  options.scorer.max_length > 0 ? options.scorer.max_length : model.spec.max_positions),
@@ -37,23 +38,23 @@ class ModelBackend : public Backend {
   std::string eos_text() const;
 
   const models::OpenModel& model_;
+  const tokenizer::Tokenizer& tokenizer_;
   ModelBackendOptions options_;
   PairEncoder encoder_;
   Scorer scorer_;
 };
 
 std::string ModelBackend::eos_text() const {
-  const tokenizer::Tokenizer& tokenizer = encoder_.tokenizer();
-  int64_t eos = tokenizer.special_ids().eos;
+  int64_t eos = tokenizer_.special_ids().eos;
   if (eos < 0 && !model_.spec.eos_tokens.empty()) eos = model_.spec.eos_tokens[0];
-  return eos >= 0 ? tokenizer.token_text(static_cast<int32_t>(eos)) : "";
+  return eos >= 0 ? tokenizer_.token_text(static_cast<int32_t>(eos)) : "";
 }
 
 std::vector<ModelBackend::Stop> ModelBackend::stops_of(const GenerationRequest& request) const {
   std::vector<Stop> stops;
   for (const std::string& text : request.until) {
     if (text.empty()) continue;
-    stops.push_back({text, encoder_.tokenizer().encode(text, {.parse_special = true}).size() + 2});
+    stops.push_back({text, tokenizer_.encode(text, {.parse_special = true}).size() + 2});
   }
   return stops;
 }
@@ -71,13 +72,12 @@ engine::Request ModelBackend::make_request(const GenerationRequest& request) con
   own.sampling.temperature = static_cast<float>(request.temperature);
   own.sampling.top_p = static_cast<float>(request.top_p);
   own.sampling.seed = request.seed;
-  own.stop_tokens = engine::stop_tokens(encoder_.tokenizer(), model_.spec);
+  own.stop_tokens = engine::stop_tokens(tokenizer_, model_.spec);
   return own;
 }
 
 void ModelBackend::generate(std::span<const GenerationRequest> requests, const OnGeneration& on_result) {
   if (requests.empty()) return;
-  const tokenizer::Tokenizer& tokenizer = encoder_.tokenizer();
   std::vector<engine::Request> own;
   std::vector<std::vector<Stop>> stops;
   std::vector<std::vector<int32_t>> tokens(requests.size());
@@ -98,7 +98,7 @@ void ModelBackend::generate(std::span<const GenerationRequest> requests, const O
     tokens[r].push_back(token);
     return std::none_of(stops[r].begin(), stops[r].end(), [&](const Stop& stop) {
       const size_t count = std::min(stop.num_tokens, tokens[r].size());
-      return tokenizer.decode(std::span(tokens[r]).last(count)).find(stop.text) != std::string::npos;
+      return tokenizer_.decode(std::span(tokens[r]).last(count)).find(stop.text) != std::string::npos;
     });
   };
   const std::string eos = eos_text();
@@ -108,7 +108,7 @@ void ModelBackend::generate(std::span<const GenerationRequest> requests, const O
     out.prompt_tokens = static_cast<int64_t>(own[r].prompt.size());
     std::vector<std::string> all = requests[r].until;
     all.push_back(eos);
-    out.text = cut_at_stops(tokenizer.decode(out.tokens, true), all);
+    out.text = cut_at_stops(tokenizer_.decode(out.tokens, true), all);
     on_result(r, out);
   };
   engine::run_batch(engine, own, callbacks);

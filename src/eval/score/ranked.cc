@@ -42,7 +42,9 @@ class RankedBackend : public Backend {
       places.push_back(i);
     }
     Json found = Json::array();
-    backend_->score(own, [&](size_t i, const Score& s) { found.push_back({places[i], s.log_likelihood, s.is_greedy}); });
+    backend_->score(own, [&](size_t i, const Score& s) {
+      found.push_back({places[i], s.log_likelihood, s.is_greedy});
+    });
     for (const std::string& text : comm_.gather_texts(found.dump())) {
       for (const Json& one : Json::parse(text)) on_score(one[0], {one[1], one[2]});
     }

@@ -55,17 +55,17 @@ Scorer::Scorer(const models::OpenModel& model, const ScorerOptions& options) : m
 }
 
 void Scorer::make_cache() {
-  if (cache_.num_blocks > 0) return;
+  if (cache_) return;
   const int64_t tokens = options_.batch_tokens + 3 * options_.max_length;
   const int64_t num_blocks = tokens / options_.block_size + 2 * kMaxSequences + 4;
   const models::StoreOptions& store = model_.store->options();
   core::Allocator& memory = core::runtime(store.device).allocator();
-  cache_ = {.block_size = options_.block_size, .num_blocks = num_blocks, .keys = {}, .values = {}};
-  for (int64_t l = 0; l < model_.spec.num_layers; ++l) {
-    const core::Shape shape{num_blocks, options_.block_size, model_.spec.num_kv_heads, model_.spec.head_dim};
-    cache_.keys.emplace_back(memory, shape, store.compute);
-    cache_.values.emplace_back(memory, shape, store.compute);
-  }
+  cache_ = core::KvCache(memory, {.num_blocks = num_blocks,
+                                  .block_size = options_.block_size,
+                                  .num_kv_heads = model_.spec.num_kv_heads,
+                                  .head_dim = model_.spec.head_dim,
+                                  .formats = std::vector(static_cast<size_t>(model_.spec.num_layers), store.compute),
+                                  .layer_places = {}});
   for (int64_t b = num_blocks; b-- > 0;) free_blocks_.push_back(static_cast<int32_t>(b));
 }
 

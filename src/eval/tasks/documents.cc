@@ -1,12 +1,11 @@
 #include "eval/tasks/documents.h"
 
-#include <zlib.h>
-
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "data/formats/compression.h"
+#include "data/formats/document.h"
 #include "tokenizer/unicode.h"
 
 namespace sinter::eval {
@@ -14,26 +13,6 @@ namespace {
 
 namespace jinja = tokenizer::jinja;
 using base::fail;
-
-std::string inflate_gzip(const std::string& bytes, const std::string& path) {
-  z_stream stream{};
-  SINTER_CHECK(inflateInit2(&stream, 15 + 16) == Z_OK, "'{}': zlib could not be started", path);
-  std::string out;
-  std::vector<char> buffer(size_t{1} << 18);
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
-  stream.avail_in = static_cast<uInt>(bytes.size());
-  int state = Z_OK;
-  do {
-    stream.next_out = reinterpret_cast<Bytef*>(buffer.data());
-    stream.avail_out = static_cast<uInt>(buffer.size());
-    state = inflate(&stream, Z_NO_FLUSH);
-    out.append(buffer.data(), buffer.size() - stream.avail_out);
-    if (state == Z_STREAM_END && stream.avail_in > 0) state = inflateReset(&stream);
-  } while (state == Z_OK);
-  inflateEnd(&stream);
-  SINTER_CHECK(state == Z_STREAM_END, "'{}' is not a whole gzip file: its data breaks off or is damaged", path);
-  return out;
-}
 
 void add_json(DocumentSet& set, const nlohmann::ordered_json& json, int64_t line) {
   SINTER_CHECK(json.is_object(), "'{}', line {}: found {}, expected an object with the document's fields", set.path,
@@ -125,6 +104,16 @@ void read_table(DocumentSet& set, std::string_view text, char separator, std::ve
   }
 }
 
+void read_parquet_rows(DocumentSet& set) {
+  std::string problem;
+  data::read_parquet(set.path, {[&](std::string&& row) {
+                                  const auto number = static_cast<int64_t>(set.size()) + 1;
+                                  add_json(set, parse_at(row, set.path, number), number);
+                                },
+                                [&](const std::string& what) { problem = what; }});
+  SINTER_CHECK(problem.empty(), "'{}', behind row {}: {}", set.path, set.size(), problem);
+}
+
 }  // namespace
 
 std::string DocumentSet::place(size_t index) const {
@@ -134,12 +123,16 @@ std::string DocumentSet::place(size_t index) const {
 DocumentSet read_documents(const std::string& path, const std::vector<std::string>& columns) {
   DocumentSet set;
   set.path = path;
-  std::string text = base::read_file(path);
-  std::string ending = path;
-  if (ending.ends_with(".gz")) {
-    text = inflate_gzip(text, path);
-    ending.resize(ending.size() - 3);
+  std::string ending = path, text;
+  for (const char* packed : {".gz", ".zst"}) {
+    if (ending.ends_with(packed)) ending.resize(ending.size() - std::string_view(packed).size());
   }
+  if (ending.ends_with(".parquet")) {
+    read_parquet_rows(set);
+    SINTER_CHECK(!set.documents.empty(), "'{}' holds no documents", path);
+    return set;
+  }
+  text = data::read_unpacked(path);
   if (ending.ends_with(".jsonl") || ending.ends_with(".ndjson")) {
     read_json_lines(set, text);
   } else if (ending.ends_with(".json")) {
@@ -147,7 +140,10 @@ DocumentSet read_documents(const std::string& path, const std::vector<std::strin
   } else if (ending.ends_with(".csv") || ending.ends_with(".tsv")) {
     read_table(set, text, ending.ends_with(".csv") ? ',' : '\t', columns);
   } else {
-    fail("'{}': the name's ending says no format; expected .jsonl, .json, .csv or .tsv, each with or without .gz", path);
+    fail(
+        "'{}': the name's ending says no format; expected .jsonl, .json, .csv, .tsv or .parquet, but for the last with "
+        ".gz or .zst behind it or not",
+        path);
   }
   SINTER_CHECK(!set.documents.empty(), "'{}' holds no documents", path);
   return set;

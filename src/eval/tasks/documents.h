@@ -1,4 +1,4 @@
-// The documents of a task: JSON lines, a JSON array, CSV or TSV files (gzip-compressed or not), as values that templates
+// The documents of a task: JSON lines, a JSON array, CSV, TSV (compressed or not) or Parquet, as values that templates
 // read.
 #pragma once
 #include <string>
@@ -18,8 +18,8 @@ struct DocumentSet {
   std::string place(size_t index) const;
 };
 
-// By the name's ending: .jsonl, .json, .csv, .tsv, each with .gz behind it or not. `columns` names the fields of a CSV
-// file that has no header line. Every error names the file, the line and what was found there.
+// By the name's ending: .jsonl, .json, .csv, .tsv, each with .gz or .zst behind it or not, .parquet. `columns` names
+// the fields of a CSV file that has no header line. Every error names the file, the line and what was found there.
 DocumentSet read_documents(const std::string& path, const std::vector<std::string>& columns = {});
 
 }  // namespace sinter::eval

@@ -10,9 +10,7 @@ namespace {
 namespace jinja = tokenizer::jinja;
 using jinja::Kind;
 
-bool ends_in_space(const std::string& text) {
-  return jinja::strip(text, nullptr, false, true).size() != text.size();
-}
+bool ends_in_space(const std::string& text) { return jinja::strip(text, nullptr, false, true).size() != text.size(); }
 bool begins_with_space(const std::string& text) {
   return jinja::strip(text, nullptr, true, false).size() != text.size();
 }
@@ -21,7 +19,8 @@ bool begins_with_space(const std::string& text) {
 int64_t gold_index(const Value& target, const std::vector<std::string>& choices) {
   if (target.is_whole()) return target.integer();
   const std::string text = value_text(target);
-  const bool is_number = !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  const bool is_number =
+      !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (is_number && text.size() < 10) return std::stoll(text);
   auto found = std::find(choices.begin(), choices.end(), text);
   return found == choices.end() ? -1 : found - choices.begin();
@@ -93,8 +92,8 @@ PromptBuilder::Example PromptBuilder::example_of(const Document& document) const
   if (task_.contexts.is_set()) {
     const std::vector<std::string> contexts = text_list(task_.contexts.evaluate(document, mark));
     const int64_t gold = gold_index(task_.target.evaluate(document, mark), contexts);
-    SINTER_CHECK(gold >= 0 && gold < static_cast<int64_t>(contexts.size()), "target gives {}, but there are {} contexts",
-                 gold, contexts.size());
+    SINTER_CHECK(gold >= 0 && gold < static_cast<int64_t>(contexts.size()),
+                 "target gives {}, but there are {} contexts", gold, contexts.size());
     return {contexts[static_cast<size_t>(gold)], task_.continuation.text(document, mark)};
   }
   Example example{task_.context.text(document, mark), ""};

@@ -45,8 +45,7 @@ void PythonRandom::seed_by(const std::vector<uint32_t>& key) {
     i = 1;
   };
   for (size_t k = std::max(kSize, key.size()); k > 0; --k) {
-    state_[i] =
-        (state_[i] ^ ((state_[i - 1] ^ (state_[i - 1] >> 30)) * 1664525u)) + key[j] + static_cast<uint32_t>(j);
+    state_[i] = (state_[i] ^ ((state_[i - 1] ^ (state_[i - 1] >> 30)) * 1664525u)) + key[j] + static_cast<uint32_t>(j);
     wrap();
     if (++j >= key.size()) j = 0;
   }

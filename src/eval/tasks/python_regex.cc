@@ -99,8 +99,7 @@ std::vector<RegexMatch> PythonRegex::find_all(std::string_view text) const {
 
 bool PythonRegex::search(std::string_view text, RegexMatch* match, bool at_start) const {
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data() ? text.data() : "");
-  const int rc =
-      pcre2_match(code_->code, subject, text.size(), 0, at_start ? PCRE2_ANCHORED : 0, code_->data, nullptr);
+  const int rc = pcre2_match(code_->code, subject, text.size(), 0, at_start ? PCRE2_ANCHORED : 0, code_->data, nullptr);
   if (rc == PCRE2_ERROR_NOMATCH) return false;
   SINTER_CHECK(rc > 0, "the regular expression '{}' cannot be matched in a text of {} bytes: {}", code_->pattern,
                text.size(), error_text(rc));

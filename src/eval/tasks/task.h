@@ -36,8 +36,8 @@ struct MetricSpec {
 
 struct FewShotSpec {
   int64_t count = 0;
-  bool is_fixed = false;   // the command line cannot change the count
-  std::string split;       // "" = the examples, else train, validation, test: the first there is
+  bool is_fixed = false;     // the command line cannot change the count
+  std::string split;         // "" = the examples, else train, validation, test: the first there is
   bool takes_first = false;  // the first `count` of the pool instead of a random draw
   uint64_t seed = 1234;
   std::vector<Document> examples;
@@ -57,9 +57,9 @@ struct Task {
   std::string obtain;  // where the data comes from, for people
   double version = 1;
   TaskKind kind = TaskKind::multiple_choice;
-  std::map<std::string, std::string> data;  // split to file
-  std::vector<std::string> columns;         // of CSV data without a header
-  std::string split;                        // evaluated: "test" if there is one, else "validation"
+  std::map<std::string, std::string> data;               // split to file
+  std::vector<std::string> columns;                      // of CSV data without a header
+  std::string split;                                     // evaluated: "test" if there is one, else "validation"
   std::vector<std::pair<std::string, Template>> fields;  // computed fields, in order
   Template description, context, choices, target, contexts, continuation, labels, prefix, keep;
   Template program;  // checker "code": what is run, with the variable `answer`

@@ -45,9 +45,7 @@ class Keys {
   std::string text(const std::string& key, std::string standard = "") {
     return get<std::string>(key, std::move(standard), "text in quotes");
   }
-  int64_t integer(const std::string& key, int64_t standard) {
-    return get<int64_t>(key, standard, "a whole number");
-  }
+  int64_t integer(const std::string& key, int64_t standard) { return get<int64_t>(key, standard, "a whole number"); }
   double number(const std::string& key, double standard) { return get<double>(key, standard, "a number"); }
   bool flag(const std::string& key, bool standard) { return get<bool>(key, standard, "true or false"); }
   std::vector<std::string> texts(const std::string& key) {
@@ -130,9 +128,9 @@ TaskKind parse_kind(Keys& keys) {
 
 FilterStep read_step(const toml::node& node, const std::string& origin) {
   using Kind = FilterStep::Kind;
-  static const std::map<std::string, Kind> kNames{{"first", Kind::first},           {"majority", Kind::majority},
-                                                  {"strip_left", Kind::strip_left}, {"strip", Kind::strip},
-                                                  {"lower", Kind::lower},           {"choice_letter", Kind::choice_letter}};
+  static const std::map<std::string, Kind> kNames{
+      {"first", Kind::first}, {"majority", Kind::majority}, {"strip_left", Kind::strip_left},
+      {"strip", Kind::strip}, {"lower", Kind::lower},       {"choice_letter", Kind::choice_letter}};
   FilterStep step;
   if (auto name = node.value_exact<std::string>()) {
     auto found = kNames.find(*name);
@@ -313,7 +311,8 @@ toml::table parse(std::string_view text, const std::string& origin) {
 }
 
 std::string replace_all(std::string text, const std::string& from, const std::string& to) {
-  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) text.replace(at, from.size(), to);
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
   return text;
 }
 
@@ -326,7 +325,8 @@ TaskGroup& group_of(TaskSet& set, const std::string& name, const std::string& al
 }
 
 void add_member(TaskGroup& group, const std::string& member) {
-  if (std::find(group.members.begin(), group.members.end(), member) == group.members.end()) group.members.push_back(member);
+  if (std::find(group.members.begin(), group.members.end(), member) == group.members.end())
+    group.members.push_back(member);
 }
 
 void add_task(TaskSet& set, const std::string& text, const std::string& origin) {

@@ -96,7 +96,8 @@ Template::Template(std::string source, std::string name)
     return std::make_shared<const jinja::Body>(jinja::parse_template(text, name_, kWhiteSpace));
   };
   body_ = parse(source_);
-  if (const std::string inner = sole_expression(source_); !inner.empty()) value_body_ = parse("{{ __keep(" + inner + ") }}");
+  if (const std::string inner = sole_expression(source_); !inner.empty())
+    value_body_ = parse("{{ __keep(" + inner + ") }}");
 }
 
 std::string Template::run(const jinja::Body& body, const Document& document,

@@ -4,18 +4,17 @@
 
 namespace sinter::kernels {
 
-// Writes keys and values of a packed QKV batch into the paged cache of one layer.
+// Writes keys and values of a packed QKV batch into the paged cache of one layer, rounded to the cache's format.
 struct KvWriteArgs {
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
-  Tensor qkv;     // (T, W)
-  Tensor slots;   // (T) i32, -1 = skip
-  Tensor keys;    // (num_blocks, block_size, K, D)
-  Tensor values;  // (num_blocks, block_size, K, D)
+  Tensor qkv;    // (T, W)
+  Tensor slots;  // (T) i32, -1 = skip
+  KvLayer cache;
 };
 
 // Causal attention inside each sequence of a ragged batch, flash style: never a (T, T) matrix in memory.
 // Query i of a sequence with context c and q tokens here stands at position c - q + i and sees keys at positions
-// (position - window, position] (window 0: all up to its own). With `layer_keys` given, keys and values come from the
+// (position - window, position] (window 0: all up to its own). With `cache` given, keys and values come from the
 // paged cache (already written for this batch), else from qkv, where contexts equal query lengths.
 struct AttentionShape {
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
@@ -38,8 +37,7 @@ struct AttentionForwardArgs {
   AttentionShape shape;
   const RaggedBatch* batch = nullptr;
   Tensor qkv;           // (T, W)
-  Tensor layer_keys;    // (num_blocks, block_size, K, D) or empty
-  Tensor layer_values;  // (num_blocks, block_size, K, D) or empty
+  KvLayer cache;        // or empty
   Tensor block_tables;  // (S, max_blocks) i32 or empty
   Tensor out;           // (T, H * D); rows of padding tokens are set to 0
   Tensor lse;           // (H, T) f32 or empty: log of the sum of exp(scale * score), for backward

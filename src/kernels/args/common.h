@@ -8,6 +8,7 @@
 
 namespace sinter::kernels {
 
+using core::KvLayer;
 using core::RaggedBatch;
 using core::Stream;
 using core::Tensor;

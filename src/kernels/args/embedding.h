@@ -15,7 +15,7 @@ struct EmbeddingBackwardArgs {  // ADDS into the tables' gradients, in a fixed o
   Tensor tokens;                // (T) i32
   Tensor positions;             // (T) i32
   Tensor dy;                    // (T, C)
-  Tensor dtable;                // (V, C) f32
+  Tensor dtable;                // (V, C) f32, or empty: frozen
   Tensor dposition_table;       // (P, C) f32, or empty
   // (1) f32 or empty, only where the table writes_square_sums: holds the sum of the squares of dtable, and is kept so.
   Tensor dtable_squares;

@@ -14,6 +14,7 @@ struct CrossEntropyArgs {
   bool write_gradient = false;
   // (R, W) as logits, or empty: columns V to V + W, at most kMostApart, of logits that are kept in two pieces.
   Tensor last_logits;
+  Tensor weights;  // (R) f32 or empty: multiplies each row's loss, and so its gradient
 };
 
 // A head and its loss: the cross entropy of logits = x weight^T, and with dx their gradients. Logits exist for as many
@@ -29,6 +30,7 @@ struct LinearCrossEntropyArgs {
   Tensor dweight;           // (V, C) f32, or empty; only with dx
   bool accumulate = false;  // ADDS to dweight
   Tensor dweight_squares;   // (1) f32 or empty: as c_squares of the product that writes dweight
+  Tensor weights;           // (R) f32 or empty: multiplies each row's loss, and so its gradient
 };
 
 // Cross entropy over a vocabulary that P ranks share: each finds the terms of its columns [first, first + V), all
@@ -45,13 +47,15 @@ struct SoftmaxLossArgs {
   Tensor targets;  // (R) i32
   Tensor lse;      // (R) f32 out: log of the sum of exp over the whole row
   Tensor losses;   // (R) f32 out: 0 where not supervised
+  Tensor weights;  // (R) f32 or empty: multiplies each row's loss
 };
 struct SoftmaxGradientArgs {  // logits become (softmax - onehot) * scale in place
   Tensor logits;              // (R, V)
   Tensor targets;             // (R) i32; -1: zeros
   int64_t first = 0;
-  Tensor lse;    // (R) f32
-  Tensor scale;  // (1) f32
+  Tensor lse;      // (R) f32
+  Tensor scale;    // (1) f32
+  Tensor weights;  // (R) f32 or empty: multiplies each row's gradient
 };
 
 }  // namespace sinter::kernels

@@ -26,7 +26,7 @@ struct NormBackwardArgs {  // ds = d(norm)/ds dy (+ dsum); ADDS into dweight, db
   Tensor mean;     // (R) f32, layer norm only
   Tensor rstd;     // (R) f32
   Tensor ds;       // (R, C); may alias dy or dsum
-  Tensor dweight;  // (C) f32
+  Tensor dweight;  // (C) f32, or empty: frozen
   Tensor dbias;    // (C) f32 or empty
   Tensor ds_sums;  // (C) f32 or empty: ADDS the sums of ds over the rows, the gradient of a bias added into s
 };
@@ -49,8 +49,8 @@ struct HeadNormBackwardArgs {  // ADDS into dq_weight, dk_weight
   Tensor k_weight;   // (D) f32
   Tensor rstd;       // (T, H + K) f32
   Tensor dqkv;       // (T, W); may alias dout
-  Tensor dq_weight;  // (D) f32
-  Tensor dk_weight;  // (D) f32
+  Tensor dq_weight;  // (D) f32, or empty: frozen
+  Tensor dk_weight;  // (D) f32, or empty: frozen
 };
 
 }  // namespace sinter::kernels

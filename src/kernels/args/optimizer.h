@@ -19,6 +19,20 @@ struct AdamwArgs {
   // high half of key.bits(i), v the low half.
   RandomKey key;
 };
+// AdamW whose states are codes of 8 bits: block i of 256 elements holds map[code] * scales[i]. States are decoded,
+// updated in f32 and coded again: scales[i] is the block's largest magnitude, a code the nearest of the map's values.
+struct Adamw8bitArgs {
+  static constexpr int64_t kBlock = 256;
+  Tensor master;              // (n) f32
+  Tensor grad;                // (n) f32 or bf16
+  Tensor m, v;                // (n) u8
+  Tensor m_scales, v_scales;  // (ceil(n / kBlock)) f32
+  Tensor m_map, v_map;        // (256) f32, rising
+  Tensor copy;                // (n) compute format or empty
+  Tensor control;             // as for adamw
+  float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0;
+  int64_t step = 1;  // as for adamw
+};
 struct SgdArgs {  // velocity = momentum * velocity + g; p -= lr * velocity (velocity empty: plain)
   Tensor master, grad, velocity, copy, control;
   float lr = 0, momentum = 0, weight_decay = 0;

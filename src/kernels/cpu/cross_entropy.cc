@@ -76,7 +76,8 @@ template <class T>
 void cross_entropy_rows(const CrossEntropyArgs& args) {
   const size_t split = static_cast<size_t>(args.logits.size(-1));
   const size_t apart = args.last_logits ? static_cast<size_t>(args.last_logits.size(-1)) : 0, vocab = split + apart;
-  float scale = args.write_gradient ? args.scale.data<float>()[0] : 0.0f;
+  const float whole_scale = args.write_gradient ? args.scale.data<float>()[0] : 0.0f;
+  const float* weights = args.weights.data<float>();
   for_each_row(args.logits.rows(), static_cast<int64_t>(vocab), [&](int64_t r) {
     T* x = args.logits.data<T>() + static_cast<size_t>(r) * split;
     T* last = apart ? args.last_logits.data<T>() + static_cast<size_t>(r) * apart : nullptr;
@@ -103,7 +104,8 @@ void cross_entropy_rows(const CrossEntropyArgs& args) {
     if (apart) add_exponentials(last, apart, last_terms, last_shifts, largest, sum);
     T* hit = static_cast<size_t>(target) < split ? x + target : last + (static_cast<size_t>(target) - split);
     const float log_sum = largest + std::log(sum_lanes(sum)), hit_logit = static_cast<float>(*hit);
-    args.losses.data<float>()[r] = log_sum - hit_logit;
+    const float loss = log_sum - hit_logit, scale = weights ? whole_scale * weights[r] : whole_scale;
+    args.losses.data<float>()[r] = weights ? loss * weights[r] : loss;
     if (!args.write_gradient) return;
     write_softmax(x, split, terms, shifts, log_sum, scale);
     if (apart) write_softmax(last, apart, last_terms, last_shifts, log_sum, scale);

@@ -378,15 +378,16 @@ TEST(CpuMemory, CacheWritesGoToTheirSlots) {
     Tensor qkv = random_tensor({kTokens, (kHeads + 2 * kKvHeads) * kDim}, format.dtype, 1);
     check_against_reference(
         [&](const KernelTable& table) {
+          Tensor keys = zero_tensor({3, 4, kKvHeads, kDim}, format.dtype),
+                 values = zero_tensor({3, 4, kKvHeads, kDim}, format.dtype);
           KvWriteArgs args{.num_heads = kHeads,
                            .num_kv_heads = kKvHeads,
                            .head_dim = kDim,
                            .qkv = qkv,
                            .slots = int_tensor({7, -1, 0, 11, 3}),
-                           .keys = zero_tensor({3, 4, kKvHeads, kDim}, format.dtype),
-                           .values = zero_tensor({3, 4, kKvHeads, kDim}, format.dtype)};
+                           .cache = core::kv_layer_of(keys, values)};
           table.kv_write(stream(), args);
-          return std::vector<Tensor>{args.keys, args.values};
+          return std::vector<Tensor>{keys, values};
         },
         0.0, "kv_write");
   }

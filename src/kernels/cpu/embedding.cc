@@ -119,8 +119,10 @@ void embedding_forward(Stream&, const EmbeddingForwardArgs& args) {
 }
 
 void embedding_backward(Stream&, const EmbeddingBackwardArgs& args) {
-  check_rows(args.tokens, args.dtable, "token");
-  add_gradient(args.dy, args.tokens, args.dtable, args.dtable_squares);
+  if (args.dtable) {
+    check_rows(args.tokens, args.dtable, "token");
+    add_gradient(args.dy, args.tokens, args.dtable, args.dtable_squares);
+  }
   if (!args.dposition_table) return;
   check_rows(args.positions, args.dposition_table, "position");
   add_gradient(args.dy, args.positions, args.dposition_table, {});

@@ -155,16 +155,22 @@ void add_parts(const float* parts, int64_t count, int64_t width, float* y) {
   });
 }
 
-void kv_write(Stream&, const KvWriteArgs& args) {
+void kv_write(Stream& stream, const KvWriteArgs& args) {
   int64_t width = (args.num_heads + 2 * args.num_kv_heads) * args.head_dim;
   size_t element = base::dtype_bytes(args.qkv.dtype());
-  size_t kv_bytes = static_cast<size_t>(args.num_kv_heads * args.head_dim) * element;
+  const KvLayer& cache = args.cache;
+  if (cache.keys.dtype() != args.qkv.dtype()) return reference::kv_write(stream, args);
+  const auto head_bytes = static_cast<size_t>(args.head_dim) * element;
   for_each_row(args.qkv.size(0), 2 * args.num_kv_heads * args.head_dim, [&](int64_t t) {
     int64_t slot = args.slots.data<int32_t>()[t];
     if (slot < 0) return;
     const char* k = args.qkv.data<char>() + static_cast<size_t>(t * width + args.num_heads * args.head_dim) * element;
-    std::memcpy(args.keys.data<char>() + static_cast<size_t>(slot) * kv_bytes, k, kv_bytes);
-    std::memcpy(args.values.data<char>() + static_cast<size_t>(slot) * kv_bytes, k + kv_bytes, kv_bytes);
+    const char* v = k + static_cast<size_t>(args.num_kv_heads) * head_bytes;
+    for (int64_t h = 0; h < args.num_kv_heads; ++h, k += head_bytes, v += head_bytes) {
+      const size_t offset = static_cast<size_t>(cache.offset(slot, h)) * element;
+      std::memcpy(cache.keys.data<char>() + offset, k, head_bytes);
+      std::memcpy(cache.values.data<char>() + offset, v, head_bytes);
+    }
   });
 }
 

@@ -124,7 +124,7 @@ void norm_backward_rows(const NormBackwardArgs& args, float* parts) {
                         args.ds.data<T>() + first, dweight, dbias, ds_sums, channels);
     }
   });
-  add_parts(parts, cut.count, stride, args.dweight.data<float>(), channels);
+  if (args.dweight) add_parts(parts, cut.count, stride, args.dweight.data<float>(), channels);
   if (args.dbias) add_parts(parts + channels, cut.count, stride, args.dbias.data<float>(), channels);
   if (args.ds_sums) add_parts(parts + 2 * channels, cut.count, stride, args.ds_sums.data<float>(), channels);
 }
@@ -171,8 +171,8 @@ void head_norm_backward_rows(const HeadNormBackwardArgs& args, float* parts) {
                    static_cast<size_t>(args.num_kv_heads) * dim * sizeof(T));
     }
   });
-  add_parts(parts, cut.count, stride, args.dq_weight.data<float>(), dim);
-  add_parts(parts + dim, cut.count, stride, args.dk_weight.data<float>(), dim);
+  if (args.dq_weight) add_parts(parts, cut.count, stride, args.dq_weight.data<float>(), dim);
+  if (args.dk_weight) add_parts(parts + dim, cut.count, stride, args.dk_weight.data<float>(), dim);
 }
 
 void norm_forward_any(const NormForwardArgs& args) {

@@ -76,12 +76,14 @@ void softmax_terms(Stream&, const SoftmaxTermsArgs& args) {
 
 void softmax_gradient(Stream&, const SoftmaxGradientArgs& args) {
   const int64_t V = args.logits.size(-1);
-  const float scale = args.scale.data<float>()[0];
+  const float whole_scale = args.scale.data<float>()[0];
+  const float* weights = args.weights.data<float>();
   with_format(args.logits.dtype(), "softmax_gradient", [&]<class T>(T) {
     base::parallel_for(args.logits.rows(), 4, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         T* x = args.logits.data<T>() + r * V;
         const int64_t target = args.targets.data<int32_t>()[r], here = target - args.first;
+        const float scale = weights ? whole_scale * weights[r] : whole_scale;
         const float lse = args.lse.data<float>()[r], factor = target < 0 ? 0.0f : scale;
         const float at_target = here >= 0 && here < V ? static_cast<float>(x[here]) : 0.0f;
         for (int64_t v = 0; v < V; ++v)

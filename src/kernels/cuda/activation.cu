@@ -93,6 +93,8 @@ __device__ __forceinline__ void store_once(T* p, const float (&in)[N]) {
 template <class T, Activation kKind, bool kGated, int N>
 __global__ void __launch_bounds__(kThreads) forward_kernel(const T* x, T* y, int64_t vectors, int64_t width) {
   constexpr bool kExact = sizeof(T) == 4;
+  let_next_begin();
+  wait_for_previous();
   int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= vectors) return;
   float a[N], up[N];
@@ -216,10 +218,9 @@ void launch_forward(Stream& stream, const ActivationForwardArgs& args) {
   int64_t vectors = args.y.num_elements() / N, width = args.y.size(-1);
   unsigned grid = static_cast<unsigned>(div_up(vectors, kThreads));
   dispatch_kind<T, kGated, N>(args.kind, [&](auto kind) {
-    forward_kernel<T, decltype(kind)::value, kGated, N>
-        <<<grid, kThreads, 0, native(stream)>>>(args.x.data<T>(), args.y.data<T>(), vectors, width);
+    launch_dependent(stream, forward_kernel<T, decltype(kind)::value, kGated, N>, dim3(grid), kThreads, 0,
+                     args.x.data<T>(), args.y.data<T>(), vectors, width);
   });
-  SINTER_CUDA_LAUNCHED();
 }
 
 template <class T, int N>

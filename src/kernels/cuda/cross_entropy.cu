@@ -54,7 +54,7 @@ __device__ __forceinline__ float log_sum_of_block(Online mine) {
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
     cross_entropy_kernel(T* logits, int64_t split, T* last_logits, int64_t apart, const int32_t* targets, float* losses,
-                         const float* scale, bool write_gradient) {
+                         const float* scale, const float* weights, bool write_gradient) {
   constexpr int N = kWidth<T>;
   static_assert(2 * N + CrossEntropyArgs::kMostApart <= kThreads);
   int64_t r = blockIdx.x;
@@ -108,9 +108,9 @@ __global__ void __launch_bounds__(kThreads, 2)
     online.largest = top;
   }
   float log_sum = log_sum_of_block(online);
-  if (threadIdx.x == 0) losses[r] = log_sum / kLog2e - target_logit;
+  if (threadIdx.x == 0) losses[r] = (log_sum / kLog2e - target_logit) * (weights ? weights[r] : 1.0f);
   if (!write_gradient) return;
-  float factor = scale[0];
+  float factor = weights ? scale[0] * weights[r] : scale[0];
 #pragma unroll 4
   for (int64_t i = threadIdx.x; i < vectors; i += kThreads) {
     float x[N];
@@ -140,7 +140,7 @@ void cross_entropy(Stream& stream, const CrossEntropyArgs& args) {
   dispatch_format(args.logits.dtype(), "cross_entropy", [&]<class T>(TypeTag<T>) {
     cross_entropy_kernel<T><<<static_cast<unsigned>(rows), kThreads, 0, native(stream)>>>(
         args.logits.data<T>(), args.logits.size(-1), args.last_logits.data<T>(), apart, args.targets.data<int32_t>(),
-        args.losses.data<float>(), args.scale.data<float>(), args.write_gradient);
+        args.losses.data<float>(), args.scale.data<float>(), args.weights.data<float>(), args.write_gradient);
   });
   SINTER_CUDA_LAUNCHED();
 }

@@ -37,22 +37,28 @@ enum class Fuse {
 
 // Switches, read from the environment once.
 struct Options {
-  bool tf32 = false;           // SINTER_TF32=1: f32 matrix products round their factors to TF32
-  bool tune = true;            // SINTER_CUDA_TUNE=0: take the library's first choice of algorithm, measure nothing
-  bool cudnn = true;           // SINTER_CUDNN=0: our own attention kernel everywhere
-  bool sm90_attention = true;  // our attention for Hopper; SINTER_SM90_ATTENTION=0: cuDNN's or our other kernels
+  bool tf32 = false;    // SINTER_TF32=1: f32 matrix products round their factors to TF32
+  bool tune = true;     // SINTER_CUDA_TUNE=0: take the library's first choice of algorithm, measure nothing
+  bool cudnn = true;    // SINTER_CUDNN=0: our own attention kernel everywhere
+  bool overlap = true;  // SINTER_CUDA_OVERLAP=0: no kernel of a decoding step begins before the one before it ends
+  bool small_products = true;    // SINTER_CUDA_SMALL=0: products of few rows by cuBLASLt too
+  bool decode_attention = true;  // SINTER_CUDA_DECODE=0: no kernel of its own for few queries over pages
+  bool sm90_attention = true;    // our attention for Hopper; SINTER_SM90_ATTENTION=0: cuDNN's or our other kernels
   Fuse fuse = Fuse::own;
   bool grouped = true;         // CUTLASS's products over groups on Hopper; SINTER_CUDA_GROUPED=0: our own
   bool deterministic = false;  // SINTER_DETERMINISTIC=1: no algorithm whose result may differ from run to run
   size_t shared_bytes = 0;  // SINTER_CUDA_SHARED=bytes: as if blocks had no more shared memory; a test of other cards
 };
 const Options& options();
-bool is_measuring_off();  // within a WithoutMeasuring (kernels/choices.h)
+bool is_measuring_off();    // within a WithoutMeasuring (kernels/choices.h)
+bool is_measuring_brief();  // within a BriefMeasuring
 
 // Device memory a backend keeps between calls: at least `bytes`, aligned to 256, valid for work enqueued on `stream`
 // until the same slot is asked for again with the same stream. Grows by a fresh block; must not grow inside a capture.
-enum class Scratch { partials, sort, workspace, attention, tokens, weight };
+enum class Scratch { partials, sort, workspace, attention, tokens, weight, zeros };
 void* scratch(Stream& stream, Scratch slot, size_t bytes);
+// Memory of zeros, shared by all that ask: whoever changes it leaves zeros behind. As scratch() otherwise.
+void* zeroed_scratch(Stream& stream, size_t bytes);
 int num_multiprocessors(const Stream& stream);
 int compute_capability(core::Device device);    // 90 for sm_90
 size_t most_shared_bytes(core::Device device);  // that a block can have

@@ -1,4 +1,6 @@
 // Weights in blocks as plain numbers: a thread decodes one block.
+#include <cuda_fp8.h>
+
 #include "base/block_decode.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/cuda_kernels.h"
@@ -28,6 +30,50 @@ __global__ void dequantize_kernel(RowRange range, int block_elements, int block_
                                [=](int j, float value) { out[j] = from_float<T>(value * factor); });
 }
 
+// Codes whose scales stand apart, a thread a number: (code - zero) * scale of its group.
+struct GroupScales {
+  const float *scales, *zeros;
+  const int32_t* permutation;
+  int64_t groups, group;
+};
+template <base::WeightFormat kFormat, class T>
+__global__ void dequantize_groups_kernel(RowRange range, GroupScales by, T* y) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= range.count * range.columns) return;
+  const int64_t at = i / range.columns, c = i % range.columns;
+  const int64_t row = (range.rows ? range.rows[at] : range.first + at) - range.part_first;
+  if (row < 0 || row >= range.part_rows) return;
+  const int64_t g = row * by.groups + (by.permutation ? by.permutation[c] : c / by.group);
+  float code = 0, zero = 0;
+  if constexpr (kFormat == base::WeightFormat::fp8_e4m3) {
+    code = float(reinterpret_cast<const __nv_fp8_e4m3*>(range.blocks)[row * range.columns + c]);
+  } else if constexpr (kFormat == base::WeightFormat::int8) {
+    code = range.blocks[row * range.columns + c], zero = by.zeros ? by.zeros[g] : 128.0f;
+  } else {
+    const uint8_t pair = range.blocks[(row * range.columns + c) / 2];
+    code = c % 2 == 0 ? pair & 15 : pair >> 4, zero = by.zeros ? by.zeros[g] : 8.0f;
+  }
+  y[at * range.columns + c] = from_float<T>((code - zero) * by.scales[g] * range.factor);
+}
+
+// False: a format whose scales do not stand apart so.
+template <class T>
+bool dequantize_groups(Stream& stream, const core::WeightPart& part, const RowRange& range, int64_t expert, T* y) {
+  using enum base::WeightFormat;
+  if (part.format != fp8_e4m3 && part.format != int8 && part.format != int4) return false;
+  const int64_t groups = part.scales.size(-1), first = expert * part.rows * groups;
+  const GroupScales by{part.scales.data<float>() + first, part.zeros ? part.zeros.data<float>() + first : nullptr,
+                       part.permutation ? part.permutation.data<int32_t>() : nullptr, groups,
+                       part.group > 0 ? part.group : base::info_of(part.format).block_elements};
+  constexpr int kThreads = 256;
+  const auto grid = static_cast<unsigned>(div_up(range.count * range.columns, int64_t{kThreads}));
+  const auto kernel = part.format == fp8_e4m3 ? dequantize_groups_kernel<fp8_e4m3, T>
+                      : part.format == int8   ? dequantize_groups_kernel<int8, T>
+                                              : dequantize_groups_kernel<int4, T>;
+  kernel<<<grid, kThreads, 0, native(stream)>>>(range, by, y);
+  return true;
+}
+
 }  // namespace
 
 void dequantize(Stream& stream, const DequantizeArgs& args) {
@@ -48,6 +94,8 @@ void dequantize(Stream& stream, const DequantizeArgs& args) {
     const auto grid = static_cast<unsigned>(div_up(count * row_blocks, int64_t{kThreads}));
     bool is_known = false;
     dispatch_format(args.y.dtype(), "dequantize", [&]<class T>(TypeTag<T>) {
+      is_known = dequantize_groups<T>(stream, part, range, args.expert, args.y.data<T>());
+      if (is_known) return;
       is_known = base::block::visit_format(part.format, [&]<base::WeightFormat kFormat>() {
         dequantize_kernel<kFormat, T>
             <<<grid, kThreads, 0, native(stream)>>>(range, info.block_elements, info.block_bytes, args.y.data<T>());

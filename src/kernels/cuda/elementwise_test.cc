@@ -194,7 +194,7 @@ void test_kv_write() {
       int keys = c.random({blocks, block_size, kv_heads, dim}, t),
           values = c.random({blocks, block_size, kv_heads, dim}, t);
       c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
-        table.kv_write(s, {heads, kv_heads, dim, at(qkv), at(slots), at(keys), at(values)});
+        table.kv_write(s, {heads, kv_heads, dim, at(qkv), at(slots), core::kv_layer_of(at(keys), at(values))});
       });
       c.expect_equal(keys, "keys");
       c.expect_equal(values, "values");

@@ -132,7 +132,7 @@ void embedding_forward(Stream& stream, const EmbeddingForwardArgs& args) {
 void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& args) {
   if (args.tokens.num_elements() == 0) return;
   dispatch_format(args.dy.dtype(), "embedding_backward", [&]<class T>(TypeTag<T>) {
-    add_rows<T>(stream, args.tokens, args.dy, {}, args.dtable);
+    if (args.dtable) add_rows<T>(stream, args.tokens, args.dy, {}, args.dtable);
     if (args.dposition_table) add_rows<T>(stream, args.positions, args.dy, {}, args.dposition_table);
   });
 }

@@ -196,8 +196,8 @@ int main(int argc, char** argv) {
     return 0;
   }
   std::printf("%s\n", core::runtime({core::DeviceKind::cuda, 0}).description().c_str());
-  for (auto test :
-       {test_elementwise, test_norms, test_training, test_loss, test_moe, test_matmul, test_fp8, test_attention}) {
+  for (auto test : {test_elementwise, test_norms, test_training, test_loss, test_moe, test_matmul, test_fp8,
+                    test_attention, test_serving}) {
     try {
       test();
     } catch (const std::exception& e) {

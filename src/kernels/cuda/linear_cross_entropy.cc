@@ -46,7 +46,10 @@ class Chunks {
     Chunk chunk;
     chunk.terms = {x, args_.weight.data, targets, shifts_.slice(0, rows), args_.logits.slice(0, rows), sums};
     // dx keeps x times its factors until it gets its own values.
-    chunk.rows = {sums, args_.losses.slice(begin, rows), args_.scale, factors, here, x, dx};
+    chunk.rows = {sums,        args_.losses.slice(begin, rows),
+                  args_.scale, factors,
+                  here,        x,
+                  dx,          args_.weights ? args_.weights.slice(begin, rows) : Tensor()};
     if (dx) chunk.input = {product_.slice(0, rows), args_.weight.data, targets, factors, here, dx};
     return chunk;
   }

@@ -1,4 +1,6 @@
 // fill, axpby (also casts), keys and values into the paged cache.
+#include <cuda_fp8.h>
+
 #include "kernels/cuda/common.cuh"
 
 namespace sinter::kernels::cuda {
@@ -37,29 +39,71 @@ __global__ void axpby_kernel(const X* x, Y* y, int64_t count, float alpha, float
   }
 }
 
-// Rows of keys and values are copied as 2-, 4-, 8- or 16-byte words.
+// Where a cache's layer puts a slot's head; strides in the units that are written.
+struct CachePlaces {
+  int64_t block_stride, head_stride, token_stride;
+  int block_size;
+  __device__ int64_t offset(int slot, int head) const {
+    return slot / block_size * block_stride + slot % block_size * token_stride + head * head_stride;
+  }
+};
+CachePlaces places_of(const core::KvLayer& cache, int64_t per_word) {
+  return {cache.block_stride / per_word, cache.head_stride / per_word, cache.token_stride / per_word,
+          static_cast<int>(cache.block_size)};
+}
+
+// Rows of keys and values are copied as 2-, 4- or 16-byte words; a token a block.
 template <class Word>
-__global__ void kv_write_kernel(const Word* qkv, const int32_t* slots, Word* keys, Word* values, int64_t tokens,
-                                int64_t row_words, int64_t q_words, int64_t kv_words) {
-  for (int64_t t = blockIdx.x; t < tokens; t += gridDim.x) {
-    int64_t slot = slots[t];
-    if (slot < 0) continue;
-    const Word* source = qkv + t * row_words + q_words;
-    for (int64_t i = threadIdx.x; i < kv_words; i += blockDim.x) {
-      keys[slot * kv_words + i] = source[i];
-      values[slot * kv_words + i] = source[kv_words + i];
-    }
+__global__ void kv_write_kernel(const Word* qkv, const int32_t* slots, Word* keys, Word* values, CachePlaces places,
+                                int64_t row_words, int64_t q_words, int kv_heads, int head_words) {
+  if (may_overlap(gridDim.x)) let_next_begin();
+  wait_for_previous();
+  const int slot = slots[blockIdx.x];
+  if (slot < 0) return;
+  const Word* source = qkv + blockIdx.x * row_words + q_words;
+  const int kv_words = kv_heads * head_words;
+  for (int i = threadIdx.x; i < kv_words; i += blockDim.x) {
+    const int64_t to = places.offset(slot, i / head_words) + i % head_words;
+    keys[to] = source[i];
+    values[to] = source[kv_words + i];
   }
 }
 
 template <class Word>
 void launch_kv_write(Stream& stream, const KvWriteArgs& args) {
-  int64_t element = static_cast<int64_t>(base::dtype_bytes(args.qkv.dtype())), word = sizeof(Word);
-  int64_t kv = args.num_kv_heads * args.head_dim * element / word, q = args.num_heads * args.head_dim * element / word;
-  int64_t tokens = args.qkv.size(0);
-  kv_write_kernel<Word><<<grid_for(stream, tokens, 1), 128, 0, native(stream)>>>(
-      args.qkv.data<Word>(), args.slots.data<int32_t>(), args.keys.data<Word>(), args.values.data<Word>(), tokens,
-      q + 2 * kv, q, kv);
+  const int64_t element = static_cast<int64_t>(base::dtype_bytes(args.qkv.dtype())), per_word = sizeof(Word) / element;
+  const int64_t head = args.head_dim / per_word, kv = args.num_kv_heads * head, q = args.num_heads * head;
+  launch_overlapping(stream, may_overlap(args.qkv.size(0)), kv_write_kernel<Word>,
+                     dim3(static_cast<unsigned>(args.qkv.size(0))), 128, 0, args.qkv.data<Word>(),
+                     args.slots.data<int32_t>(), args.cache.keys.data<Word>(), args.cache.values.data<Word>(),
+                     places_of(args.cache, per_word), q + 2 * kv, q, static_cast<int>(args.num_kv_heads),
+                     static_cast<int>(head));
+}
+
+template <class T>
+__global__ void kv_write_fp8_kernel(const T* qkv, const int32_t* slots, __nv_fp8_e4m3* keys, __nv_fp8_e4m3* values,
+                                    const float* key_scales, const float* value_scales, CachePlaces places,
+                                    int64_t width, int64_t first, int kv_heads, int dim) {
+  const int slot = slots[blockIdx.x];
+  if (slot < 0) return;
+  const T* source = qkv + blockIdx.x * width + first;
+  for (int i = threadIdx.x; i < kv_heads * dim; i += blockDim.x) {
+    const int head = i / dim;
+    const int64_t to = places.offset(slot, head) + i % dim;
+    keys[to] = __nv_fp8_e4m3(to_float(source[i]) / key_scales[head]);
+    values[to] = __nv_fp8_e4m3(to_float(source[kv_heads * dim + i]) / value_scales[head]);
+  }
+}
+
+void write_fp8(Stream& stream, const KvWriteArgs& args) {
+  const core::KvLayer& cache = args.cache;
+  dispatch_format(args.qkv.dtype(), "kv_write", [&]<class T>(TypeTag<T>) {
+    kv_write_fp8_kernel<T><<<static_cast<unsigned>(args.qkv.size(0)), 128, 0, native(stream)>>>(
+        args.qkv.data<T>(), args.slots.data<int32_t>(), cache.keys.data<__nv_fp8_e4m3>(),
+        cache.values.data<__nv_fp8_e4m3>(), cache.key_scales.data<float>(), cache.value_scales.data<float>(),
+        places_of(cache, 1), args.qkv.size(-1), args.num_heads * args.head_dim, static_cast<int>(args.num_kv_heads),
+        static_cast<int>(args.head_dim));
+  });
   SINTER_CUDA_LAUNCHED();
 }
 
@@ -111,12 +155,16 @@ void axpby(Stream& stream, const AxpbyArgs& args) {
 
 void kv_write(Stream& stream, const KvWriteArgs& args) {
   if (args.qkv.size(0) == 0) return;
-  size_t element = base::dtype_bytes(args.qkv.dtype());
-  size_t head_bytes = static_cast<size_t>(args.head_dim) * element;
-  bool aligned = is_aligned(args.qkv.raw()) && is_aligned(args.keys.raw()) && is_aligned(args.values.raw());
-  if (aligned && head_bytes % 16 == 0) {
+  const core::KvLayer& cache = args.cache;
+  if (cache.keys.dtype() == base::DType::f8e4m3) return write_fp8(stream, args);
+  SINTER_CHECK(cache.keys.dtype() == args.qkv.dtype(), "[kv_write] a cache in {} for keys in {}: not on CUDA",
+               base::dtype_name(cache.keys.dtype()), base::dtype_name(args.qkv.dtype()));
+  const auto element = static_cast<int64_t>(base::dtype_bytes(args.qkv.dtype()));
+  const int64_t strides = (args.head_dim | cache.block_stride | cache.head_stride | cache.token_stride) * element;
+  const bool aligned = is_aligned(args.qkv.raw()) && is_aligned(cache.keys.raw()) && is_aligned(cache.values.raw());
+  if (aligned && strides % 16 == 0) {
     launch_kv_write<uint4>(stream, args);
-  } else if (head_bytes % 4 == 0 && aligned) {
+  } else if (aligned && strides % 4 == 0) {
     launch_kv_write<uint32_t>(stream, args);
   } else {
     launch_kv_write<uint16_t>(stream, args);

@@ -27,6 +27,8 @@ struct ForwardParams {
 template <class T, int kVectors>
 __global__ void __launch_bounds__(32 * kWarps) forward_warp_kernel(ForwardParams p) {
   constexpr int N = kWidth<T>;
+  if (may_overlap(p.rows)) let_next_begin();
+  wait_for_previous();
   const int lane = threadIdx.x % 32;
   const int64_t channels = p.channels;
   const float inverse_channels = 1.0f / static_cast<float>(channels);
@@ -97,6 +99,7 @@ template <class T>
 __global__ void __launch_bounds__(1024) forward_block_kernel(ForwardParams p) {
   constexpr int N = kWidth<T>;
   __shared__ float shared[2][2][32];
+  if (may_overlap(p.rows)) let_next_begin();
   int64_t channels = p.channels, c = int64_t{threadIdx.x} * N;
   bool active = c < channels;
   Vector<T, N> x{}, residual{};
@@ -111,6 +114,7 @@ __global__ void __launch_bounds__(1024) forward_block_kernel(ForwardParams p) {
     load_floats<float, N>(p.weight + c, w);
     if (p.bias) load_floats<float, N>(p.bias + c, b);
   }
+  wait_for_previous();
   load(blockIdx.x);
   int turn = 0;
   for (int64_t r = blockIdx.x; r < p.rows; r += gridDim.x, turn ^= 1) {
@@ -142,6 +146,8 @@ __global__ void __launch_bounds__(1024) forward_block_kernel(ForwardParams p) {
 template <class T>
 __global__ void __launch_bounds__(256) forward_any_kernel(ForwardParams p) {
   __shared__ float shared[2][8];
+  if (may_overlap(p.rows)) let_next_begin();
+  wait_for_previous();
   int64_t r = blockIdx.x, channels = p.channels;
   const T* x = static_cast<const T*>(p.x) + r * channels;
   if (p.residual) {  // each thread reads back only what it wrote itself
@@ -356,16 +362,18 @@ template <class T>
 void launch_forward(Stream& stream, const ForwardParams& p, bool vector) {
   int64_t vectors = p.channels / kWidth<T>;
   if (!vector || vectors > 1024) {
-    forward_any_kernel<T><<<static_cast<unsigned>(p.rows), 256, 0, native(stream)>>>(p);
+    launch_overlapping(stream, may_overlap(p.rows), forward_any_kernel<T>, dim3(static_cast<unsigned>(p.rows)), 256, 0,
+                       p);
   } else if (vectors <= 32 * 8) {
     with_vectors(div_up(vectors, 32), std::integer_sequence<int, 1, 2, 3, 4, 5, 6, 7, 8>{}, [&](auto count) {
-      forward_warp_kernel<T, decltype(count)::value>
-          <<<grid_for(stream, p.rows, kWarps, 32), 32 * kWarps, 0, native(stream)>>>(p);
+      launch_overlapping(stream, may_overlap(p.rows), forward_warp_kernel<T, decltype(count)::value>,
+                         dim3(grid_for(stream, p.rows, kWarps, 32)), 32 * kWarps, 0, p);
     });
   } else {
     unsigned threads = block_for(vectors);
     int64_t blocks = resident_blocks(stream, forward_block_kernel<T>, threads, p.rows, 32);
-    forward_block_kernel<T><<<static_cast<unsigned>(blocks), threads, 0, native(stream)>>>(p);
+    launch_overlapping(stream, may_overlap(p.rows), forward_block_kernel<T>, dim3(static_cast<unsigned>(blocks)),
+                       threads, 0, p);
   }
   SINTER_CUDA_LAUNCHED();
 }

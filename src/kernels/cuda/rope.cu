@@ -23,6 +23,8 @@ __global__ void rope_table_kernel(const int32_t* positions, const int32_t* seque
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads) rope_kernel(T* x, const float* cos_sin, int64_t tokens, int64_t width,
                                                         unsigned vectors, unsigned half_vectors, float sign) {
+  let_next_begin();
+  wait_for_previous();
   int64_t total = tokens * vectors;
   int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= total) return;
@@ -65,9 +67,9 @@ void rope(Stream& stream, const RopeArgs& args) {
     auto launch = [&]<int N>(std::integral_constant<int, N>) {
       int64_t vectors = args.num_rotated * half_dim / N;
       unsigned grid = static_cast<unsigned>(div_up(tokens * vectors, kThreads));
-      rope_kernel<T, N><<<grid, kThreads, 0, native(stream)>>>(
-          args.x.data<T>(), args.cos_sin.data<float>(), tokens, width, static_cast<unsigned>(vectors),
-          static_cast<unsigned>(half_dim / N), args.inverse ? -1.0f : 1.0f);
+      launch_dependent(stream, rope_kernel<T, N>, dim3(grid), kThreads, 0, args.x.data<T>(), args.cos_sin.data<float>(),
+                       tokens, width, static_cast<unsigned>(vectors), static_cast<unsigned>(half_dim / N),
+                       args.inverse ? -1.0f : 1.0f);
     };
     bool aligned = is_aligned(args.x.raw()) && is_aligned(args.cos_sin.raw()) && width % kWidth<T> == 0;
     if (aligned && half_dim % kWidth<T> == 0) {

@@ -38,8 +38,9 @@ __global__ void __launch_bounds__(kThreads)
 // A block takes kRows rows: kParts threads a row add up its sums, then all scale its x.
 constexpr int kRows = 16, kParts = kThreads / kRows;
 __global__ void __launch_bounds__(kThreads)
-    finish_softmax_kernel(const float* sums, int64_t tiles, float* losses, const float* scale, float* factors,
-                          float* target_factors, const T* x, T* scaled_x, int64_t rows, int64_t channels) {
+    finish_softmax_kernel(const float* sums, int64_t tiles, float* losses, const float* scale, const float* weights,
+                          float* factors, float* target_factors, const T* x, T* scaled_x, int64_t rows,
+                          int64_t channels) {
   __shared__ float shared[kParts][kRows];
   __shared__ float factor[kRows];
   const int64_t first = int64_t{blockIdx.x} * kRows;
@@ -57,9 +58,10 @@ __global__ void __launch_bounds__(kThreads)
     float sum = 0;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) sum += shared[part][threadIdx.x];
-    losses[first + threadIdx.x] = log1pf(sum);
+    const float weight = weights ? weights[first + threadIdx.x] : 1.0f;
+    losses[first + threadIdx.x] = weight * log1pf(sum);
     if (scaled_x) {
-      float share = scale[0] / (1.0f + sum);
+      float share = weight * scale[0] / (1.0f + sum);
       factor[threadIdx.x] = factors[first + threadIdx.x] = share;
       target_factors[first + threadIdx.x] = -share * sum;
     }
@@ -110,8 +112,8 @@ void finish_softmax(Stream& stream, const SoftmaxRows& args) {
   const int64_t rows = args.losses.num_elements();
   finish_softmax_kernel<<<blocks_for(rows, kRows), kThreads, 0, native(stream)>>>(
       args.sums.data<float>(), args.sums.size(0), args.losses.data<float>(), args.scale.data<float>(),
-      args.factors.data<float>(), args.target_factors.data<float>(), args.x.data<T>(), args.scaled_x.data<T>(), rows,
-      args.x.size(-1));
+      args.weights.data<float>(), args.factors.data<float>(), args.target_factors.data<float>(), args.x.data<T>(),
+      args.scaled_x.data<T>(), rows, args.x.size(-1));
   SINTER_CUDA_LAUNCHED();
 }
 

@@ -33,6 +33,7 @@ struct SoftmaxRows {
   Tensor target_factors;  // (R) f32 out: -scale S / (1 + S)
   Tensor x;               // (R, C)
   Tensor scaled_x;        // (R, C) out, or empty
+  Tensor weights;         // (R) f32 or empty: multiplies each row's loss
 };
 void finish_softmax(Stream&, const SoftmaxRows&);
 

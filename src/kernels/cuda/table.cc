@@ -41,6 +41,9 @@ static Options& mutable_options() {
     o.deterministic = read_switch("SINTER_DETERMINISTIC", o.deterministic);
     // Timings differ from run to run, and with them the algorithm and the last bits.
     o.tune = read_switch("SINTER_CUDA_TUNE", !o.deterministic);
+    o.overlap = read_switch("SINTER_CUDA_OVERLAP", o.overlap);
+    o.small_products = read_switch("SINTER_CUDA_SMALL", o.small_products);
+    o.decode_attention = read_switch("SINTER_CUDA_DECODE", o.decode_attention);
     o.cudnn = read_switch("SINTER_CUDNN", o.cudnn);
     o.sm90_attention = read_switch("SINTER_SM90_ATTENTION", o.sm90_attention);
     if (const char* bytes = std::getenv("SINTER_CUDA_SHARED"); bytes && *bytes) {
@@ -62,6 +65,8 @@ const Options& options() { return mutable_options(); }
 
 static thread_local int t_without_measuring = 0;
 bool is_measuring_off() { return t_without_measuring > 0; }
+static thread_local int t_brief_measuring = 0;
+bool is_measuring_brief() { return t_brief_measuring > 0; }
 
 void* scratch(Stream& stream, Scratch slot, size_t bytes) {
   static std::mutex mutex;
@@ -82,6 +87,21 @@ void* scratch(Stream& stream, Scratch slot, size_t bytes) {
     block.bytes = rounded;
   }
   return block.data;
+}
+
+void* zeroed_scratch(Stream& stream, size_t bytes) {
+  constexpr size_t kRoomBytes = size_t{1} << 20;  // as much as anyone has needed: it does not grow later
+  static std::mutex mutex;
+  static std::map<void*, std::pair<void*, size_t>> cleared;
+  bytes = std::max(bytes, kRoomBytes);
+  void* data = scratch(stream, Scratch::zeros, bytes);
+  std::lock_guard lock(mutex);
+  std::pair<void*, size_t>& known = cleared[stream.native];
+  if (known.first != data || known.second < bytes) {
+    SINTER_CUDA_CHECK(cudaMemsetAsync(data, 0, bytes, static_cast<cudaStream_t>(stream.native)));
+    known = {data, bytes};
+  }
+  return data;
 }
 
 int num_multiprocessors(const Stream& stream) {
@@ -129,7 +149,7 @@ static void run_sm90_backward(Stream& stream, const AttentionBackwardArgs& args,
 }
 
 void attention_forward(Stream& stream, const AttentionForwardArgs& args) {
-  if (!args.layer_keys && sm90_takes_attention(stream, args.shape, *args.batch, {&args.qkv, &args.out})) {
+  if (!args.cache && sm90_takes_attention(stream, args.shape, *args.batch, {&args.qkv, &args.out})) {
     ++sm90_attention_calls;
     return sm90_attention_forward(stream, args);
   }
@@ -152,6 +172,7 @@ bool rotated_attention_backward(Stream& stream, const RotatedAttentionBackwardAr
 // Choices stay measured: a run keeps them in its checkpoint (choices.h).
 void set_cuda_deterministic() { cuda::mutable_options().deterministic = true; }
 void count_cuda_without_measuring(int change) { cuda::t_without_measuring += change; }
+void count_cuda_brief_measuring(int change) { cuda::t_brief_measuring += change; }
 
 const KernelTable* cuda_table() {
   static const KernelTable own = [] {

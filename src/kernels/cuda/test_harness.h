@@ -72,5 +72,6 @@ void test_moe();
 void test_training();
 void test_loss();
 void test_fp8();
+void test_serving();
 
 }  // namespace sinter::kernels::cuda_test

@@ -40,23 +40,34 @@ double dropout_factor(const AttentionShape& shape, int64_t head, int64_t row, in
 struct KeyReader {
   const AttentionForwardArgs& args;
   FloatView qkv, keys, values;
-  explicit KeyReader(const AttentionForwardArgs& a) : args(a), qkv(a.qkv), keys(a.layer_keys), values(a.layer_values) {}
+  explicit KeyReader(const AttentionForwardArgs& a)
+      : args(a), qkv(a.qkv), keys(numbers(a.cache.keys)), values(numbers(a.cache.values)) {}
+
+  // The cache whole, whatever its strides.
+  static FloatView numbers(const Tensor& t) {
+    if (!t) return FloatView(t);
+    return FloatView(Tensor::view_of(t.raw(), {std::numeric_limits<int64_t>::max() / 8}, t.dtype(), t.device()));
+  }
+  static double scale_of(const Tensor& scales, int64_t kv_head) {
+    return scales ? static_cast<double>(scales.data<float>()[kv_head]) : 1.0;
+  }
 
   double key(const Sequence& s, int64_t j, int64_t kv_head, int64_t d) const {
-    return keys ? keys[cache_index(s, j, kv_head, d)] : qkv[packed_index(s, j, args.shape.num_heads + kv_head, d)];
+    if (keys) return scale_of(args.cache.key_scales, kv_head) * keys[cache_index(s, j, kv_head, d)];
+    return qkv[packed_index(s, j, args.shape.num_heads + kv_head, d)];
   }
   double value(const Sequence& s, int64_t j, int64_t kv_head, int64_t d) const {
     int64_t head = args.shape.num_heads + args.shape.num_kv_heads + kv_head;
-    return keys ? values[cache_index(s, j, kv_head, d)] : qkv[packed_index(s, j, head, d)];
+    if (values) return scale_of(args.cache.value_scales, kv_head) * values[cache_index(s, j, kv_head, d)];
+    return qkv[packed_index(s, j, head, d)];
   }
   int64_t packed_index(const Sequence& s, int64_t j, int64_t head, int64_t d) const {
     return (s.first_row + j) * args.qkv.size(-1) + head * args.shape.head_dim + d;
   }
   int64_t cache_index(const Sequence& s, int64_t j, int64_t kv_head, int64_t d) const {
-    int64_t block_size = args.layer_keys.size(1);
+    int64_t block_size = args.cache.block_size;
     int64_t block = args.block_tables.data<int32_t>()[s.index * args.block_tables.size(1) + j / block_size];
-    int64_t slot = block * block_size + j % block_size;
-    return (slot * args.shape.num_kv_heads + kv_head) * args.shape.head_dim + d;
+    return args.cache.offset(block * block_size + j % block_size, kv_head) + d;
   }
 };
 
@@ -69,7 +80,7 @@ void attention_forward(Stream&, const AttentionForwardArgs& args) {
   int64_t heads = shape.num_heads, dim = shape.head_dim, tokens = args.qkv.size(0), width = args.qkv.size(-1);
   for (int64_t i = 0; i < out.size(); ++i) out.set(i, 0);
   for (int64_t i = 0; i < lse.size(); ++i) lse.set(i, 0);
-  for (const Sequence& s : sequences_of(*args.batch, static_cast<bool>(args.layer_keys))) {
+  for (const Sequence& s : sequences_of(*args.batch, static_cast<bool>(args.cache))) {
     for_each_index(s.num_queries * heads, [&](int64_t task) {
       int64_t i = task / heads, h = task % heads, kv_head = h / (heads / shape.num_kv_heads);
       int64_t row = s.first_row + i, position = s.context - s.num_queries + i, first = first_key(shape, position);

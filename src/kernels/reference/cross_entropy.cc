@@ -8,7 +8,7 @@
 namespace sinter::kernels::reference {
 
 void cross_entropy(Stream&, const CrossEntropyArgs& args) {
-  FloatView first(args.logits), last(args.last_logits), losses(args.losses), scale(args.scale);
+  FloatView first(args.logits), last(args.last_logits), losses(args.losses), scale(args.scale), weights(args.weights);
   const int64_t split = args.logits.size(-1), apart = args.last_logits ? args.last_logits.size(-1) : 0;
   const int64_t vocab = split + apart;
   for_each_index(args.logits.rows(), [&](int64_t r) {
@@ -27,10 +27,11 @@ void cross_entropy(Stream&, const CrossEntropyArgs& args) {
     for (int64_t v = 0; v < vocab; ++v) largest = std::max(largest, logit(v));
     for (int64_t v = 0; v < vocab; ++v) sum += std::exp(logit(v) - largest);
     double log_sum = largest + std::log(sum);
-    losses.set(r, log_sum - logit(target));
+    const double weight = weights ? weights[r] : 1.0;
+    losses.set(r, weight * (log_sum - logit(target)));
     for (int64_t v = 0; args.write_gradient && v < vocab; ++v) {
       double p = std::exp(logit(v) - log_sum);
-      set_logit(v, (p - (v == target ? 1.0 : 0.0)) * scale[0]);
+      set_logit(v, (p - (v == target ? 1.0 : 0.0)) * scale[0] * weight);
     }
   });
 }

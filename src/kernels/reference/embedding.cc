@@ -32,8 +32,10 @@ void embedding_backward(Stream&, const EmbeddingBackwardArgs& args) {
   FloatView dy(args.dy), dtable(args.dtable), dposition_table(args.dposition_table);
   int64_t channels = args.dy.size(-1);
   for (int64_t t = 0; t < args.tokens.num_elements(); ++t) {
-    int64_t row = row_of(args.tokens, t, args.dtable, "token");
-    for (int64_t c = 0; c < channels; ++c) dtable.add(row * channels + c, dy[t * channels + c]);
+    if (dtable) {
+      int64_t row = row_of(args.tokens, t, args.dtable, "token");
+      for (int64_t c = 0; c < channels; ++c) dtable.add(row * channels + c, dy[t * channels + c]);
+    }
     if (!dposition_table) continue;
     int64_t position = row_of(args.positions, t, args.dposition_table, "position");
     for (int64_t c = 0; c < channels; ++c) dposition_table.add(position * channels + c, dy[t * channels + c]);

@@ -1,5 +1,5 @@
 // Kernels that only move or scale: fill, axpby, kv_write, column sums, dropout.
-#include <cstring>
+#include <limits>
 #include <vector>
 
 #include "kernels/reference/float_view.h"
@@ -39,15 +39,24 @@ void column_sum(Stream&, const ColumnSumArgs& args) {
 void kv_write(Stream&, const KvWriteArgs& args) {
   int64_t tokens = args.qkv.size(0);
   int64_t width = (args.num_heads + 2 * args.num_kv_heads) * args.head_dim;
-  size_t element = base::dtype_bytes(args.qkv.dtype());
-  size_t kv_bytes = static_cast<size_t>(args.num_kv_heads * args.head_dim) * element;
+  const KvLayer& cache = args.cache;
+  FloatView qkv(args.qkv);
+  auto numbers = [&](const Tensor& t) {  // the cache whole, whatever its strides
+    return FloatView(Tensor::view_of(t.raw(), {std::numeric_limits<int64_t>::max() / 8}, t.dtype(), t.device()));
+  };
+  FloatView keys = numbers(cache.keys), values = numbers(cache.values);
   for (int64_t t = 0; t < tokens; ++t) {
     int64_t slot = args.slots.data<int32_t>()[t];
     if (slot < 0) continue;
-    const char* row = args.qkv.data<char>() + static_cast<size_t>(t * width) * element;
-    const char* k = row + static_cast<size_t>(args.num_heads * args.head_dim) * element;
-    std::memcpy(args.keys.data<char>() + static_cast<size_t>(slot) * kv_bytes, k, kv_bytes);
-    std::memcpy(args.values.data<char>() + static_cast<size_t>(slot) * kv_bytes, k + kv_bytes, kv_bytes);
+    for (int64_t h = 0; h < args.num_kv_heads; ++h) {
+      double key_scale = cache.key_scales ? cache.key_scales.data<float>()[h] : 1.0f;
+      double value_scale = cache.value_scales ? cache.value_scales.data<float>()[h] : 1.0f;
+      int64_t k = t * width + (args.num_heads + h) * args.head_dim, v = k + args.num_kv_heads * args.head_dim;
+      for (int64_t d = 0; d < args.head_dim; ++d) {
+        keys.set(cache.offset(slot, h) + d, qkv[k + d] / key_scale);
+        values.set(cache.offset(slot, h) + d, qkv[v + d] / value_scale);
+      }
+    }
   }
 }
 

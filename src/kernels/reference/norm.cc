@@ -63,7 +63,7 @@ void norm_backward(Stream& stream, const NormBackwardArgs& args) {
     }
   }
   for (int64_t c = 0; c < channels; ++c) {
-    dweight.add(c, dweight_sum[c]);
+    if (dweight) dweight.add(c, dweight_sum[c]);
     if (dbias) dbias.add(c, dbias_sum[c]);
   }
   if (args.ds_sums) column_sum(stream, {.x = args.ds, .y = args.ds_sums, .accumulate = true});
@@ -117,8 +117,8 @@ void head_norm_backward(Stream&, const HeadNormBackwardArgs& args) {
     }
   }
   for (int64_t d = 0; d < dim; ++d) {
-    dq_weight.add(d, dq_sum[d]);
-    dk_weight.add(d, dk_sum[d]);
+    if (dq_weight) dq_weight.add(d, dq_sum[d]);
+    if (dk_weight) dk_weight.add(d, dk_sum[d]);
   }
 }
 

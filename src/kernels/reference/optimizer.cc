@@ -41,6 +41,63 @@ void adamw(Stream&, const AdamwArgs& args) {
   }
 }
 
+namespace {
+
+// The nearest of the map's rising values; halfway between two the lower.
+uint8_t nearest_code(const float* map, float x) {
+  int low = 0, high = 255;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (x > (map[middle] + map[middle + 1]) / 2) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return static_cast<uint8_t>(low);
+}
+
+void encode_block(const float* values, int64_t count, const float* map, uint8_t* codes, float& scale) {
+  scale = 0;
+  for (int64_t i = 0; i < count; ++i) scale = std::max(scale, std::abs(values[i]));
+  const float inverse = 1.0f / std::max(scale, 1e-38f);
+  for (int64_t i = 0; i < count; ++i) codes[i] = nearest_code(map, std::clamp(values[i] * inverse, -1.0f, 1.0f));
+}
+
+}  // namespace
+
+void adamw_8bit(Stream&, const Adamw8bitArgs& args) {
+  constexpr int64_t kBlock = Adamw8bitArgs::kBlock;
+  FloatView grad(args.grad), copy(args.copy), control(args.control);
+  if (control[1] == 0) return;
+  double factor1 = 1.0 / (1.0 - std::pow(static_cast<double>(args.beta1), args.step));
+  double factor2 = 1.0 / std::sqrt(1.0 - std::pow(static_cast<double>(args.beta2), args.step));
+  if (control.size() == kControlSize) {
+    factor1 = control[kControlCorrection1];
+    factor2 = control[kControlCorrection2];
+  }
+  const float *m_map = args.m_map.data<float>(), *v_map = args.v_map.data<float>();
+  float* master = args.master.data<float>();
+  const int64_t n = args.master.num_elements();
+  for_each_index((n + kBlock - 1) / kBlock, [&](int64_t block) {
+    const int64_t begin = block * kBlock, count = std::min(kBlock, n - begin);
+    float m[kBlock], v[kBlock];
+    uint8_t *m_codes = args.m.data<uint8_t>() + begin, *v_codes = args.v.data<uint8_t>() + begin;
+    float &m_scale = args.m_scales.data<float>()[block], &v_scale = args.v_scales.data<float>()[block];
+    for (int64_t i = 0; i < count; ++i) {
+      const float g = static_cast<float>(grad[begin + i] * control[0]);
+      m[i] = args.beta1 * (m_map[m_codes[i]] * m_scale) + (1.0f - args.beta1) * g;
+      v[i] = args.beta2 * (v_map[v_codes[i]] * v_scale) + (1.0f - args.beta2) * g * g;
+      const double update = m[i] * factor1 / (std::sqrt(static_cast<double>(v[i])) * factor2 + args.eps);
+      float& weight = master[begin + i];
+      weight = static_cast<float>(weight - args.lr * (update + args.weight_decay * static_cast<double>(weight)));
+      if (copy) copy.set(begin + i, weight);
+    }
+    encode_block(m, count, m_map, m_codes, m_scale);
+    encode_block(v, count, v_map, v_codes, v_scale);
+  });
+}
+
 void sgd(Stream&, const SgdArgs& args) {
   FloatView master(args.master), grad(args.grad), velocity(args.velocity), copy(args.copy), control(args.control);
   if (control[1] == 0) return;

@@ -42,7 +42,7 @@ void softmax_terms(Stream&, const SoftmaxTermsArgs& args) {
 }
 
 void softmax_loss(Stream&, const SoftmaxLossArgs& args) {
-  FloatView terms(args.terms), lse(args.lse), losses(args.losses);
+  FloatView terms(args.terms), lse(args.lse), losses(args.losses), weights(args.weights);
   const int64_t R = args.lse.num_elements(), P = args.terms.size(0);
   for_each_index(R, [&](int64_t r) {
     double largest = -std::numeric_limits<double>::infinity(), sum = 0, target = 0;
@@ -54,18 +54,20 @@ void softmax_loss(Stream&, const SoftmaxLossArgs& args) {
     }
     const double log_sum = largest + std::log(sum);
     lse.set(r, log_sum);
-    losses.set(r, args.targets.data<int32_t>()[r] < 0 ? 0.0 : log_sum - target);
+    const double weight = weights ? weights[r] : 1.0;
+    losses.set(r, args.targets.data<int32_t>()[r] < 0 ? 0.0 : weight * (log_sum - target));
   });
 }
 
 void softmax_gradient(Stream&, const SoftmaxGradientArgs& args) {
-  FloatView logits(args.logits), lse(args.lse), scale(args.scale);
+  FloatView logits(args.logits), lse(args.lse), scale(args.scale), weights(args.weights);
   const int64_t V = args.logits.size(-1);
   for_each_index(args.logits.rows(), [&](int64_t r) {
     const int64_t target = args.targets.data<int32_t>()[r];
+    const double factor = weights ? scale[0] * weights[r] : scale[0];
     for (int64_t v = 0; v < V; ++v) {
       const double p = target < 0 ? 0.0 : std::exp(logits[r * V + v] - lse[r]) - (v == target - args.first ? 1.0 : 0.0);
-      logits.set(r * V + v, p * scale[0]);
+      logits.set(r * V + v, p * factor);
     }
   });
 }

@@ -60,7 +60,7 @@ function fill(element, turn) {
   }));
 }
 function tip(target, t) {
-  const box = $("tip"), rows = t.top.length ? t.top : [t];
+  const box = $("tip"), rows = t.top.some(r => r.token === t.token) ? t.top : [...t.top, t];
   box.replaceChildren(...rows.map(r => {
     const row = make("div", r.token === t.token ? "chosen" : "");
     row.append(make("span", "", JSON.stringify(r.token)), make("span", "", (100 * Math.exp(r.logprob)).toFixed(1) + " %")); return row;
@@ -154,7 +154,9 @@ async function sample() {
     if (before) {
       const dt = t - before.t, steps = s.steps - before.s.steps;
       add("rate", (s.output_tokens - before.s.output_tokens) / dt, 1); add("step", steps ? 1000 * (s.model_seconds - before.s.model_seconds) / steps : 0, 1);
-      add("kv", s.kv_blocks ? 100 * s.kv_blocks_used / s.kv_blocks : 0, 1); add("run", s.running + s.waiting, 0);
+      add("kv", s.kv_blocks ? 100 * s.kv_blocks_used / s.kv_blocks : 0, 1);
+      const waste = places => places ? Math.max(0, 100 - 100 * s.kv_tokens_used / places).toFixed(0) : 0;
+      if (s.running) $("v-waste").textContent = `waste ${waste(s.kv_slots_used)} %, preallocated ${waste(s.kv_contiguous_slots)} %`; add("run", s.running + s.waiting, 0);
     }
     before = { s, t };
   } catch { before = null; }

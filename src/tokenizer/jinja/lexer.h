@@ -1,5 +1,5 @@
-// Cuts a template into text, tags and the tokens inside tags, with Jinja's rules for white space: the options below, the
-// signs '-' and '+' at tags.
+// Cuts a template into text, tags and the tokens inside tags, with Jinja's rules for white space: the options below,
+// the signs '-' and '+' at tags.
 #pragma once
 #include <string>
 #include <string_view>

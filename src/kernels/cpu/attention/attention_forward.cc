@@ -8,6 +8,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/formats.h"
 #include "kernels/cpu/highway_targets.h"
+#include "kernels/reference/reference.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention/attention_forward.cc"
 #include "hwy/foreach_target.h"
@@ -28,13 +29,13 @@ struct KeyRows {
 
   void at(int64_t j, const T** key, const T** value) const {
     const AttentionShape& shape = args.shape;
-    if (args.layer_keys) {
-      int64_t block_size = args.layer_keys.size(1);
+    if (args.cache) {
+      int64_t block_size = args.cache.block_size;
       int64_t block =
           args.block_tables.template data<int32_t>()[sequence.index * args.block_tables.size(1) + j / block_size];
-      int64_t offset = ((block * block_size + j % block_size) * shape.num_kv_heads + kv_head) * shape.head_dim;
-      *key = args.layer_keys.template data<T>() + offset;
-      *value = args.layer_values.template data<T>() + offset;
+      int64_t offset = args.cache.offset(block * block_size + j % block_size, kv_head);
+      *key = args.cache.keys.template data<T>() + offset;
+      *value = args.cache.values.template data<T>() + offset;
       return;
     }
     const T* row = args.qkv.template data<T>() + (sequence.first_row + j) * args.qkv.size(-1);
@@ -173,13 +174,13 @@ class Forward {
     KeyRows<T> source{args_, task_.sequence, task_.kv_head};
     const T *key = nullptr, *value = nullptr;
     size_t dim = static_cast<size_t>(dim_), padded = static_cast<size_t>(padded_dim_);
-    int64_t heads = task_.num_kv_heads;
+    int64_t heads = task_.num_kv_heads, apart = args_.cache ? args_.cache.head_stride : dim_;
     next_key_ = tile + kTileKeys;
     end_of_next_ = std::min(next_key_ + kTileKeys, first_position_ + task_.count);
     for (int64_t j = 0; j < count; ++j) {
       source.at(tile + j, &key, &value);
-      for (int64_t k = 0; k < heads; ++k) Tiles::load_row(key + k * dim_, dim, padded, key_rows(k) + j * units_);
-      for (int64_t k = 0; k < heads; ++k) Tiles::load_row(value + k * dim_, dim, padded, value_rows(k) + j * units_);
+      for (int64_t k = 0; k < heads; ++k) Tiles::load_row(key + k * apart, dim, padded, key_rows(k) + j * units_);
+      for (int64_t k = 0; k < heads; ++k) Tiles::load_row(value + k * apart, dim, padded, value_rows(k) + j * units_);
       if (rows_ < kTileKeys) ask_for_next_key();
     }
     for (int64_t k = 0; k < heads; ++k) {
@@ -374,7 +375,7 @@ int64_t queries_of_task(const AttentionShape& shape, const std::vector<SequenceR
 std::vector<ForwardTask> cut_forward(const AttentionForwardArgs& args) {
   std::vector<ForwardTask> tasks;
   int64_t kv_heads = args.shape.num_kv_heads, group = args.shape.num_heads / kv_heads;
-  std::vector<SequenceRows> sequences = sequences_of(*args.batch, static_cast<bool>(args.layer_keys));
+  std::vector<SequenceRows> sequences = sequences_of(*args.batch, static_cast<bool>(args.cache));
   int64_t queries = queries_of_task(args.shape, sequences);
   std::stable_sort(sequences.begin(), sequences.end(),
                    [](const SequenceRows& a, const SequenceRows& b) { return a.context > b.context; });
@@ -406,7 +407,8 @@ void clear_padding(const AttentionForwardArgs& args) {
 
 }  // namespace
 
-void attention_forward(Stream&, const AttentionForwardArgs& args) {
+void attention_forward(Stream& stream, const AttentionForwardArgs& args) {
+  if (args.cache && args.cache.keys.dtype() != args.qkv.dtype()) return reference::attention_forward(stream, args);
   clear_padding(args);
   const PairKernel* kernel = args.qkv.dtype() == base::DType::bf16 ? pair_kernel() : nullptr;
   std::vector<ForwardTask> tasks = cut_forward(args);

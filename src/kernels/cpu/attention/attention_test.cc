@@ -138,8 +138,7 @@ PagedKeys make_paged(const AttentionShape& shape, const std::vector<int64_t>& co
                                    .head_dim = shape.head_dim,
                                    .qkv = packed,
                                    .slots = int_tensor(slots),
-                                   .keys = paged.keys,
-                                   .values = paged.values});
+                                   .cache = core::kv_layer_of(paged.keys, paged.values)});
   paged.block_tables = int_tensor(tables, {static_cast<int64_t>(contexts.size()), max_blocks});
   return paged;
 }
@@ -171,8 +170,7 @@ TEST(CpuAttention, PagedDecodeEqualsPrefillBitForBit) {
           AttentionForwardArgs args{.shape = shape,
                                     .batch = &batch,
                                     .qkv = rows,
-                                    .layer_keys = paged.keys,
-                                    .layer_values = paged.values,
+                                    .cache = core::kv_layer_of(paged.keys, paged.values),
                                     .block_tables = paged.block_tables,
                                     .out = out};
           cpu_table()->attention_forward(stream(), args);

@@ -170,7 +170,7 @@ bool fused_matmul(Stream&, const FusedMatmulArgs& args) {
   const MatmulArgs& p = args.product;
   const bool activates = args.pre_activation || args.activation_input || args.slope || args.slope_input;
   const bool is_plain = !args.gated && !args.a_sums && !p.addend && !p.accumulate && !p.group_offsets && p.batch == 1;
-  if (!activates || !is_plain) return false;
+  if (!activates || !is_plain || !is_ordinary(p)) return false;
   MatmulArgs product = p;
   const Tensor& c = args.product.c;
   if (args.pre_activation) product.c = args.pre_activation;

@@ -6,6 +6,7 @@
 #include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/matmul/matmul.h"
+#include "kernels/cpu/quantized/integer_product.h"
 
 namespace sinter::kernels::cpu {
 namespace {
@@ -46,6 +47,7 @@ void multiply_whole(Stream& stream, const MatmulArgs& args, int64_t expert) {
 }
 
 void multiply_expert(Stream& stream, const MatmulArgs& args, int64_t expert) {
+  if (is_integer_product(args)) return integer_matmul(args, expert);
   args.transpose_b ? multiply_in_strips(stream, args, expert) : multiply_whole(stream, args, expert);
 }
 

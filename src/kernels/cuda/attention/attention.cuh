@@ -4,6 +4,8 @@
 // head (kv head * G + m % G), G = H / K. So keys are read once for the group, and the gradients of keys and values sum
 // over the group inside one block: no atomics.
 #pragma once
+#include <cuda_fp8.h>
+
 #include "kernels/cuda/mma.cuh"
 
 namespace sinter::kernels::cuda {
@@ -17,10 +19,13 @@ struct AttentionParams {
   float* lse;                    // (H, T)
   float* delta;                  // (H, T)
   void* dqkv;
+  const float *key_scales, *value_scales;           // (K) of a cache in fp8, else null
+  int64_t block_stride, head_stride, token_stride;  // of the cache, in elements
   int64_t tokens, width, max_blocks, first_token, first_head, total_heads;
   int num_sequences, num_heads, num_kv_heads, head_dim, group, block_size;
   int window;
-  bool vector;  // every row of a head starts on a 16-byte boundary
+  int least_queries;  // sequences with fewer are another kernel's
+  bool vector;        // every row of a head starts on a 16-byte boundary
   float scale, dropout, keep_factor;
   RandomKey key;
 };
@@ -49,14 +54,16 @@ __device__ __forceinline__ const T* out_row(const AttentionParams& p, const void
   int query = m / p.group, head = s.kv_head * p.group + m % p.group;
   return static_cast<const T*>(base) + ((s.first + query) * p.num_heads + head) * p.head_dim;
 }
-// Row of key (which = 0) or value (1) j.
+// Where key or value j of the sequence lies in the cache.
+__device__ __forceinline__ int64_t cache_offset(const AttentionParams& p, const AttentionSequence& s, int j) {
+  int64_t block = p.block_tables[s.index * p.max_blocks + j / p.block_size];
+  return block * p.block_stride + j % p.block_size * p.token_stride + s.kv_head * p.head_stride;
+}
+// Row of key (which = 0) or value (1) j, of a cache in the format of the queries or of packed rows.
 template <class T>
 __device__ __forceinline__ const T* key_row(const AttentionParams& p, const AttentionSequence& s, int j, int which) {
   if (p.keys) {
-    int64_t block = p.block_tables[s.index * p.max_blocks + j / p.block_size];
-    int64_t slot = block * p.block_size + j % p.block_size;
-    const void* base = which == 0 ? p.keys : p.values;
-    return static_cast<const T*>(base) + (slot * p.num_kv_heads + s.kv_head) * p.head_dim;
+    return static_cast<const T*>(which == 0 ? p.keys : p.values) + cache_offset(p, s, j);
   }
   int head = p.num_heads + which * p.num_kv_heads + s.kv_head;
   return static_cast<const T*>(p.qkv) + (s.first + j) * p.width + int64_t{head} * p.head_dim;
@@ -73,8 +80,9 @@ __device__ __forceinline__ bool sees(const AttentionParams& p, int position, int
 // 1 / (1 - p) where a probability is kept, else 0.
 __device__ __forceinline__ float dropout_factor(const AttentionParams& p, const AttentionSequence& s, int m, int key) {
   int64_t row = s.first + m / p.group, head = s.kv_head * p.group + m % p.group;
-  uint64_t index =
-      (static_cast<uint64_t>((p.first_token + row) * p.total_heads + p.first_head + head) << AttentionShape::kContextBits) + key;
+  uint64_t index = (static_cast<uint64_t>((p.first_token + row) * p.total_heads + p.first_head + head)
+                    << AttentionShape::kContextBits) +
+                   key;
   return random_uniform(p.key, index) >= p.dropout ? p.keep_factor : 0.0f;
 }
 
@@ -97,10 +105,31 @@ __device__ __forceinline__ void load_tile(T* tile, const AttentionParams& p, Row
   }
 }
 
+// Fills a (kRows, kDim) tile from a cache in fp8: offset_of(r) is where a row begins, negative: zeros.
+template <class T, int kRows, int kDim, int kThreads, class OffsetOf>
+__device__ __forceinline__ void load_fp8_tile(T* tile, const AttentionParams& p, const void* cache, float scale,
+                                              OffsetOf&& offset_of) {
+  for (int i = threadIdx.x; i < kRows * kDim; i += kThreads) {
+    int r = i / kDim, d = i % kDim;
+    int64_t offset = offset_of(r);
+    bool valid = offset >= 0 && d < p.head_dim;
+    float x = valid ? scale * float(static_cast<const __nv_fp8_e4m3*>(cache)[offset + d]) : 0.0f;
+    tile[r * (kDim + kPad) + d] = from_float<T>(x);
+  }
+}
+
+// Sets where the cache lies, and how.
+void set_cache(AttentionParams& p, const AttentionForwardArgs& args);
 // Fills the parameters both directions share.
 AttentionParams make_attention_params(const AttentionShape& shape, const RaggedBatch& batch, const Tensor& qkv);
 // Rows of padding tokens (those after the last sequence) of (T, width) become 0; so does a (H, T) array when given.
 void zero_padding_rows(Stream& stream, const AttentionParams& p, const Tensor& rows, float* per_head);
+
+// Sequences of up to kMostDecodeQueries queries over a cache, and the padding rows; others are left alone. False: not
+// taken, nothing was enqueued.
+inline constexpr int kMostDecodeQueries = 8;
+bool decode_attention(Stream& stream, const AttentionParams& p, base::DType dtype, int64_t max_query,
+                      int64_t max_context);
 
 void flash_forward_f32(Stream& stream, const AttentionParams& p);
 void flash_backward_f32(Stream& stream, const AttentionParams& p);

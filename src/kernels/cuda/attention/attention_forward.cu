@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionParams p) {
   AttentionSequence s = sequence_at(p, s_index, blockIdx.y);
   int row0 = static_cast<int>(block - tile_start(p.offsets, s_index, p.group, kRows)) * kRows;
   int num_rows = s.queries * p.group;
-  if (row0 >= num_rows || row0 < 0) return;
+  if (row0 >= num_rows || row0 < 0 || s.queries < p.least_queries) return;
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
   int last_query = min((row0 + kRows - 1) / p.group, s.queries - 1);
@@ -38,6 +38,14 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionParams p) {
   int first_tile = p.window > 0 ? max(0, lowest - p.window + 1) / kKeys : 0, last_tile = highest / kKeys;
 
   auto load_keys = [&](T* tile, int t, int which) {
+    if (p.key_scales) {
+      const float scale = (which == 0 ? p.key_scales : p.value_scales)[s.kv_head];
+      load_fp8_tile<T, kKeys, kDim, kThreads>(tile, p, which == 0 ? p.keys : p.values, scale, [&](int r) {
+        int j = t * kKeys + r;
+        return j <= highest ? cache_offset(p, s, j) : int64_t{-1};
+      });
+      return copy_commit();
+    }
     load_tile<T, kKeys, kDim, kThreads>(tile, p, [&](int r) {
       int j = t * kKeys + r;
       return j <= highest ? key_row<T>(p, s, j, which) : nullptr;
@@ -247,6 +255,28 @@ AttentionParams make_attention_params(const AttentionShape& shape, const RaggedB
   return p;
 }
 
+void set_cache(AttentionParams& p, const AttentionForwardArgs& args) {
+  const core::KvLayer& cache = args.cache;
+  const bool is_fp8 = cache.keys.dtype() == base::DType::f8e4m3;
+  SINTER_CHECK(
+      is_fp8 ? cache.key_scales && args.qkv.dtype() != base::DType::f32 : cache.keys.dtype() == args.qkv.dtype(),
+      "[attention] a cache in {} for queries in {}: not on CUDA", base::dtype_name(cache.keys.dtype()),
+      base::dtype_name(args.qkv.dtype()));
+  p.keys = cache.keys.raw();
+  p.values = cache.values.raw();
+  p.key_scales = is_fp8 ? cache.key_scales.data<float>() : nullptr;
+  p.value_scales = is_fp8 ? cache.value_scales.data<float>() : nullptr;
+  p.block_stride = cache.block_stride;
+  p.head_stride = cache.head_stride;
+  p.token_stride = cache.token_stride;
+  p.block_tables = args.block_tables.data<int32_t>();
+  p.max_blocks = args.block_tables.size(-1);
+  p.block_size = static_cast<int>(cache.block_size);
+  const auto multiple = static_cast<int64_t>(16 / base::dtype_bytes(cache.keys.dtype()));
+  p.vector = p.vector && is_aligned(p.keys) && is_aligned(p.values) && cache.block_stride % multiple == 0 &&
+             cache.head_stride % multiple == 0 && cache.token_stride % multiple == 0;
+}
+
 void zero_padding_rows(Stream& stream, const AttentionParams& p, const Tensor& rows, float* per_head) {
   if (p.tokens == 0) return;
   int64_t row_halves = static_cast<int64_t>(rows.bytes() / 2) / p.tokens;
@@ -261,15 +291,14 @@ void flash_forward(Stream& stream, const AttentionForwardArgs& args) {
   p.out = args.out.raw();
   p.lse = args.lse.data<float>();
   p.vector = p.vector && is_aligned(p.out);
-  if (args.layer_keys) {
-    p.keys = args.layer_keys.raw();
-    p.values = args.layer_values.raw();
-    p.block_tables = args.block_tables.data<int32_t>();
-    p.max_blocks = args.block_tables.size(-1);
-    p.block_size = static_cast<int>(args.layer_keys.size(1));
-    p.vector = p.vector && is_aligned(p.keys) && is_aligned(p.values);
+  if (args.cache) set_cache(p, args);
+  const RaggedBatch& batch = *args.batch;
+  if (decode_attention(stream, p, args.qkv.dtype(), batch.max_query, batch.max_context)) {
+    if (batch.max_query <= kMostDecodeQueries) return;
+    p.least_queries = kMostDecodeQueries + 1;
+  } else {
+    zero_padding_rows(stream, p, args.out, p.lse);
   }
-  zero_padding_rows(stream, p, args.out, p.lse);
   switch (args.qkv.dtype()) {
     case base::DType::f32:
       flash_forward_f32(stream, p);

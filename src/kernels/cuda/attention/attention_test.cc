@@ -5,8 +5,8 @@
 
 #include "base/rng.h"
 #include "core/graph.h"
-#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/attention/cudnn_attention.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/test_harness.h"
 #include "kernels/fused.h"
 
@@ -284,7 +284,7 @@ void test_paged(DType t, const AttentionCase& a, const std::vector<int32_t>& con
     RaggedBatch b = make_batch(a, batch, at);
     AttentionForwardArgs args;
     args.shape = make_shape(a), args.batch = &b, args.qkv = at(qkv), args.out = at(out);
-    args.layer_keys = at(keys), args.layer_values = at(values), args.block_tables = at(block_tables);
+    args.cache = core::kv_layer_of(at(keys), at(values)), args.block_tables = at(block_tables);
     table.attention_forward(s, args);
   });
   c.expect_close(out, "out", limit_of(t));

@@ -282,7 +282,7 @@ void execute(Stream& stream, Graph& graph, std::unordered_map<int64_t, void*>& p
 bool cudnn_attention_forward(Stream& stream, const AttentionForwardArgs& args) {
   const AttentionShape& shape = args.shape;
   const RaggedBatch& batch = *args.batch;
-  if (args.layer_keys || !applies(shape, batch, args.qkv)) return false;
+  if (args.cache || !applies(shape, batch, args.qkv)) return false;
   std::lock_guard lock(graphs_mutex);
   const GraphKey key = key_of(shape, batch, args.qkv, false, static_cast<bool>(args.lse));
   Graph& graph = graph_for(stream, key);

@@ -1,7 +1,7 @@
 // Built instead of cudnn_attention.cc when cuDNN or its frontend headers are not found: our own kernel takes every
 // case.
-#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/attention/cudnn_attention.h"
+#include "kernels/cuda/cuda_kernels.h"
 
 namespace sinter::kernels::cuda {
 

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "core/cuda/check.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/matmul/small_product.h"
 #include "kernels/cuda/sm90/sm90.h"
 
 namespace sinter::kernels::cuda {
@@ -182,8 +183,12 @@ bool restore_fused_choice(const std::string& line, core::Device device) {
   return true;
 }
 
-bool fused_matmul(Stream& stream, const FusedMatmulArgs& args) { return run_fused(stream, args); }
+bool fused_matmul(Stream& stream, const FusedMatmulArgs& args) {
+  return small_fused_matmul(stream, args) || (is_ordinary(args.product) && run_fused(stream, args));
+}
 
-bool rotated_matmul(Stream& stream, const RotatedMatmulArgs& args) { return run_rotated(stream, args); }
+bool rotated_matmul(Stream& stream, const RotatedMatmulArgs& args) {
+  return small_rotated_matmul(stream, args) || (is_ordinary(args.product) && run_rotated(stream, args));
+}
 
 }  // namespace sinter::kernels::cuda

@@ -9,6 +9,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/matmul/fused_matmul.h"
 #include "kernels/cuda/matmul/matmul_plan.h"
+#include "kernels/cuda/matmul/small_product.h"
 #include "kernels/cuda/sm90/sm90.h"
 
 namespace sinter::kernels::cuda {
@@ -144,6 +145,7 @@ bool run_product(Stream& stream, const FusedMatmulArgs& fused) {
 }  // namespace
 
 void matmul(Stream& stream, const MatmulArgs& args) {
+  if (small_matmul(stream, args)) return;
   if (!args.b.is_plain()) return matmul(stream, with_plain_weight(stream, args));
   if (args.group_offsets) {
     SINTER_CHECK(args.c_columns == 0, "[matmul] a product in groups into columns of c: not on CUDA yet");

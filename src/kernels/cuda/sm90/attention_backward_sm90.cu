@@ -9,8 +9,8 @@
 // additions is not fixed: results may differ in their last bits from run to run.
 //
 // Of the three groups of warps one loads tiles, two compute, 64 keys each.
-#include "kernels/cuda/sm90/attention_sm90.cuh"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/sm90/attention_sm90.cuh"
 #include "kernels/cuda/sm90/sm90.h"
 
 namespace sinter::kernels::cuda {

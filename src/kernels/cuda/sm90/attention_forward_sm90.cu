@@ -11,9 +11,9 @@
 // f32 and bf16 share an exponent range wide enough that no precision is lost when later scores are larger. Only where
 // they are so much larger (a factor 2^64) that sums could overflow is a block done again, relative to a new maximum:
 // a branch that trained models hardly ever take, in place of a maximum, a reduction and a rescaling in every block.
-#include "kernels/cuda/sm90/attention_sm90.cuh"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/sm90/attention_sm90.cuh"
 #include "kernels/cuda/sm90/sm90.h"
 
 namespace sinter::kernels::cuda {

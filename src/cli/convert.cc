@@ -1,0 +1,63 @@
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/command.h"
+#include "cli/verbs.h"
+#include "quant/mixes.h"
+#include "quant/quantize.h"
+
+namespace sinter::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Flags {
+  std::string model, out, type;
+  bool force = false;
+};
+
+void run_convert(const Flags& flags) {
+  const bool to_gguf = flags.out.ends_with(".gguf");
+  SINTER_CHECK(flags.force || !fs::exists(flags.out),
+               "'{}' is there already; name another place, or say --force to replace it", flags.out);
+  const quant::Mix* mix = quant::find_mix(flags.type);
+  if (!flags.type.empty() && (!mix || mix->format != base::WeightFormat::plain)) {
+    base::fail_usage("--type '{}' is none of f32, f16, bf16{}", flags.type,
+                     mix ? "; `sinter quantize` writes that one" : "");
+  }
+  base::ProgressLine line;
+  auto show = [&](const quant::Progress& p) {
+    line.update(fmt::format("converting {}/{} tensors: {}", p.done, p.count, p.tensor));
+  };
+  if (to_gguf) {
+    quant::write_gguf(flags.model, flags.out, {.type = flags.type}, show);
+  } else {
+    quant::write_folder(flags.model, flags.out, flags.type, show);
+  }
+  line.finish();
+  std::printf("%s\n", flags.out.c_str());
+}
+
+}  // namespace
+
+void add_convert(Command app) {
+  auto flags = std::make_shared<Flags>();
+  const Command verb = app.add_verb("convert", "turn a model folder into a GGUF file, or back");
+  verb.option("MODEL", &flags->model, "a Hugging Face folder (plain or quantized) or a .gguf file").required();
+  verb.option("OUT", &flags->out, "NAME.gguf for a GGUF file, any other name for a folder").required();
+  verb.option("--type", &flags->type, "f32, f16 or bf16 (default: as the model is stored; f16 of quantized weights)");
+  verb.flag("--force", &flags->force, "replace what is there");
+  verb.footer(
+      "Examples:\n"
+      "  sinter convert my-model my-model.gguf                  folder to GGUF\n"
+      "  sinter convert model.q4_k_m.gguf model --type f16      GGUF to a folder that transformers loads\n"
+      "\n"
+      "For smaller files see `sinter quantize`. A killed run goes on where it stopped when it is started again.");
+  verb.on_run([flags] { run_convert(*flags); });
+}
+
+}  // namespace sinter::cli

@@ -1,0 +1,73 @@
+#include "cli/served_model.h"
+
+#include <filesystem>
+#include <optional>
+
+#include "base/file.h"
+#include "cli/command.h"
+#include "tokenizer/chat_template.h"
+
+namespace sinter::cli {
+
+struct OpenServedModel::Parts {
+  explicit Parts(ServedModelFlags f)
+      : flags(std::move(f)),
+        tokenizer(load_tokenizer(flags.generation, flags.model)),
+        model(open_for_generation(flags.generation, flags.model)) {
+    flags.engine.tokenizer = &tokenizer;
+    flags.engine.vocab_limit = tokenizer.vocab_size();
+    if (flags.name.empty()) flags.name = std::filesystem::weakly_canonical(flags.model).filename().string();
+    if (!flags.chat_template.empty()) {
+      chat.emplace(base::read_file(flags.chat_template), flags.chat_template);
+    } else if (tokenizer::ChatTemplate::exists(flags.model)) {
+      chat = tokenizer::ChatTemplate::load(flags.model);
+    }
+    engine.emplace(*model.transformer, flags.engine);
+    loop.emplace(*engine, engine::LoopOptions{.stall_seconds = flags.stall_seconds});
+  }
+
+  ServedModelFlags flags;
+  tokenizer::Tokenizer tokenizer;
+  models::OpenModel model;
+  std::optional<tokenizer::ChatTemplate> chat;
+  std::optional<engine::Engine> engine;
+  std::optional<engine::EngineLoop> loop;
+};
+
+OpenServedModel::OpenServedModel(ServedModelFlags flags) {
+  flags.model = newest_model(flags.model);
+  parts_ = std::make_unique<Parts>(std::move(flags));
+}
+OpenServedModel::~OpenServedModel() = default;
+
+server::ServedModel OpenServedModel::served() const {
+  return {.name = parts_->flags.name,
+          .spec = &parts_->model.spec,
+          .tokenizer = &parts_->tokenizer,
+          .chat = parts_->chat,
+          .engine = &*parts_->engine,
+          .loop = &*parts_->loop};
+}
+engine::Engine& OpenServedModel::engine() const { return *parts_->engine; }
+engine::EngineLoop& OpenServedModel::loop() const { return *parts_->loop; }
+const std::string& OpenServedModel::name() const { return parts_->flags.name; }
+
+void add_served_model_options(Command verb, ServedModelFlags& flags) {
+  verb.option("--name", &flags.name, "what clients call the model; the folder's name by default");
+  verb.option("--chat-template", &flags.chat_template, "Jinja file instead of the model's own template")
+      .existing_file();
+  verb.option("--device", &flags.generation.device, "cpu, cuda or cuda:N").shows_default();
+  verb.option("--precision", &flags.generation.precision, "fp32, bf16 or fp16").shows_default();
+  verb.option("--tokenizer", &flags.generation.tokenizer, "tokenizer file or folder, if not the model's");
+  verb.option("--step-tokens", &flags.engine.step_tokens, "most tokens of one step")
+      .in_range(1, 1000000)
+      .shows_default();
+  verb.option("--cache-tokens", &flags.engine.kv_tokens, "room in the cache; 0 chooses by memory")
+      .at_least(0)
+      .shows_default();
+  verb.option("--block-size", &flags.engine.block_size, "tokens of a cache block").in_range(1, 1024).shows_default();
+  verb.option("--threads", &flags.generation.threads, "CPU threads for the model (or SINTER_THREADS); default: all")
+      .in_range(1, 1024);
+}
+
+}  // namespace sinter::cli

@@ -1,0 +1,401 @@
+// Products of few rows (small_product.h): weights go from memory straight to tensor-core registers.
+//
+// A block owns 16 columns of c, which are 16 rows of b; its 8 warps take turns along the inner size, 128 bytes of every
+// row a turn, kAhead turns on their way at once: with two blocks a multiprocessor has 128 KB in flight, twice what the
+// memory needs. A thread loads 16 bytes of a row. Which of them go to which place along the inner size of an
+// mma.m16n8k16 does not matter as long as the factor from a has the same order, so no value moves between threads. The
+// warps' sums meet in shared memory, in a fixed order.
+//
+// Weights are read before the kernel that makes `a` has ended (launch_dependent).
+#include <cuda_fp8.h>
+
+#include "kernels/cuda/matmul/small_product.h"
+#include "kernels/cuda/mma.cuh"
+
+namespace sinter::kernels::cuda {
+namespace {
+
+constexpr int kWarps = 8, kThreads = 32 * kWarps, kRows = 16, kAhead = 4;
+
+enum class Kind { plain, gated, rotated };
+
+// Rows of w that lie together.
+struct Part {
+  const char* rows;
+  const float* scales;  // of fp8: (rows, groups)
+  float factor;         // of fp8, beside the scales
+  int first, groups, group_columns;
+};
+constexpr int kMostParts = 3;
+
+struct Params {
+  const void* x;
+  Part parts[kMostParts];
+  int num_parts;
+  void *c, *pre;  // pre: gated, or null
+  const void *bias, *addend;
+  const float* cos_sin;
+  int64_t c_stride;
+  int m, n, k;                // n: rows of w
+  int half_dim, num_rotated;  // rotated: of heads
+  spec::Activation activation;
+  bool c_is_f32;
+};
+
+// The rows of w behind the block's 16 columns: two runs of 8, so that what belongs together (gate and up, the halves
+// of a head) meets in one block.
+struct RowPair {
+  int low, high;
+};
+template <Kind kKind>
+__device__ __forceinline__ RowPair rows_of(const Params& p, int block) {
+  if constexpr (kKind == Kind::gated) return {block * 8, p.n / 2 + block * 8};
+  if constexpr (kKind == Kind::rotated) {
+    const int per_head = p.half_dim / 8, head = block / per_head, first = head * 2 * p.half_dim + block % per_head * 8;
+    return {first, first + p.half_dim};
+  }
+  return {block * 16, block * 16 + 8};
+}
+
+__device__ __forceinline__ uint4 load_once(const void* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+
+// Two 16-bit numbers each from bytes 0, 2 and 1, 3 of a word of e4m3, times 2^-120 in bf16 and 2^-8 in f16: the bits
+// moved to where the format has them.
+template <class T>
+__device__ __forceinline__ uint32_t widen_fp8(uint32_t high_bytes) {
+  constexpr int kShift = std::is_same_v<T, bfloat16> ? 4 : 1;
+  constexpr uint32_t kMask = std::is_same_v<T, bfloat16> ? 0x07f007f0u : 0x3f803f80u;
+  return (high_bytes & 0x80008000u) | ((high_bytes >> kShift) & kMask);
+}
+template <class T>
+inline constexpr float kFp8Factor = std::is_same_v<T, bfloat16> ? 0x1p20f : 0x1p8f;  // see scale_fp8_input
+
+// Keeps products with such numbers in the range of f32.
+template <class T>
+__device__ __forceinline__ uint32_t scale_fp8_input(uint32_t pair) {
+  if constexpr (std::is_same_v<T, bfloat16>) {
+    const __nv_bfloat162 factor = __float2bfloat162_rn(0x1p100f);
+    __nv_bfloat162 x = *reinterpret_cast<__nv_bfloat162*>(&pair) * factor;
+    return *reinterpret_cast<uint32_t*>(&x);
+  } else {
+    return pair;
+  }
+}
+
+// One turn of a warp: 64 (16-bit) or 128 (fp8) columns of its 16 rows.
+template <bool kFp8>
+struct Turn {
+  uint4 low[2], high[2];
+  float low_scale, high_scale;
+};
+
+template <class T, int kTiles, bool kFp8>
+struct Streamer {
+  static constexpr int kElements = kFp8 ? 16 : 8;     // of 16 bytes
+  static constexpr int kColumns = 2 * 4 * kElements;  // of a turn
+  static constexpr int kBytes = kFp8 ? 1 : 2;
+
+  const Params& p;
+  const char *low, *high;
+  const float *low_scales, *high_scales;
+  float low_factor, high_factor;
+  int low_group, high_group;  // columns of one scale
+  int quad, row;
+
+  __device__ Streamer(const Params& params, const RowPair& rows)
+      : p(params), quad(threadIdx.x % 4), row(threadIdx.x % 32 / 4) {
+    find(min(rows.low + row, p.n - 1), low, low_scales, low_factor, low_group);
+    find(min(rows.high + row, p.n - 1), high, high_scales, high_factor, high_group);
+  }
+  __device__ __forceinline__ void find(int n, const char*& begin, const float*& scales, float& factor,
+                                       int& group) const {
+    Part part = p.parts[0];
+#pragma unroll
+    for (int i = 1; i < kMostParts; ++i) {
+      if (i < p.num_parts && n >= p.parts[i].first) part = p.parts[i];
+    }
+    begin = part.rows + int64_t{n - part.first} * p.k * kBytes;
+    scales = part.scales + int64_t{n - part.first} * part.groups;
+    factor = part.factor;
+    group = part.group_columns;
+  }
+  __device__ __forceinline__ int column(int turn, int half) const {
+    return turn * kColumns + (half * 4 + quad) * kElements;
+  }
+  __device__ __forceinline__ Turn<kFp8> load(int turn) const {
+    Turn<kFp8> t{};
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int c = column(turn, h);
+      if (c >= p.k) continue;
+      t.low[h] = load_once(low + int64_t{c} * kBytes);
+      t.high[h] = load_once(high + int64_t{c} * kBytes);
+    }
+    if constexpr (kFp8) {
+      t.low_scale = low_scales[turn * kColumns / low_group] * low_factor * kFp8Factor<T>;
+      t.high_scale = high_scales[turn * kColumns / high_group] * high_factor * kFp8Factor<T>;
+    }
+    return t;
+  }
+  __device__ __forceinline__ void multiply(const Turn<kFp8>& t, int turn, float (&sum)[kTiles][4]) const {
+    float part[kTiles][4] = {};
+    float(&to)[kTiles][4] = kFp8 ? part : sum;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int c = column(turn, h);
+      const uint32_t* a = &t.low[h].x;
+      const uint32_t* b = &t.high[h].x;
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        const int m = i * 8 + row;
+        const bool valid = m < p.m && c < p.k;
+        const T* x = static_cast<const T*>(p.x) + int64_t{m} * p.k + c;
+        if constexpr (kFp8) {
+          uint32_t v[8] = {};
+          if (valid) {
+            const uint4 first = *reinterpret_cast<const uint4*>(x), second = *reinterpret_cast<const uint4*>(x + 8);
+            v[0] = first.x, v[1] = first.y, v[2] = first.z, v[3] = first.w;
+            v[4] = second.x, v[5] = second.y, v[6] = second.z, v[7] = second.w;
+          }
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            const uint32_t left = scale_fp8_input<T>(v[2 * j]), right = scale_fp8_input<T>(v[2 * j + 1]);
+            const uint32_t operand[4] = {widen_fp8<T>(a[j] << 8), widen_fp8<T>(b[j] << 8), widen_fp8<T>(a[j]),
+                                         widen_fp8<T>(b[j])};
+            mma_16x8x16<T>(to[i], operand, __byte_perm(left, right, 0x5410), __byte_perm(left, right, 0x7632));
+          }
+        } else {
+          uint4 v{};
+          if (valid) v = *reinterpret_cast<const uint4*>(x);
+          const uint32_t first[4] = {a[0], b[0], a[1], b[1]}, second[4] = {a[2], b[2], a[3], b[3]};
+          mma_16x8x16<T>(to[i], first, v.x, v.y);
+          mma_16x8x16<T>(to[i], second, v.z, v.w);
+        }
+      }
+    }
+    if constexpr (kFp8) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        sum[i][0] += t.low_scale * part[i][0];
+        sum[i][1] += t.low_scale * part[i][1];
+        sum[i][2] += t.high_scale * part[i][2];
+        sum[i][3] += t.high_scale * part[i][3];
+      }
+    }
+  }
+};
+
+__device__ __forceinline__ float activate(spec::Activation kind, float x) {
+  switch (kind) {
+    case spec::Activation::silu:
+      return x / (1.0f + expf(-x));
+    case spec::Activation::gelu:
+      return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
+    case spec::Activation::gelu_tanh:
+      return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
+    default:
+      return fmaxf(x, 0.0f);
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void put(const Params& p, int64_t at, float value) {
+  if (p.c_is_f32) {
+    static_cast<float*>(p.c)[at] = value;
+  } else {
+    static_cast<T*>(p.c)[at] = from_float<T>(value);
+  }
+}
+
+template <class T, int kTiles, bool kFp8, Kind kKind>
+__global__ void __launch_bounds__(kThreads, 2) small_product_kernel(const Params p) {
+  constexpr int kColumns = kTiles * 8;
+  __shared__ float parts[kWarps][kRows][kColumns + 1];
+  let_next_begin();
+  const RowPair rows = rows_of<kKind>(p, blockIdx.x);
+  const Streamer<T, kTiles, kFp8> streamer(p, rows);
+  const int warp = threadIdx.x / 32, turns = (p.k + streamer.kColumns - 1) / streamer.kColumns;
+  Turn<kFp8> ahead[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    if (warp + i * kWarps < turns) ahead[i] = streamer.load(warp + i * kWarps);
+  }
+  wait_for_previous();
+  float sum[kTiles][4] = {};
+  for (int turn = warp; turn < turns; turn += kAhead * kWarps) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int now = turn + i * kWarps, next = now + kAhead * kWarps;
+      if (now >= turns) break;
+      streamer.multiply(ahead[i], now, sum);
+      if (next < turns) ahead[i] = streamer.load(next);
+    }
+  }
+  const int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    parts[warp][row][i * 8 + column] = sum[i][0];
+    parts[warp][row][i * 8 + column + 1] = sum[i][1];
+    parts[warp][row + 8][i * 8 + column] = sum[i][2];
+    parts[warp][row + 8][i * 8 + column + 1] = sum[i][3];
+  }
+  __syncthreads();
+  auto total = [&](int r, int m) {
+    float t = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) t += parts[w][r][m];
+    return t;
+  };
+  auto bias_of = [&](int n) { return p.bias ? to_float(static_cast<const T*>(p.bias)[n]) : 0.0f; };
+  if constexpr (kKind == Kind::plain) {
+    const int n = rows.low + threadIdx.x % kRows, m = threadIdx.x / kRows;
+    if (m >= p.m || m >= kColumns || n >= p.n) return;
+    float value = total(threadIdx.x % kRows, m) + bias_of(n);
+    const int64_t at = m * p.c_stride + n;
+    if (p.addend) {
+      value += p.c_is_f32 ? static_cast<const float*>(p.addend)[at] : to_float(static_cast<const T*>(p.addend)[at]);
+    }
+    put<T>(p, at, value);
+    return;
+  }
+  const int r = threadIdx.x % 8, m = threadIdx.x / 8;
+  if (m >= p.m || m >= kColumns) return;
+  const float low = total(r, m) + bias_of(rows.low + r), high = total(r + 8, m) + bias_of(rows.high + r);
+  if constexpr (kKind == Kind::gated) {
+    // The activation's input is as stored: rounded.
+    const T gate = from_float<T>(low), up = from_float<T>(high);
+    if (p.pre) {
+      T* pre = static_cast<T*>(p.pre) + int64_t{m} * p.n;
+      pre[rows.low + r] = gate, pre[rows.high + r] = up;
+    }
+    put<T>(p, m * p.c_stride + rows.low + r, activate(p.activation, to_float(gate)) * to_float(up));
+  } else {
+    float first = to_float(from_float<T>(low)), second = to_float(from_float<T>(high));
+    const int dim = 2 * p.half_dim, place = rows.low % dim + r;
+    if (rows.low / dim < p.num_rotated) {
+      const float* angles = p.cos_sin + int64_t{m} * dim + place;
+      const float c = angles[0], s = angles[p.half_dim], old = first;
+      first = old * c - second * s;
+      second = second * c + old * s;
+    }
+    put<T>(p, m * p.c_stride + rows.low + r, first);
+    put<T>(p, m * p.c_stride + rows.high + r, second);
+  }
+}
+
+template <class T, int kTiles, bool kFp8>
+void launch(Stream& stream, const Params& p, Kind kind) {
+  auto run = [&](auto kernel, int blocks) {
+    launch_dependent(stream, kernel, dim3(static_cast<unsigned>(blocks)), kThreads, 0, p);
+  };
+  switch (kind) {
+    case Kind::plain:
+      return run(small_product_kernel<T, kTiles, kFp8, Kind::plain>, (p.n + 15) / 16);
+    case Kind::gated:
+      return run(small_product_kernel<T, kTiles, kFp8, Kind::gated>, p.n / 16);
+    case Kind::rotated:
+      return run(small_product_kernel<T, kTiles, kFp8, Kind::rotated>, p.n / 16);
+  }
+}
+
+template <class T>
+void dispatch(Stream& stream, const Params& p, Kind kind) {
+  const bool fits_one = p.m <= 8;
+  if (p.parts[0].scales) {
+    fits_one ? launch<T, 1, true>(stream, p, kind) : launch<T, 2, true>(stream, p, kind);
+  } else {
+    fits_one ? launch<T, 1, false>(stream, p, kind) : launch<T, 2, false>(stream, p, kind);
+  }
+}
+
+// Where the weight's rows lie; false where the kernel does not read such a weight.
+bool find_parts(const core::WeightView& weight, base::DType compute, Params& p) {
+  if (weight.is_plain()) {
+    p.num_parts = 1;
+    p.parts[0] = {weight.data.data<char>(), nullptr, 1.0f, 0, 0, 1};
+    return weight.data.dtype() == compute && is_aligned(weight.data.raw());
+  }
+  const core::WeightBlocks& blocks = *weight.blocks;
+  if (blocks.experts != 1 || blocks.parts.size() > kMostParts || blocks.columns % 16 != 0) return false;
+  constexpr int64_t kTurnColumns = 128;
+  int64_t first = 0;
+  for (const core::WeightPart& part : blocks.parts) {
+    if (part.format != base::WeightFormat::fp8_e4m3 || part.permutation || part.group <= 0) return false;
+    if (part.group != blocks.columns && part.group % kTurnColumns != 0) return false;
+    if (!is_aligned(part.data.raw())) return false;
+    const int64_t groups = div_up(blocks.columns, part.group);
+    p.parts[p.num_parts++] = {part.data.data<char>(),  part.scales.data<float>(), part.global_scale,
+                              static_cast<int>(first), static_cast<int>(groups),  static_cast<int>(part.group)};
+    first += part.rows;
+  }
+  return true;
+}
+
+// Fills what all kinds share; false where the kernel does not take the call.
+bool describe(const MatmulArgs& args, Params& p) {
+  const base::DType t = args.a.dtype();
+  if (!options().small_products || (t != base::DType::bf16 && t != base::DType::f16)) return false;
+  if (!args.transpose_b || args.transpose_a || args.accumulate || args.alpha != 1.0f || args.batch != 1) return false;
+  if (args.group_offsets || args.c_columns != 0 || args.c_squares || (args.addend && args.beta != 1.0f)) return false;
+  const int64_t m = args.a.rows(), k = args.a.size(-1), n = args.b.rows();
+  if (m < 1 || m > kMostSmallRows || n < 16 || n % 8 != 0 || k % 16 != 0 || k >= (int64_t{1} << 30)) return false;
+  if (args.c.rows() != m || n >= (int64_t{1} << 30)) return false;
+  if (args.c.dtype() != t && args.c.dtype() != base::DType::f32) return false;
+  if (args.bias && args.bias.dtype() != t) return false;
+  p = {};
+  if (!is_aligned(args.a.raw()) || !find_parts(args.b, t, p)) return false;
+  p.x = args.a.raw(), p.c = args.c.raw();
+  p.bias = args.bias.raw(), p.addend = args.addend.raw();
+  p.c_stride = args.c.size(-1);
+  p.m = static_cast<int>(m), p.n = static_cast<int>(n), p.k = static_cast<int>(k);
+  p.c_is_f32 = args.c.dtype() == base::DType::f32;
+  return true;
+}
+
+void run(Stream& stream, const MatmulArgs& args, const Params& p, Kind kind) {
+  if (args.a.dtype() == base::DType::bf16) {
+    dispatch<bfloat16>(stream, p, kind);
+  } else {
+    dispatch<half>(stream, p, kind);
+  }
+}
+
+}  // namespace
+
+bool small_matmul(Stream& stream, const MatmulArgs& args) {
+  Params p;
+  if (!describe(args, p)) return false;
+  run(stream, args, p, Kind::plain);
+  return true;
+}
+
+bool small_fused_matmul(Stream& stream, const FusedMatmulArgs& args) {
+  Params p;
+  const MatmulArgs& product = args.product;
+  if (!args.gated || !args.pre_activation || args.activation_input || args.a_sums || args.c_sums) return false;
+  if (!describe(product, p) || product.addend || p.n % 16 != 0 || p.c_is_f32) return false;
+  p.pre = args.pre_activation.raw();
+  p.activation = args.activation;
+  run(stream, product, p, Kind::gated);
+  return true;
+}
+
+bool small_rotated_matmul(Stream& stream, const RotatedMatmulArgs& args) {
+  Params p;
+  const RopeArgs& rope = args.rope;
+  if (rope.inverse || rope.head_dim % 16 != 0 || args.product.addend || !describe(args.product, p)) return false;
+  if (p.n % rope.head_dim != 0 || p.c_is_f32) return false;
+  p.cos_sin = rope.cos_sin.data<float>();
+  p.half_dim = static_cast<int>(rope.head_dim / 2);
+  p.num_rotated = static_cast<int>(rope.num_rotated);
+  run(stream, args.product, p, Kind::rotated);
+  return true;
+}
+
+}  // namespace sinter::kernels::cuda

@@ -1,0 +1,21 @@
+// Which layouts `sinter train` runs today. The planner marks the others, recipes comment their keys out, runs refuse
+// them.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "spec/parallel_spec.h"
+
+namespace sinter::spec {
+
+// The keys of [parallel] that a layout needs and `sinter train` does not run yet, as they would be written ("tp = 4");
+// empty where it runs whole.
+std::vector<std::string> untrained_keys(const ParallelSpec& layout);
+
+// Why `sinter train` cannot run a layout all of whose keys it knows, with the nearest that it can; "" when it can.
+std::string trained_problem(const ParallelSpec& layout, const ModelSpec& model);
+
+// All keys of [parallel] that differ from their defaults, in order.
+std::vector<std::string> layout_keys(const ParallelSpec& layout);
+
+}  // namespace sinter::spec

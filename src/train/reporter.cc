@@ -1,0 +1,75 @@
+#include "train/reporter.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/text.h"
+#include "train/peak.h"
+
+namespace sinter::train {
+
+Reporter::Reporter(const RunPlan& plan, const parallel::Mesh& mesh, Sample sample, size_t bytes_before)
+    : plan_(plan),
+      mesh_(mesh),
+      sample_(std::move(sample)),
+      device_(core::runtime(plan.device)),
+      bytes_before_(bytes_before) {}
+
+void Reporter::start(int64_t resumed_step) {
+  if (!mesh_.is_first()) return;
+  const spec::Recipe& recipe = plan_.recipe;
+  const std::string path = recipe.log.metrics.empty() ? recipe.checkpoint.dir + "/metrics.jsonl" : recipe.log.metrics;
+  metrics_ = std::make_unique<MetricsFile>(path, resumed_step);
+  peak_flops_ = measure_matmul_flops(plan_.device, plan_.shape.compute) * mesh_.all().size();
+  base::log_info("peak {} in {} matrix products, measured", format_flops(peak_flops_),
+                 base::dtype_name(plan_.shape.compute));
+  device_.allocator().reset_peak();
+  progress_.update(fmt::format("step {}/{}  the first step is under way", resumed_step + 1, plan_.steps));
+}
+
+void Reporter::report(StepMetrics m) {
+  if (!mesh_.is_first()) return;
+  const double flops = m.tokens_per_second * plan_.flops_per_token;
+  peak_flops_ = std::max(peak_flops_, flops);  // it may have been measured while others had the machine
+  m.flops_share = flops / peak_flops_;
+  step_seconds_ = step_seconds_ == 0 ? m.seconds : 0.9 * step_seconds_ + 0.1 * m.seconds;
+  if (m.step % plan_.recipe.log.every == 0 || m.step == plan_.steps || m.validation_loss) {
+    if (checkpoint_seconds_ > 0) m.checkpoint_seconds = std::exchange(checkpoint_seconds_, 0);
+    metrics_->append(m);
+  }
+  progress_.update(
+      progress_text(m, plan_.steps, peak_flops_, step_seconds_ * static_cast<double>(plan_.steps - m.step)));
+  const int64_t every = plan_.recipe.log.sample_every;
+  if (sample_ && every > 0 && m.step % every == 0) show_samples(m.step);
+}
+
+void Reporter::show_samples(int64_t step) {
+  progress_.finish();
+  note_peak();
+  try {
+    sample_(step);
+  } catch (const std::exception& e) {  // a run is not to end for want of something to look at
+    base::log_warning("step {}: no samples: {}", step, e.what());
+  }
+  device_.allocator().reset_peak();  // what the samples held is not part of the plan
+}
+
+void Reporter::note_peak() { peak_bytes_ = std::max(peak_bytes_, device_.allocator().stats().peak_bytes); }
+
+void Reporter::finish(const StepRunner& runner) {
+  if (!mesh_.is_first()) return;
+  note_peak();
+  const auto peak = static_cast<double>(peak_bytes_ - bytes_before_);
+  base::log_info("memory: {} at most, planned {}; activations {} of {} planned", base::format_bytes(peak),
+                 base::format_bytes(double(plan_.memory_bytes())),
+                 base::format_bytes(double(runner.arena_peak_bytes())),
+                 base::format_bytes(double(plan_.memory.train_peak_bytes)));
+  if (mesh_.all().size() > 1) {
+    base::log_info("gradients: {} of {} buckets were on their way before the backward pass ended",
+                   runner.reducer().num_overlapped(), runner.reducer().num_buckets());
+  }
+}
+
+}  // namespace sinter::train

@@ -1,0 +1,78 @@
+#include "train/step_batch.h"
+
+#include "base/error.h"
+
+namespace sinter::train {
+namespace {
+
+using core::DType;
+using core::Tensor;
+
+// Losses and their scales on a device; the values that no plan counts.
+models::LossPlaces make_places(const spec::ModelSpec& spec, core::Allocator& allocator, const StepShape& shape,
+                               int64_t num_tokens) {
+  auto make = [&](int64_t n, DType dtype) { return Tensor(allocator, {n}, dtype); };
+  models::LossPlaces places;
+  places.scale = make(1, DType::f32);
+  places.losses = make(num_tokens, DType::f32);
+  if (shape.has_weights) places.weights = make(num_tokens, DType::f32);
+  for (int64_t j = 0; j < spec.mtp_heads; ++j) {
+    places.mtp_targets.push_back(make(num_tokens, DType::i32));
+    places.mtp_losses.push_back(make(num_tokens, DType::f32));
+  }
+  if (spec.mtp_heads > 0) places.mtp_scale = make(1, DType::f32);
+  if (spec.moe.num_experts > 0) places.balance = {make(1, DType::f32), make(1, DType::f32)};
+  return places;
+}
+
+}  // namespace
+
+int64_t local_tokens(const StepShape& shape, const parallel::ContextAxis* context) {
+  return shape.num_tokens / (context ? context->size() : 1);
+}
+
+StepBatch::StepBatch(const spec::ModelSpec& spec, const StepShape& shape, core::Allocator& allocator,
+                     const parallel::ContextAxis* context)
+    : shape_(shape),
+      context_(context),
+      windows_(parallel::windows_of(spec)),
+      device_(allocator, local_tokens(shape, context), shape.num_sequences, shape.window),
+      places_(make_places(spec, allocator, shape, local_tokens(shape, context))) {
+  if (context_) view_.emplace(allocator, local_tokens(shape, context), windows_, context_->size());
+  batch_ = device_.get();
+  if (view_) batch_.context = &view_->get();
+}
+
+void StepBatch::load(const data::MicroBatch& host, uint64_t first_token) {
+  std::vector<int32_t> rows;
+  if (context_) {
+    const parallel::ContextRows part =
+        parallel::context_rows(host, shape_.window, windows_, context_->size(), context_->rank());
+    data::MicroBatch own;
+    static_cast<core::HostBatch&>(own) = parallel::take_rows(host, part.rows);
+    batch_ = device_.load(own);
+    batch_.equal_lengths = false;
+    batch_.context = &view_->load(part, first_token);
+    rows = part.rows;
+  } else {
+    batch_ = device_.load(host);
+  }
+  core::DeviceRuntime& device = core::runtime(places_.losses.device());
+  if (places_.weights) {
+    SINTER_CHECK(host.weights.size() == static_cast<size_t>(shape_.num_tokens) && !context_,
+                 "[step] {} weights for {} tokens", host.weights.size(), shape_.num_tokens);
+    device.copy_to_device(places_.weights.raw(), host.weights.data(), places_.weights.bytes(), device.stream());
+  }
+  for (size_t j = 0; j < places_.mtp_targets.size(); ++j) {
+    const Tensor& to = places_.mtp_targets[j];
+    std::vector<int32_t> targets = host.targets_ahead(static_cast<int64_t>(j));
+    if (context_) {
+      std::vector<int32_t> own;
+      for (int32_t row : rows) own.push_back(targets[static_cast<size_t>(row)]);
+      targets = own;
+    }
+    device.copy_to_device(to.raw(), targets.data(), to.bytes(), device.stream());
+  }
+}
+
+}  // namespace sinter::train

@@ -1,0 +1,230 @@
+#include "tune/adapter/peft.h"
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "core/host_copy.h"
+#include "io/safetensors.h"
+#include "models/weights.h"
+
+namespace sinter::tune {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr const char* kConfigFile = "adapter_config.json";
+constexpr const char* kTensorFile = "adapter_model.safetensors";
+
+// Keys of variants that change what an adapter computes. They must be off: null, false, empty or "none".
+constexpr const char* kRefused[] = {
+    "use_qalora",     "use_bdlora",        "alora_invocation_tokens", "trainable_token_indices", "lora_bias",
+    "layers_pattern", "layer_replication", "layers_to_transform",     "target_parameters",       "exclude_modules",
+    "arrow_config",   "kasa_config",       "velora_config",           "monteclora_config"};
+
+bool is_off(const json& value) {
+  return value.is_null() || value == false || value == "none" ||
+         ((value.is_array() || value.is_object()) && value.empty());
+}
+
+std::vector<std::string> names_of(const json& config, const char* key, const std::string& path) {
+  if (!config.contains(key) || config[key].is_null()) return {};
+  const json& value = config[key];
+  if (value.is_string()) {
+    const auto text = value.get<std::string>();
+    SINTER_CHECK(text.find_first_of("*()[]|\\^$+?") == std::string::npos,
+                 "'{}': {} is the pattern '{}'; expected a list of modules, or \"all-linear\"", path, key, text);
+    return {text};
+  }
+  SINTER_CHECK(value.is_array(), "'{}': {} is {}; expected a list of modules", path, key, value.type_name());
+  std::vector<std::string> names;
+  for (const json& name : value) {
+    SINTER_CHECK(name.is_string(), "'{}': {} holds {}; expected names of modules", path, key, name.type_name());
+    names.push_back(name.get<std::string>());
+  }
+  return names;
+}
+
+template <class T>
+std::map<std::string, T> pattern_of(const json& config, const char* key, const std::string& path) {
+  std::map<std::string, T> pattern;
+  if (!config.contains(key) || config[key].is_null()) return pattern;
+  SINTER_CHECK(config[key].is_object(), "'{}': {} is {}; expected module names with numbers", path, key,
+               config[key].type_name());
+  for (const auto& [name, value] : config[key].items()) {
+    SINTER_CHECK(value.is_number(), "'{}': {} of '{}' is {}; expected a number", path, key, name, value.type_name());
+    pattern[name.starts_with('^') ? name.substr(1) : name] = value.template get<T>();
+  }
+  return pattern;
+}
+
+double number_of(const json& config, const char* key, double otherwise, const std::string& path) {
+  if (!config.contains(key) || config[key].is_null()) return otherwise;
+  SINTER_CHECK(config[key].is_number(), "'{}': {} is {}; expected a number", path, key, config[key].type_name());
+  return config[key].get<double>();
+}
+
+bool flag_of(const json& config, const char* key) { return config.contains(key) && config[key] == true; }
+
+}  // namespace
+
+bool is_adapter_folder(const std::string& folder) { return fs::exists(fs::path(folder) / kConfigFile); }
+
+PeftConfig read_peft_config(const std::string& folder) {
+  const std::string path = (fs::path(folder) / kConfigFile).string();
+  const json config = json::parse(base::read_file(path), nullptr, false);
+  SINTER_CHECK(config.is_object(), "'{}' is not a JSON object", path);
+  SINTER_CHECK(config.value("peft_type", json("LORA")) == "LORA", "'{}': peft_type is {}; expected \"LORA\"", path,
+               config["peft_type"].dump());
+  for (const char* key : kRefused) {
+    SINTER_CHECK(!config.contains(key) || is_off(config[key]), "'{}': {} is {}; this kind of adapter is not supported",
+                 path, key, config[key].dump());
+  }
+  SINTER_CHECK(config.value("bias", json("none")) == "none", "'{}': bias is {}; expected \"none\"", path,
+               config["bias"].dump());
+  PeftConfig out;
+  out.adapter.rank = static_cast<int64_t>(number_of(config, "r", 8, path));
+  out.adapter.alpha = number_of(config, "lora_alpha", 8, path);
+  out.adapter.dropout = number_of(config, "lora_dropout", 0, path);
+  out.adapter.rslora = flag_of(config, "use_rslora");
+  out.adapter.dora = flag_of(config, "use_dora");
+  out.adapter.targets = names_of(config, "target_modules", path);
+  out.adapter.modules_to_save = names_of(config, "modules_to_save", path);
+  out.adapter.rank_pattern = pattern_of<int64_t>(config, "rank_pattern", path);
+  out.adapter.alpha_pattern = pattern_of<double>(config, "alpha_pattern", path);
+  if (config.contains("base_model_name_or_path") && config["base_model_name_or_path"].is_string())
+    out.base_model = config["base_model_name_or_path"].get<std::string>();
+  return out;
+}
+
+void write_peft_config(const std::string& folder, const PeftConfig& config, const spec::ModelSpec& model) {
+  const spec::AdapterSpec& a = config.adapter;
+  json out{{"peft_type", "LORA"},
+           {"task_type", "CAUSAL_LM"},
+           {"base_model_name_or_path", config.base_model.empty() ? json(nullptr) : json(config.base_model)},
+           {"inference_mode", true},
+           {"r", a.rank},
+           {"lora_alpha", a.alpha},
+           {"lora_dropout", a.dropout},
+           {"use_rslora", a.rslora},
+           {"use_dora", a.dora},
+           {"bias", "none"},
+           {"fan_in_fan_out", model.family == spec::Family::gpt2},
+           {"init_lora_weights", true},
+           {"rank_pattern", a.rank_pattern},
+           {"alpha_pattern", a.alpha_pattern},
+           {"modules_to_save", a.modules_to_save.empty() ? json(nullptr) : json(a.modules_to_save)}};
+  if (a.targets.size() == 1 && a.targets[0] == "all-linear") {
+    out["target_modules"] = a.targets[0];
+  } else {
+    out["target_modules"] = a.targets;
+  }
+  if (a.alpha == std::floor(a.alpha)) out["lora_alpha"] = static_cast<int64_t>(a.alpha);
+  base::save_json((fs::path(folder) / kConfigFile).string(), out);
+}
+
+std::string peft_name(const spec::Parameter& info, const spec::ParameterPart& part) {
+  return info.role == spec::ParameterRole::adapter ? part.hf_name : spec::kPeftPrefix + part.hf_name;
+}
+
+std::vector<AdapterTensor> read_adapter_tensors(const std::string& folder, const std::vector<spec::Parameter>& table) {
+  const io::SafetensorsFile file((fs::path(folder) / kTensorFile).string());
+  std::set<std::string> used;
+  std::vector<AdapterTensor> tensors;
+  for (const spec::Parameter& info : table) {
+    if (!spec::is_adapter_tensor(info)) continue;
+    auto read = [&](const spec::ParameterPart& part, const std::vector<int64_t>& shape) {
+      const std::string name = peft_name(info, part);
+      const io::TensorEntry* entry = file.find(name);
+      if (!entry) entry = file.find(name + ".weight");  // magnitudes of older versions
+      SINTER_CHECK(entry, "'{}' has no tensor '{}', which {} asks for", file.path(), name, kConfigFile);
+      SINTER_CHECK(entry->shape == shape, "'{}': tensor '{}' has shape {}; expected {}", file.path(), name,
+                   io::shape_to_string(entry->shape), io::shape_to_string(shape));
+      SINTER_CHECK(base::is_floating(entry->dtype), "'{}': tensor '{}' is {}; expected f32, bf16 or f16", file.path(),
+                   name, base::dtype_name(entry->dtype));
+      used.insert(entry->name);
+      std::vector<float> values(static_cast<size_t>(entry->num_elements()));
+      base::convert_elements(entry->dtype, entry->bytes.data(), base::DType::f32, values.data(), values.size());
+      return values;
+    };
+    tensors.push_back({info, models::join_parts(info, read)});
+  }
+  for (const io::TensorEntry& entry : file.entries()) {
+    SINTER_CHECK(used.count(entry.name) || entry.name.find(".base_layer.") != std::string::npos,
+                 "'{}': tensor '{}' has no place in this adapter", file.path(), entry.name);
+  }
+  return tensors;
+}
+
+namespace {
+
+std::vector<spec::Parameter> table_of(const models::ParameterStore& store) {
+  std::vector<spec::Parameter> table;
+  for (const auto& slot : store.slots()) table.push_back(slot.info);
+  return table;
+}
+
+models::ParameterStore::Slot& slot_of(models::ParameterStore& store, const std::string& name) {
+  for (auto& slot : store.slots()) {
+    if (slot.info.name == name) return slot;
+  }
+  base::fail("[adapter] no tensor '{}'", name);
+}
+
+}  // namespace
+
+void load_adapter(models::ParameterStore& store, const std::string& folder) {
+  for (const AdapterTensor& tensor : read_adapter_tensors(folder, table_of(store)))
+    store.set(slot_of(store, tensor.info.name), tensor.values);
+}
+
+void write_adapter_tensors(const std::string& folder, const std::vector<spec::Parameter>& table,
+                           std::span<const core::Tensor> values) {
+  std::vector<spec::Parameter> own;
+  for (const spec::Parameter& info : table) {
+    if (spec::is_adapter_tensor(info)) own.push_back(info);
+  }
+  SINTER_CHECK(own.size() == values.size(), "[adapter] {} tensors for {} places", values.size(), own.size());
+  io::SafetensorsWriter writer((fs::path(folder) / kTensorFile).string());
+  std::vector<float> scratch;
+  std::vector<models::DiskTensor> parts;
+  for (size_t i = 0; i < own.size(); ++i) {
+    size_t at = 0;
+    for (models::DiskTensor& part : models::split_parts(own[i], core::host_floats(values[i], scratch))) {
+      part.name = peft_name(own[i], own[i].parts[at++]);
+      writer.declare(part.name, base::DType::f32, part.shape);
+      parts.push_back(std::move(part));
+    }
+  }
+  for (const models::DiskTensor& part : parts) writer.write(part.name, std::as_bytes(std::span(part.values)));
+  writer.commit();
+}
+
+void initialize_adapter(models::ParameterStore& store, uint64_t seed) {
+  for (auto& slot : store.slots()) {
+    if (slot.info.role != spec::ParameterRole::adapter) continue;
+    if (slot.info.adapter.term != spec::AdapterTerm::magnitude) {
+      store.draw(slot, seed);
+      continue;
+    }
+    const models::ParameterStore::Slot& weight = slot_of(store, slot.info.adapter.target);
+    const std::vector<float> values = store.values_of(weight);
+    const auto columns = static_cast<size_t>(weight.info.shape[-1]);
+    std::vector<float> norms(static_cast<size_t>(slot.info.adapter.rows));
+    for (size_t r = 0; r < norms.size(); ++r) {
+      const float* row = values.data() + (static_cast<size_t>(slot.info.adapter.first_row) + r) * columns;
+      double sum = 0;
+      for (size_t c = 0; c < columns; ++c) sum += static_cast<double>(row[c]) * static_cast<double>(row[c]);
+      norms[r] = static_cast<float>(std::sqrt(sum));
+    }
+    store.set(slot, norms);
+  }
+}
+
+}  // namespace sinter::tune

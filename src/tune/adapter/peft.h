@@ -1,0 +1,41 @@
+// Adapter folders as PEFT writes and reads them: adapter_config.json and adapter_model.safetensors.
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/parameter_store.h"
+#include "spec/adapter.h"
+
+namespace sinter::tune {
+
+struct PeftConfig {
+  spec::AdapterSpec adapter;
+  std::string base_model;  // as written: a path from the adapter's folder, a name, or ""
+};
+
+// Whether `folder` holds an adapter.
+bool is_adapter_folder(const std::string& folder);
+// Throws base::Error naming the key that asks for something else than LoRA, rsLoRA or DoRA.
+PeftConfig read_peft_config(const std::string& folder);
+// Writes adapter_config.json.
+void write_peft_config(const std::string& folder, const PeftConfig& config, const spec::ModelSpec& model);
+
+// Tensors of an adapter, in the form that stores keep them.
+struct AdapterTensor {
+  spec::Parameter info;
+  std::vector<float> values;
+};
+// Of every adapter tensor of the table. Throws base::Error for one that is missing, has another shape, or has no place.
+std::vector<AdapterTensor> read_adapter_tensors(const std::string& folder, const std::vector<spec::Parameter>& table);
+void load_adapter(models::ParameterStore& store, const std::string& folder);
+// Writes adapter_model.safetensors: values[i] are those of the i-th adapter tensor of the table, on any device.
+void write_adapter_tensors(const std::string& folder, const std::vector<spec::Parameter>& table,
+                           std::span<const core::Tensor> values);
+// The name of a tensor's part in adapter files.
+std::string peft_name(const spec::Parameter& info, const spec::ParameterPart& part);
+
+// First values: as drawn (a) and zero (b), magnitudes the norms of the frozen rows, so that the model is its base.
+void initialize_adapter(models::ParameterStore& store, uint64_t seed);
+
+}  // namespace sinter::tune

@@ -1,0 +1,297 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <random>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/source_dir.h"
+#include "tune/data/pack.h"
+#include "tune/data/record.h"
+#include "tune/data/render.h"
+
+namespace sinter::tune {
+namespace {
+
+std::string tokenizer_path() { return base::source_dir() + "/tests/golden/tune/models/tokenizer"; }
+const tokenizer::Tokenizer& tokenizer_of_tests() {
+  static const tokenizer::Tokenizer tokenizer = tokenizer::Tokenizer::load(tokenizer_path());
+  return tokenizer;
+}
+const tokenizer::ChatTemplate& chatml() {
+  static const tokenizer::ChatTemplate chat(
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+      "chatml");
+  return chat;
+}
+Record parse(const std::string& row, RecordSource source = {}) { return parse_record(row, source, "row:1"); }
+std::string text_of(const TokenSegments& tokens, bool supervised) {
+  std::vector<int32_t> ids;
+  for (size_t t = 0; t < tokens.ids.size(); ++t) {
+    if ((tokens.weights[t] != 0) == supervised) ids.push_back(tokens.ids[t]);
+  }
+  return tokenizer_of_tests().decode(ids);
+}
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const base::Error& e) {
+    return e.what();
+  }
+  return "";
+}
+std::string temporary_file(const std::string& name, const std::string& content) {
+  const std::string folder = ::testing::TempDir() + "tune_data_test";
+  std::filesystem::create_directories(folder);
+  base::write_file_atomic(folder + "/" + name, content);
+  return folder + "/" + name;
+}
+
+TEST(TuneRecord, AFormatIsRecognisedByItsFields) {
+  const std::pair<const char*, Format> kRows[] = {
+      {R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]})", Format::messages},
+      {R"({"conversations":[{"from":"human","value":"a"},{"from":"gpt","value":"b"}]})", Format::sharegpt},
+      {R"({"instruction":"a","input":"","output":"b"})", Format::alpaca},
+      {R"({"instruction":"a","response":"b"})", Format::alpaca},
+      {R"({"question":"a","answer":"b"})", Format::question},
+      {R"({"input":"a","output":"b"})", Format::question},
+      {R"({"prompt":"a","completion":"b"})", Format::prompt_completion},
+      {R"({"prompt":[{"role":"user","content":"a"}],"completion":[{"role":"assistant","content":"b"}]})",
+       Format::prompt_completion},
+      {R"({"prompt":"a","chosen":"b","rejected":"c"})", Format::preference},
+      {R"({"conversations":[{"from":"human","value":"a"}],"chosen":{"from":"gpt","value":"b"},
+           "rejected":{"from":"gpt","value":"c"}})",
+       Format::preference},
+      {R"({"prompt":"a","completion":"b","label":true})", Format::labelled},
+      {R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}],"label":false})",
+       Format::labelled},
+      {R"({"prompt":"a"})", Format::prompts},
+      {R"({"question":"a"})", Format::prompts},
+      {R"({"text":"a"})", Format::text},
+  };
+  for (const auto& [row, format] : kRows) EXPECT_EQ(parse(row).format, format) << row;
+}
+
+TEST(TuneRecord, UnknownFieldsAreNamedInTheError) {
+  const std::string error = error_of([] { parse(R"({"foo":1,"bar":2})"); });
+  EXPECT_NE(error.find("\"foo\", \"bar\""), std::string::npos) << error;
+  EXPECT_NE(error.find("row:1"), std::string::npos) << error;
+}
+
+TEST(TuneRecord, FieldsCanBeNamed) {
+  RecordSource source;
+  source.fields = {{"prompt", "problem"}, {"completion", "solution"}};
+  const Record record = parse(R"({"problem":"1+1","solution":"2"})", source);
+  EXPECT_EQ(record.format, Format::prompt_completion);
+  EXPECT_EQ(record.prompt.text, "1+1");
+  EXPECT_EQ(record.completion.text, "2");
+}
+
+TEST(TuneRecord, ShareGptCallsBecomeOpenAisForm) {
+  const Record record = parse(
+      R"({"system":"s","tools":"[{\"name\":\"f\"}]","conversations":[{"from":"human","value":"a"},
+          {"from":"function_call","value":"{\"name\":\"f\",\"arguments\":{\"x\":1}}"},
+          {"from":"observation","value":"7"},{"from":"gpt","value":"b"}]})");
+  const std::vector<Message>& messages = record.completion.messages;
+  ASSERT_EQ(messages.size(), 5u);
+  EXPECT_EQ(messages[0].role, "system");
+  EXPECT_EQ(messages[2].role, "assistant");
+  tokenizer::jinja::Meter meter(10000);
+  EXPECT_EQ(tokenizer::jinja::to_json(messages[2].value, {}, meter),
+            R"({"role": "assistant", "content": "", "tool_calls": [{"id": "call00001", "type": "function", )"
+            R"("function": {"name": "f", "arguments": {"x": 1}}}]})");
+  EXPECT_EQ(messages[3].role, "tool");
+  EXPECT_EQ(tokenizer::jinja::to_json(record.tools, {}, meter), R"([{"type": "function", "function": {"name": "f"}}])");
+}
+
+TEST(TuneRecord, AnswersThatBeginAlikeShareTheirPrompt) {
+  Record record = parse(R"({"chosen":"Human: hi Bot: hello","rejected":"Human: hi Bot: help"})");
+  EXPECT_EQ(record.prompt.text + record.completion.text, "Human: hi Bot: hello");
+  EXPECT_EQ(record.prompt.text, "Human: hi Bot: hel");
+  record = parse(R"({"chosen":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}],
+                     "rejected":[{"role":"user","content":"q"},{"role":"assistant","content":"b"}]})");
+  ASSERT_EQ(record.prompt.messages.size(), 1u);
+  EXPECT_EQ(record.completion.messages.at(0).content, "a");
+  EXPECT_EQ(record.rejected.messages.at(0).content, "b");
+}
+
+TEST(TuneRecord, BadRowsAreNamedAndReadingGoesOn) {
+  const std::string path =
+      temporary_file("bad.jsonl",
+                     "{\"prompt\":\"a\",\"completion\":\"b\"}\n\nnot json\n{\"messages\":[{\"role\":"
+                     "1}]}\n[[[]]]\n{\"prompt\":\"c\",\"completion\":\"d\"}\n" +
+                         std::string(100000, '[') + "\n");
+  std::vector<std::string> good, bad;
+  read_records({.path = path}, {[&](Record&& r) { good.push_back(r.origin); },
+                                [&](BadRow&& b) { bad.push_back(b.origin + " " + b.problem); }});
+  EXPECT_EQ(good, (std::vector<std::string>{"bad.jsonl:1", "bad.jsonl:6"}));
+  ASSERT_EQ(bad.size(), 4u);
+  EXPECT_TRUE(bad[0].starts_with("bad.jsonl:3")) << bad[0];
+  EXPECT_NE(error_of([&] {
+              read_records({.path = temporary_file("none.jsonl", "x\n")}, {[](Record&&) {}, {}});
+            }).find("no row could be read"),
+            std::string::npos);
+}
+
+TEST(TuneRecord, AnArrayGivesTheRowsOfItsLines) {
+  const std::string a = R"({"prompt":"a [1, 2]","completion":"b\"]"})", b = R"({"prompt":"c","completion":"{d"})";
+  std::vector<std::string> lines, array;
+  read_records({.path = temporary_file("rows.jsonl", a + "\n" + b + "\n")},
+               {[&](Record&& r) { lines.push_back(r.prompt.text + "|" + r.completion.text); }, {}});
+  read_records({.path = temporary_file("rows.json", "[\n  " + a + ",\n  " + b + "\n]\n")},
+               {[&](Record&& r) { array.push_back(r.prompt.text + "|" + r.completion.text); }, {}});
+  EXPECT_EQ(lines, array);
+  EXPECT_EQ(lines.size(), 2u);
+}
+
+const char* kTwoTurns = R"({"messages":[{"role":"user","content":"one"},{"role":"assistant","content":"first"},
+    {"role":"user","content":"two"},{"role":"assistant","content":"second"}]})";
+
+TEST(TuneRender, AssistantTurnsAreSupervisedWithTheTokenThatEndsThem) {
+  const Renderer renderer(tokenizer_of_tests(), &chatml(), {});
+  const Sample sample = renderer.sample(parse(kTwoTurns));
+  EXPECT_EQ(text_of(sample.tokens, true), "first<|im_end|>\nsecond<|im_end|>\n");
+  EXPECT_EQ(text_of(sample.tokens, false),
+            "<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\n<|im_start|>user\ntwo<|im_end|>\n<|im_start|>"
+            "assistant\n");
+}
+
+TEST(TuneRender, TheLastTurnOrAllOfItCanBeLearned) {
+  const Renderer last(tokenizer_of_tests(), &chatml(), {.train_on = TrainOn::last});
+  EXPECT_EQ(text_of(last.sample(parse(kTwoTurns)).tokens, true), "second<|im_end|>\n");
+  const Renderer all(tokenizer_of_tests(), &chatml(), {.train_on = TrainOn::all});
+  EXPECT_EQ(text_of(all.sample(parse(kTwoTurns)).tokens, false), "");
+}
+
+TEST(TuneRender, WeightsOfMessagesAreThoseOfTheirTokens) {
+  const Renderer renderer(tokenizer_of_tests(), &chatml(), {});
+  const Sample sample = renderer.sample(
+      parse(R"({"messages":[{"role":"user","content":"one"},{"role":"assistant","content":"first","train":false},
+    {"role":"user","content":"two"},{"role":"assistant","content":"second","weight":0.5}]})"));
+  EXPECT_EQ(text_of(sample.tokens, true), "second<|im_end|>\n");
+  EXPECT_FLOAT_EQ(sample.tokens.weights.back(), 0.5f);
+}
+
+TEST(TuneRender, ASampleWithoutSupervisedTokensIsAnError) {
+  const Renderer renderer(tokenizer_of_tests(), &chatml(), {});
+  EXPECT_NE(error_of([&] {
+              renderer.sample(parse(R"({"messages":[{"role":"user","content":"one"}]})"));
+            }).find("none of its"),
+            std::string::npos);
+}
+
+TEST(TuneRender, MarkersInMessagesAreText) {
+  const char* row = R"({"messages":[{"role":"user","content":"what is <|im_end|>?"},
+      {"role":"assistant","content":"an end"}]})";
+  const int32_t end = tokenizer_of_tests().token_id("<|im_end|>");
+  auto count = [&](bool as_text) {
+    const Sample sample = Renderer(tokenizer_of_tests(), &chatml(), {.markers_are_text = as_text}).sample(parse(row));
+    return std::count(sample.tokens.ids.begin(), sample.tokens.ids.end(), end);
+  };
+  EXPECT_EQ(count(true), 2);
+  EXPECT_EQ(count(false), 3);
+}
+
+TEST(TuneRender, ATemplateThatMovesMessagesIsRefused) {
+  const tokenizer::ChatTemplate last_first("{% for m in messages|reverse %}[{{ m.content }}]{% endfor %}", "reverse");
+  const Renderer renderer(tokenizer_of_tests(), &last_first, {});
+  EXPECT_NE(error_of([&] { renderer.sample(parse(kTwoTurns)); }).find("does not keep prefixes"), std::string::npos);
+  const tokenizer::ChatTemplate open_end(
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n",
+      "open end");
+  const Renderer other(tokenizer_of_tests(), &open_end, {});
+  EXPECT_NE(error_of([&] {
+              other.sample(parse(R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]})"));
+            }).find("next answer"),
+            std::string::npos);
+}
+
+TEST(TuneRender, TextsGetNoTemplateAndEndWithEos) {
+  const Renderer renderer(tokenizer_of_tests(), &chatml(), {});
+  const Sample sample = renderer.sample(parse(R"({"prompt":"one","completion":" two"})"));
+  const std::string eos = tokenizer_of_tests().token_text(tokenizer_of_tests().special_ids().eos);
+  EXPECT_EQ(text_of(sample.tokens, true), " two" + eos);
+  EXPECT_EQ(text_of(sample.tokens, false), "one");
+}
+
+TEST(TuneRender, PairsShareTheirPromptsTokens) {
+  const Renderer renderer(tokenizer_of_tests(), &chatml(), {});
+  const PreferencePair pair =
+      renderer.pair(parse(R"({"prompt":[{"role":"user","content":"q"}],"chosen":[{"role":"assistant","content":"good"}],
+                "rejected":[{"role":"assistant","content":"bad"}],"margin":0.5})"));
+  EXPECT_FLOAT_EQ(pair.margin, 0.5f);
+  for (int64_t t = 0; t < pair.prompt_tokens; ++t) EXPECT_EQ(pair.chosen.ids[t], pair.rejected.ids[t]);
+  EXPECT_EQ(text_of(pair.chosen, true), "good<|im_end|>\n");
+  EXPECT_EQ(text_of(pair.rejected, true), "bad<|im_end|>\n");
+}
+
+TEST(TuneRender, APromptEndsWhereTheAnswerBegins) {
+  const Renderer renderer(tokenizer_of_tests(), &chatml(), {});
+  const Prompt prompt = renderer.prompt(parse(R"({"question":"2+2","answer":"4"})"));
+  EXPECT_EQ(prompt.text, "<|im_start|>user\n2+2<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(prompt.row, R"({"question":"2+2","answer":"4"})");
+}
+
+TEST(TunePack, RowsHoldEverySampleOnceAndWhole) {
+  std::mt19937 random(5);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<int64_t> lengths(random() % 200);
+    for (int64_t& n : lengths) n = 1 + static_cast<int64_t>(random() % 64);
+    std::vector<int> seen(lengths.size());
+    int64_t total = 0, rows = 0;
+    for (const PackedRow& row : pack_rows(lengths, 64, PackStrategy::best_fit)) {
+      int64_t used = 0;
+      for (const Placement& p : row) {
+        EXPECT_EQ(p.begin, 0);
+        EXPECT_EQ(p.end, lengths[static_cast<size_t>(p.sample)]);
+        ++seen[static_cast<size_t>(p.sample)];
+        used += p.end;
+      }
+      EXPECT_LE(used, 64);
+      total += used;
+      ++rows;
+    }
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), static_cast<int64_t>(seen.size()));
+    EXPECT_LE(rows, total / 32 + 1);  // any two rows hold more than one row
+  }
+}
+
+TEST(TunePack, EveryRankHasTheSameStepsAndEveryRowOnce) {
+  for (const int64_t rows : {1, 7, 24, 25}) {
+    const RowSchedule schedule(rows, 2, 3, 4);
+    std::vector<int> seen(static_cast<size_t>(rows));
+    for (int64_t step = 0; step < schedule.steps(); ++step) {
+      for (int64_t rank = 0; rank < 4; ++rank) {
+        for (int64_t m = 0; m < 3; ++m) {
+          for (const int64_t row : schedule.rows(step, m, rank)) {
+            if (row >= 0) ++seen[static_cast<size_t>(row)];
+          }
+        }
+      }
+    }
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), rows);
+  }
+}
+
+TEST(TunePack, ABatchPredictsWithinItsSequencesOnly) {
+  TokenSegments a, b;
+  a.append({5, 6}, Role::prompt, 0);
+  a.append({7, 8}, Role::completion, 1);
+  b.append({9, 10, 11}, Role::completion, 0.5f);
+  TuneBatchBuilder builder(10, 4);
+  builder.add(a, 3);
+  builder.add(b, 1);
+  const TuneBatch batch = builder.finish();
+  EXPECT_EQ(batch.tokens, (std::vector<int32_t>{5, 6, 7, 8, 9, 10, 11, 0, 0, 0}));
+  EXPECT_EQ(batch.targets, (std::vector<int32_t>{-1, 7, 8, -1, 10, 11, -1, -1, -1, -1}));
+  EXPECT_EQ(batch.weights, (std::vector<float>{0, 1, 1, 0, 0.5f, 0.5f, 0, 0, 0, 0}));
+  EXPECT_EQ(batch.positions, (std::vector<int32_t>{0, 1, 2, 3, 0, 1, 2, 0, 1, 2}));
+  EXPECT_EQ(batch.offsets, (std::vector<int32_t>{0, 4, 7, 10, 10}));
+  EXPECT_EQ(batch.samples, (std::vector<int64_t>{3, 1}));
+  EXPECT_EQ(batch.num_supervised, 4);
+  EXPECT_DOUBLE_EQ(batch.weight_sum, 3);
+}
+
+}  // namespace
+}  // namespace sinter::tune

@@ -1,0 +1,59 @@
+// What all tuning runs share: the plan of a run around its batches and its objective.
+#pragma once
+#include <memory>
+#include <set>
+#include <string>
+
+#include "parallel/mesh.h"
+#include "spec/tune_recipe.h"
+#include "tokenizer/chat_template.h"
+#include "train/run_plan.h"
+#include "tune/data/record.h"
+#include "tune/data/render.h"
+
+namespace sinter::tune {
+
+// Begins a plan: recipe, device, tokenizer and model. Collective.
+train::RunPlan begin_plan(const spec::TuneRecipe& recipe, const parallel::Mesh& mesh);
+
+// The sizes of a run's batches.
+struct BatchSizes {
+  int64_t num_tokens = 0, num_sequences = 0;  // of a micro-batch
+  int64_t micro_batches = 1;                  // of one rank in a step
+  bool has_weights = false;
+};
+// Ends it, with source, objective and steps set: what trains (an adapter or all), where weights come from and what is
+// written, then memory. Throws base::Error when it does not fit together.
+void end_plan(train::RunPlan& plan, const spec::TuneRecipe& recipe, const parallel::Mesh& mesh,
+              const BatchSizes& sizes);
+
+// The tensors of a model folder that are quantized there; none for a plain one.
+std::set<std::string> tensors_apart(const std::string& base, const spec::ModelSpec& model);
+// The weights of a model folder, quantized ones as the store keeps them; adapters' tensors are left as they are.
+void load_base(models::ParameterStore& store, const spec::ModelSpec& model, const std::string& base);
+
+// Micro-batches of one rank in a step, from train.batch_tokens.
+int64_t micro_batches_of(const spec::TuneRecipe& recipe, const parallel::Mesh& mesh);
+
+// Rows as records; those that cannot be read are counted and told of. Weights say how often a source's rows are seen in
+// an epoch: 2 twice, 0.5 every other.
+std::vector<Record> read_sources(const std::vector<spec::SourceRecipe>& sources, const spec::TuneRecipe& recipe);
+// Renders records to tokens as the recipe says. Lives as long as the tokenizer.
+class RecipeRenderer {
+ public:
+  RecipeRenderer(const tokenizer::Tokenizer& tokenizer, const spec::TuneRecipe& recipe);
+  const Renderer& operator*() const { return *renderer_; }
+  const Renderer* operator->() const { return renderer_.get(); }
+
+ private:
+  std::unique_ptr<tokenizer::ChatTemplate> chat_;
+  std::unique_ptr<Renderer> renderer_;
+};
+
+// Plans of the verbs, one file each.
+train::RunPlan make_sft_plan(const spec::TuneRecipe& recipe, const parallel::Mesh& mesh);
+train::RunPlan make_grpo_plan(const spec::TuneRecipe& recipe, const parallel::Mesh& mesh);
+train::RunPlan make_dpo_plan(const spec::TuneRecipe& recipe, const parallel::Mesh& mesh);
+train::RunPlan make_reward_plan(const spec::TuneRecipe& recipe, const parallel::Mesh& mesh);
+
+}  // namespace sinter::tune
