@@ -3,7 +3,7 @@ BUILD ?= build
 JOBS  ?= $(shell nproc)
 CTEST  = ctest --output-on-failure -j$(JOBS)
 
-.PHONY: all help setup quickstart test test-slow test-data asan tsan cuda bench format lint install uninstall clean
+.PHONY: all help setup quickstart quickstart-tune test test-slow test-data asan tsan cuda bench format lint check docs install install-files uninstall clean
 all: $(BUILD)/build.ninja  ## build/sinter for the CPU (what plain `make` does)
 	@ninja -C $(BUILD) -j$(JOBS) sinter
 
@@ -18,6 +18,9 @@ setup:  ## installs what the build needs (as root), or says what is missing
 
 quickstart: setup all  ## from a bare machine to a small model that tells stories
 	@tools/quickstart
+
+quickstart-tune: quickstart  ## tunes that model to answer in a given form
+	@tools/quickstart-tune
 
 test: setup $(BUILD)/build.ninja  ## every test but the slow, the data and the GPU ones
 	@ninja -C $(BUILD) -j$(JOBS)
@@ -61,10 +64,24 @@ lint:  ## clang-tidy over src (minutes; what it checks is in .clang-tidy)
 	@grep -o '"file": "[^"]*/src/[^"]*\.cc"' build-lint/compile_commands.json | cut -d'"' -f4 | sort -u \
 	  | xargs -P$(JOBS) -n8 clang-tidy -p build-lint --quiet
 
+check:  ## form, spelling, and lint of what the last commit touched: what CI asks beside tests
+	@tools/check format
+	@tools/check words
+	@tools/check lint
+
+docs: all  ## docs/cli and docs/recipe.md from what the program says of itself
+	@rm -rf docs/cli && $(BUILD)/sinter man --pages docs/cli
+	@{ echo "# Every key of a recipe"; echo; echo "Made by \`make docs\` from \`sinter train --keys\`; do not edit."; echo; \
+	   echo '```'; $(BUILD)/sinter train --keys; echo '```'; } > docs/recipe.md
+
 PREFIX ?= /usr/local
 share = $(DESTDIR)$(PREFIX)/share
-install: all  ## into PREFIX (default /usr/local): program, man page, completions, recipes, docs
+install: all install-files  ## into PREFIX (default /usr/local): program, man page, completions, recipes, docs
+
+install-files:
 	@install -Dm755 $(BUILD)/sinter $(DESTDIR)$(PREFIX)/bin/sinter
+	@for f in $$(ldd $(BUILD)/sinter | awk '$$3 ~ /build-deps/ { print $$3 }'); do \
+	  install -Dm755 $$f $(DESTDIR)$(PREFIX)/lib/sinter/$$(basename $$f); done
 	@mkdir -p $(share)/man/man1 $(share)/bash-completion/completions $(share)/fish/vendor_completions.d \
 	  $(share)/zsh/site-functions $(share)/sinter $(share)/doc/sinter
 	@$(BUILD)/sinter man > $(share)/man/man1/sinter.1
@@ -72,11 +89,11 @@ install: all  ## into PREFIX (default /usr/local): program, man page, completion
 	@$(BUILD)/sinter completion fish > $(share)/fish/vendor_completions.d/sinter.fish
 	@$(BUILD)/sinter completion zsh > $(share)/zsh/site-functions/_sinter
 	@cp -r recipes $(wildcard tasks) $(share)/sinter/
-	@cp README.md LICENSE docs/*.md $(share)/doc/sinter/
+	@cp -r README.md LICENSE docs $(share)/doc/sinter/
 	@echo "installed in $(DESTDIR)$(PREFIX)"
 
 uninstall:  ## removes what `make install` put into PREFIX
-	@rm -rf $(DESTDIR)$(PREFIX)/bin/sinter $(share)/man/man1/sinter.1 $(share)/bash-completion/completions/sinter \
+	@rm -rf $(DESTDIR)$(PREFIX)/bin/sinter $(DESTDIR)$(PREFIX)/lib/sinter $(share)/man/man1/sinter.1 $(share)/bash-completion/completions/sinter \
 	  $(share)/fish/vendor_completions.d/sinter.fish $(share)/zsh/site-functions/_sinter $(share)/sinter $(share)/doc/sinter
 
 clean:  ## removes every build folder

@@ -1,4 +1,4 @@
-# Spack recipe: copy the folder `sinter` into a repository's packages/, or add it with `spack repo add`.
+# spack repo add packaging/spack        spack dev-build sinter@main        (in the repository's root)
 from spack.package import *
 
 
@@ -23,6 +23,14 @@ class Sinter(CMakePackage):
     depends_on("utf8proc")
     depends_on("pcre2")
     depends_on("zlib-api")
+    depends_on("zstd")
+    depends_on("brotli")
+    depends_on("xxhash")
+    depends_on("gumbo-parser")
+    depends_on("simdjson")
+    depends_on("boost@1.75:")
+    depends_on("openssl")
+    depends_on("prometheus-cpp")
     depends_on("highway")
     depends_on("openmpi", when="+mpi")
 
@@ -32,5 +40,5 @@ class Sinter(CMakePackage):
         return [self.define_from_variant("SINTER_MPI", "mpi"), self.define("SINTER_TESTS", False)]
 
     def install(self, spec, prefix):
-        mkdirp(prefix.bin)
-        install(join_path(self.build_directory, "sinter"), prefix.bin)
+        make = which("make")
+        make("install-files", f"BUILD={self.build_directory}", f"PREFIX={prefix}")
