@@ -56,13 +56,13 @@ void run_devices(const std::string& hardware, const std::string& name, bool as_j
   auto tera = [](const plan::Device& d, Format f) {
     return d.peak(f) > 0 ? fmt::format("{:g}", d.peak(f) / 1e12) : "-";
   };
-  base::Table text({"device", "GiB", "GB/s", "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4",
-                    "link", "GB/s", "W", "$/h"});
+  base::Table text({"device", "GiB", "GB/s", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4", "link",
+                    "GB/s", "W", "$/h"});
   for (const plan::Device& d : table.devices) {
     std::vector<std::string> row{d.name, fmt::format("{:.1f}", d.memory_bytes / 0x1p30),
                                  fmt::format("{:g}", d.bandwidth / 1e9)};
     using enum Format;
-    for (Format f : {fp64, fp32, tf32, fp16, bf16, fp8, fp4, int8, int4}) row.push_back(tera(d, f));
+    for (Format f : {fp32, tf32, fp16, bf16, fp8, fp4, int8, int4}) row.push_back(tera(d, f));
     row.insert(row.end(), {d.link, fmt::format("{:g}", d.link_bandwidth / 1e9), fmt::format("{:g}", d.power_watts),
                            fmt::format("{:.2f}", d.price_per_hour)});
     text.add_row(std::move(row));

@@ -313,9 +313,8 @@ void run_inference(InferenceOptions o) {
       fmt::print("No width fits: take a device with more memory, more devices, or fewer bits per weight (below).\n");
     } else if (cheapest) {
       fmt::print(
-          "Cheapest per token: tp {}. 'Bound' is the whole bandwidth; the other figures assume {:.0f} % of it, {:.0f} "
-          "us "
-          "per layer beside the bytes and {:.0f} % of the peak.\n",
+          "Cheapest per token: tp {}. 'Bound' is the whole bandwidth; the other figures assume {:.0f} % of it,\n"
+          "{:.0f} us per layer beside the bytes and {:.0f} % of the peak.\n",
           cheapest->tp, 100 * s.typical.bandwidth, 1e6 * s.typical.layer_seconds, 100 * s.typical.compute);
     }
   }

@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 
 #include "base/error.h"
 #include "eval/sandbox/sandbox.h"
@@ -125,6 +128,25 @@ TEST(Rewards, AProgramThatNeverAnswersIsAnError) {
   EXPECT_TRUE(std::isnan(ask(silent, 1)[0]));
   OutsideProgram missing({"/no/such/program"}, 1);
   EXPECT_NE(error_of([&] { ask(missing, 1); }).find("cannot start"), std::string::npos);
+}
+
+TEST(Rewards, WhatAProgramStartedEndsWithIt) {
+  const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / "reward_child";
+  std::filesystem::remove(file);
+  pid_t child = 0;
+  {
+    OutsideProgram parent({"/bin/sh", "-c", "sleep 1000 & echo $! > " + file.string() + "; echo; wait"}, 30);
+    ask(parent, 1);
+    std::ifstream(file) >> child;
+  }
+  ASSERT_GT(child, 0);
+  const auto is_running = [&] {  // a zombie that nobody waits for counts as ended
+    std::ifstream stat("/proc/" + std::to_string(child) + "/stat");
+    std::string pid, name, state;
+    return stat >> pid >> name >> state && state != "Z";
+  };
+  for (int tries = 0; is_running() && tries < 500; ++tries) ::usleep(10'000);
+  EXPECT_FALSE(is_running());
 }
 
 TEST(Rewards, ManyLinesDoNotBlock) {
