@@ -105,6 +105,18 @@ TEST(Pipeline, ARunThatLostSomeResultsMakesThemAgain) {
   EXPECT_EQ(result_files(scratch.path + "/out"), whole);
 }
 
+TEST(Pipeline, AnInputThatWasMendedLeavesNothingAside) {
+  const Scratch scratch;
+  const std::string input = scratch.path + "/in.jsonl", output = scratch.path + "/out";
+  const auto self = comm::make_self();
+  base::write_file_atomic(input, make_documents(20) + "this is no JSON\n");
+  EXPECT_EQ(run_pipeline(recipe_for(input, output), *self).bad_records, 1);
+  EXPECT_FALSE(fs::is_empty(output + "/aside"));
+  base::write_file_atomic(input, make_documents(21));
+  EXPECT_EQ(run_pipeline(recipe_for(input, output), *self).bad_records, 0);
+  EXPECT_TRUE(fs::is_empty(output + "/aside"));
+}
+
 TEST(Pipeline, TheSizeOfAPartChangesNoDocument) {
   const Scratch scratch;
   base::write_file_atomic(scratch.path + "/in.jsonl", make_documents(150));

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -165,7 +166,13 @@ void process_part(const WorkPart& part, const PipelineRecipe& recipe, const Pipe
   documents.commit();
   columns.commit();
   write_marks(stem + ".marks", marks);
-  if (!aside.empty()) base::write_file_atomic(folder.result("aside", part.number, ".jsonl"), aside);
+  const std::string aside_path = folder.result("aside", part.number, ".jsonl");
+  if (aside.empty()) {
+    std::error_code error;
+    std::filesystem::remove(aside_path, error);  // of what the part was before its input or the recipe changed
+  } else {
+    base::write_file_atomic(aside_path, aside);
+  }
   base::save_json(stem + ".json", {{"documents", num_documents},
                                    {"bytes", num_bytes},
                                    {"bad", num_bad},
