@@ -52,6 +52,11 @@ claim "and the source is named" says "rank 1: data.sources"
 $mpirun 3 "$program" train -q r.toml model.heads=3 > out.txt 2>&1
 claim "an error that all ranks have is printed once" says_once "model.hidden 16 is not a multiple"
 
+# The ranks of a machine share its memory.
+$mpirun 2 "$program" train r.toml --dry-run model.hidden=32768 model.heads=64 model.ffn=131072 model.layers=64 > out.txt 2>&1
+claim "what does not fit is refused" [ $? -ne 0 ]
+claim "with each rank's share of the memory" says "for each of the machine's 2 ranks"
+
 # A rank that stops answering.
 rm -rf run
 $mpirun 2 bash -c 'if [ $OMPI_COMM_WORLD_RANK = 1 ]; then (sleep 4; kill -STOP $$; sleep 12; kill -9 $$) & fi
