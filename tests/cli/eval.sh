@@ -50,5 +50,18 @@ if "$sinter" eval hellaswagg "$model" 2> error; then fail "an unknown task was a
 grep -q "did you mean 'hellaswag'" error || fail "no nearest name: $(cat error)"
 if "$sinter" eval humaneval "$model" 2> error; then fail "code ran without being asked for"; fi
 grep -q -e "--allow-code" error || fail "the error does not say how to allow code: $(cat error)"
+# Where no sandbox works code is refused, with what to install or allow. In an outer sandbox parts of it are hidden.
+if bwrap --dev-bind / / true 2> /dev/null; then
+  refused() {  # WORDS BWRAP_OPTIONS...
+    local words=$1; shift
+    if bwrap --dev-bind / / "$@" "$sinter" eval humaneval "$model" --allow-code 2> error; then fail "code would run without a sandbox"; fi
+    grep -q "$words" error || fail "the error does not say '$words': $(cat error)"
+  }
+  refused "apt install bubblewrap" --ro-bind /dev/null "$(readlink -f "$(command -v bwrap)")"
+  without_namespaces=(--unshare-user --disable-userns)
+  if bwrap --dev-bind / / "${without_namespaces[@]}" true 2> /dev/null; then
+    refused "user namespaces have to be allowed" "${without_namespaces[@]}"
+  fi
+fi
 if "$sinter" eval; then fail "nothing was accepted"; else [ $? = 2 ] || fail "bad usage is not status 2"; fi
 echo ok
