@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "plan/models.h"
+#include "spec/trained_layouts.h"
 
 namespace sinter::plan {
 namespace {
@@ -39,6 +40,24 @@ TEST(TrainingPlan, ChosenLayoutUsesEveryDeviceAndFits) {
     EXPECT_LE(plan.memory.worst().device.total(), r.cluster.device.memory_bytes) << model;
     for (const Candidate& other : plan.layouts) EXPECT_GE(other.step.seconds, plan.step.seconds);
   }
+}
+
+TEST(TrainingPlan, TheLayoutSaidToRunTodayNeedsNoKernelThatGpusLack) {
+  const TrainingPlan plan = make_training_plan(request("llama-3-8b", "16x8xA100-40GB"));
+  ASSERT_TRUE(plan.trained && plan.trained->fits);
+  const spec::ParallelSpec& runs = plan.trained->layout.parallel;
+  EXPECT_TRUE(spec::untrained_keys(runs, true).empty()) << spec::describe(runs);
+  EXPECT_EQ(runs.tp * runs.cp, 1);
+  EXPECT_EQ(runs.ranks(), 128);
+  EXPECT_LE(plan.trained->layout.memory.device.total(), 39.4 * (1LL << 30));
+}
+
+TEST(TrainingPlan, DevicesSayWhatTheTrainerRunsThemWith) {
+  const HardwareTable table = load_hardware("/dev/null");
+  EXPECT_EQ(table.device("H100").backend(), Backend::cuda);
+  EXPECT_EQ(table.device("EPYC-9654").backend(), Backend::cpu);
+  for (const char* name : {"MI300X", "TPU-v5e", "Gaudi2"})
+    EXPECT_EQ(table.device(name).backend(), Backend::none) << name;
 }
 
 TEST(TrainingPlan, WhatDoesNotFitSaysHowManyDevicesWould) {

@@ -37,12 +37,16 @@ void print_answer(const TrainingRequest& request, const TrainingPlan& p) {
              base::format_duration(p.step.seconds), base::format_count(p.step.tokens_per_second), 100 * p.step.mfu,
              base::format_count(p.tokens), format_days(p.cost.days), format_whole(p.cost.gpu_hours),
              format_money(p.cost.money));
+  if (request.software.name == "sinter" && request.cluster.device.backend() == plan::Backend::none)
+    fmt::print("`sinter train` runs on GPUs of NVIDIA and on CPUs, not on {}: this is what it would do there.\n",
+               request.cluster.device.name);
   if (!p.trained) return fmt::print("\n");
   const plan::Candidate& layout = p.trained->layout;
-  const std::string missing = fmt::format("{}", fmt::join(spec::untrained_keys(p.parallel), ", "));
-  fmt::print("`sinter train` does not do {} yet. ", missing);
+  const std::string missing =
+      fmt::format("{}", fmt::join(spec::untrained_keys(p.parallel, request.cluster.device.is_gpu()), ", "));
+  fmt::print("`sinter train` does not do {} there yet. ", missing);
   if (p.trained->fits) {
-    fmt::print("The best that it runs today: {}, {} a step, MFU {:.1f} %, {} per device.\n\n",
+    fmt::print("The best that it runs today:\n  {}, {} a step, MFU {:.1f} %, {} per device.\n\n",
                spec::describe(layout.parallel), base::format_duration(layout.step.seconds), 100 * layout.step.mfu,
                base::format_bytes(layout.memory.device.total()));
     return;
@@ -224,7 +228,8 @@ void print_training_plan(const TrainingRequest& request, const TrainingPlan& p) 
     bool has_marks = false;
     for (size_t i = 0; i < std::min<size_t>(p.layouts.size(), 5); ++i) {
       const plan::Candidate& c = p.layouts[i];
-      const bool is_marked = request.software.name == "sinter" && !spec::untrained_keys(c.parallel).empty();
+      const bool is_marked = request.software.name == "sinter" &&
+                             !spec::untrained_keys(c.parallel, request.cluster.device.is_gpu()).empty();
       has_marks = has_marks || is_marked;
       table.add_row({spec::describe(c.parallel) + (is_marked ? " *" : ""), base::format_duration(c.step.seconds),
                      fmt::format("{:.1f} %", 100 * c.step.mfu), base::format_bytes(c.memory.device.total()),
@@ -280,7 +285,7 @@ json training_plan_json(const TrainingRequest& request, const TrainingPlan& p) {
                {"memory_bytes", p.trained->layout.memory.device.total()},
                {"devices_needed", p.trained->devices_needed}};
   }
-  return {{"untrained", spec::untrained_keys(p.parallel)},
+  return {{"untrained", spec::untrained_keys(p.parallel, request.cluster.device.is_gpu())},
           {"trained_today", trained},
           {"constants", plan::efficiency_source(request.cluster.device, request.software.name, request.format)},
           {"cluster",
