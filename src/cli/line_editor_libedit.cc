@@ -1,4 +1,6 @@
 #include <histedit.h>
+#include <poll.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -6,11 +8,44 @@
 #include <clocale>
 #include <cstdio>
 #include <cstring>
+#include <cwchar>
 #include <iostream>
 
 #include "cli/line_editor.h"
 
 namespace sinter::cli {
+namespace {
+
+// The next character: 1, at the end of the input 0, after Ctrl-C -1. SIGINT arrives only while this waits, so that none
+// is lost between two characters.
+int read_character(EditLine*, wchar_t* out) {
+  sigset_t interrupt, before;
+  sigemptyset(&interrupt);
+  sigaddset(&interrupt, SIGINT);
+  ::sigprocmask(SIG_BLOCK, &interrupt, &before);
+  std::mbstate_t state{};
+  int result = -1;
+  while (!InterruptFlag::is_set()) {
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    if (::ppoll(&input, 1, nullptr, &before) < 0) {
+      if (errno == EINTR) continue;
+      break;
+    }
+    char byte = 0;
+    result = static_cast<int>(::read(STDIN_FILENO, &byte, 1));
+    if (result <= 0) break;
+    const size_t size = std::mbrtowc(out, &byte, 1, &state);
+    if (size != static_cast<size_t>(-2)) {  // whole
+      if (size == static_cast<size_t>(-1)) *out = static_cast<unsigned char>(byte);
+      break;
+    }
+    result = -1;
+  }
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  return result;
+}
+
+}  // namespace
 
 struct LineEditor::State {
   bool is_terminal = ::isatty(0) && ::isatty(1);
@@ -44,6 +79,7 @@ LineEditor::LineEditor(const std::string& history_path) : state_(std::make_uniqu
   ::el_set(s.editor, EL_EDITOR, "emacs");
   ::el_set(s.editor, EL_HIST, ::history, s.history);
   ::el_set(s.editor, EL_SIGNAL, 0);
+  ::el_set(s.editor, EL_GETCFN, &read_character);
   ::el_set(s.editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
   ::el_source(s.editor, nullptr);  // the user's ~/.editrc
 }
