@@ -81,6 +81,9 @@ TEST(TrainingPlan, WishesAreKept) {
 }
 
 TEST(TrainingPlan, ImpossibleWishesNameWhatWouldDo) {
+  TrainingRequest huge = request("gpt2", "8xH100");
+  huge.wish.tp = 9999999999999;
+  EXPECT_NE(error_of(huge).find("tp 9999999999999 does not divide"), std::string::npos) << error_of(huge);
   TrainingRequest r = request("llama-3.1-8b", "64xH100");
   r.wish.tp = 3;
   EXPECT_NE(error_of(r).find("nearest that does is 2"), std::string::npos) << error_of(r);
