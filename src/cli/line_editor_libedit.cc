@@ -1,6 +1,4 @@
 #include <histedit.h>
-#include <poll.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,38 +12,6 @@
 #include "cli/line_editor.h"
 
 namespace sinter::cli {
-namespace {
-
-// The next character: 1, at the end of the input 0, after Ctrl-C -1. SIGINT arrives only while this waits, so that none
-// is lost between two characters.
-int read_character(EditLine*, wchar_t* out) {
-  sigset_t interrupt, before;
-  sigemptyset(&interrupt);
-  sigaddset(&interrupt, SIGINT);
-  ::sigprocmask(SIG_BLOCK, &interrupt, &before);
-  std::mbstate_t state{};
-  int result = -1;
-  while (!InterruptFlag::is_set()) {
-    pollfd input{STDIN_FILENO, POLLIN, 0};
-    if (::ppoll(&input, 1, nullptr, &before) < 0) {
-      if (errno == EINTR) continue;
-      break;
-    }
-    char byte = 0;
-    result = static_cast<int>(::read(STDIN_FILENO, &byte, 1));
-    if (result <= 0) break;
-    const size_t size = std::mbrtowc(out, &byte, 1, &state);
-    if (size != static_cast<size_t>(-2)) {  // whole
-      if (size == static_cast<size_t>(-1)) *out = static_cast<unsigned char>(byte);
-      break;
-    }
-    result = -1;
-  }
-  ::sigprocmask(SIG_SETMASK, &before, nullptr);
-  return result;
-}
-
-}  // namespace
 
 struct LineEditor::State {
   bool is_terminal = ::isatty(0) && ::isatty(1);
@@ -58,6 +24,19 @@ struct LineEditor::State {
     State* state = nullptr;
     ::el_get(editor, EL_CLIENTDATA, &state);
     return state->prompt.data();
+  }
+
+  // One character, or none where Ctrl-C comes or the input ends: el_gets returns then.
+  static int next_key(EditLine*, wchar_t* key) {
+    std::mbstate_t part{};
+    while (wait_for_key()) {
+      char byte = 0;
+      if (::read(0, &byte, 1) != 1) return 0;
+      const size_t used = std::mbrtowc(key, &byte, 1, &part);
+      if (used == 0 || used == 1) return 1;
+      if (used == static_cast<size_t>(-1)) part = {};  // not a character: left out
+    }
+    return -1;
   }
 };
 
@@ -79,7 +58,7 @@ LineEditor::LineEditor(const std::string& history_path) : state_(std::make_uniqu
   ::el_set(s.editor, EL_EDITOR, "emacs");
   ::el_set(s.editor, EL_HIST, ::history, s.history);
   ::el_set(s.editor, EL_SIGNAL, 0);
-  ::el_set(s.editor, EL_GETCFN, &read_character);
+  ::el_set(s.editor, EL_GETCFN, &State::next_key);
   ::el_set(s.editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
   ::el_source(s.editor, nullptr);  // the user's ~/.editrc
 }
