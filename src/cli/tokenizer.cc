@@ -102,6 +102,7 @@ void add_bpe_train(Command parent) {
   struct Options {
     std::vector<std::string> files, special{"<|endoftext|>"};
     std::string out, pattern = "gpt2", text_key = "text";
+    bool force = false;
     int32_t vocab_size = 32768;
     uint64_t min_count = 1;
     bool json = false;
@@ -112,6 +113,7 @@ void add_bpe_train(Command parent) {
               "UTF-8 text files, folders or patterns: .txt, .md, .jsonl, .json, .csv, .parquet; .gz and .zst too")
       .required();
   verb.option("--out", &options->out, "folder (tokenizer.json and tokenizer_config.json) or a .json file").required();
+  verb.flag("--force", &options->force, "replace another tokenizer in --out");
   verb.option("--vocab-size", &options->vocab_size, "tokens in all: 256 bytes, merges and special tokens")
       .shows_default();
   verb.option("--special", &options->special,
@@ -143,6 +145,9 @@ void add_bpe_train(Command parent) {
     if (is_file && !options->special.empty())
       base::log_info("'{}' alone does not say which token ends a document; a folder (--out without .json) does",
                      options->out);
+    const std::string kept = is_file ? options->out : options->out + "/tokenizer.json";
+    const bool is_kept = std::filesystem::is_regular_file(kept) && !options->force;
+    if (is_kept) base::log_info("'{}' is there already: another result is refused without --force", kept);
     base::ProgressLine progress;
     const tokenizer::TrainResult result = tokenizer::train_bpe(
         files.texts(),
@@ -156,6 +161,9 @@ void add_bpe_train(Command parent) {
                                        base::format_duration(spent * (wanted - done) / std::max(done, 1))));
          }});
     progress.finish();
+    SINTER_CHECK(!is_kept || base::read_file(kept) == result.tokenizer.to_json(),
+                 "'{}' is there already and holds another tokenizer; name another place, or say --force to replace it",
+                 kept);
     result.tokenizer.save(options->out);
     const double seconds = now_seconds() - start;
     if (result.tokenizer.vocab_size() < options->vocab_size) {

@@ -65,12 +65,14 @@ void write_part(io::TensorFolderWriter& writer, const spec::Parameter& info, con
   }
 }
 
+constexpr std::string_view kHeadName = "lm_head.weight";
+
 bool is_known_extra(const std::string& name, const spec::ModelSpec& spec) {
   auto ends_with = [&](std::string_view suffix) {
     return name.size() >= suffix.size() && name.compare(name.size() - suffix.size(), suffix.size(), suffix) == 0;
   };
   return ends_with("rotary_emb.inv_freq") || ends_with(".attn.bias") || ends_with(".attn.masked_bias") ||
-         (spec.tied_head && name == "lm_head.weight");
+         (spec.tied_head && name == kHeadName);
 }
 
 // GPT-2's first published folders leave out the "transformer." prefix.
@@ -80,6 +82,21 @@ const io::TensorEntry& find_part(const io::TensorFolder& folder, const spec::Par
     if (const io::TensorEntry* entry = folder.find(part.hf_name.substr(kPrefix.size()))) return *entry;
   }
   return folder.get(part.hf_name);
+}
+
+// A folder that ties head and embedding may hold the head as well, with the same values.
+void check_tied_head(const io::TensorFolder& folder, const spec::ModelSpec& spec) {
+  const io::TensorEntry* head = spec.tied_head ? folder.find(std::string(kHeadName)) : nullptr;
+  if (!head) return;
+  for (const spec::Parameter& p : spec::make_parameter_table(spec)) {
+    if (p.role != spec::ParameterRole::embedding || p.parts.size() != 1) continue;
+    const io::TensorEntry& table = find_part(folder, p.parts[0]);
+    SINTER_CHECK(head->dtype == table.dtype && std::ranges::equal(head->bytes, table.bytes),
+                 "'{}': tie_word_embeddings is true, but '{}' and '{}' hold different values; set it to false to use "
+                 "both, or take "
+                 "'{}' out",
+                 folder.path(), head->name, table.name, head->name);
+  }
 }
 
 }  // namespace
@@ -136,6 +153,7 @@ void check_all_used(const io::TensorFolder& folder, const spec::ModelSpec& spec,
                  "'{}': tensor '{}' has no place in this model; config.json does not describe these weights",
                  folder.path(), entry.name);
   }
+  check_tied_head(folder, spec);
 }
 
 void load_weights(ParameterStore& store, const spec::ModelSpec& spec, const io::TensorFolder& folder) {

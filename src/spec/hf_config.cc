@@ -54,7 +54,8 @@ class Reader {
   std::string text(const char* key, const std::string& otherwise) const {
     if (!has(key)) return otherwise;
     const json& v = object_[key];
-    SINTER_CHECK(v.is_string(), "'{}': key '{}' is {}; expected a string", origin_, key, v.dump());
+    const bool is_text = v.is_string() && v.get_ref<const std::string&>().find('\0') == std::string::npos;
+    SINTER_CHECK(is_text, "'{}': key '{}' is {}; expected a string", origin_, key, v.dump());
     return v.get<std::string>();
   }
   // For keys whose only supported value is the default.

@@ -58,6 +58,7 @@ TEST(HfConfig, RefusesWhatWouldChangeTheAnswer) {
   };
   expect_error(with("architectures", {"BertModel"}), "BertModel");
   expect_error(with("hidden_act", "tanhshrink"), "hidden_act");
+  expect_error(with("hidden_act", std::string("silu\0", 5)), "\"silu\\u0000\"; expected a string");
   expect_error(with("quantization_config", {{"bits", 4}}), "quantization_config");
   expect_error(with("rope_parameters", {{"rope_type", "longrope"}, {"factor", 2.0}}), "longrope");
   expect_error(with("rope_parameters", {{"rope_type", "longrope"}}), "rope_type 'longrope' is not supported");

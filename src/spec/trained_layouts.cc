@@ -14,7 +14,8 @@ struct Key {
   bool is_set = false, is_trained = false;
 };
 
-std::vector<Key> keys_of(const ParallelSpec& p) {
+// On GPUs the kernels for a part of the vocabulary (tp) and for attention over parts (cp) are not there yet.
+std::vector<Key> keys_of(const ParallelSpec& p, bool on_gpu = false) {
   auto number = [](const char* name, int64_t value, int64_t usual, bool is_trained) {
     return Key{fmt::format("{} = {}", name, value), value != usual, is_trained};
   };
@@ -25,13 +26,13 @@ std::vector<Key> keys_of(const ParallelSpec& p) {
       number("dp", p.dp(), 0, true),
       number("replica", p.replica, p.zero == 0 ? p.replica : 1, true),
       number("zero", p.zero, 0, p.zero <= 1),
-      number("tp", p.tp, 1, true),
+      number("tp", p.tp, 1, !on_gpu),
       flag("sequence_parallel", p.sequence_parallel, true),
       number("pp", p.pp, 1, true),
       {fmt::format("schedule = \"{}\"", pipeline_name(p.schedule)), p.schedule != PipelineKind::one_f_one_b,
        p.schedule != PipelineKind::zero_bubble},
       number("interleave", p.interleave, 1, true),
-      number("cp", p.cp, 1, true),
+      number("cp", p.cp, 1, !on_gpu),
       number("ep", p.ep, 1, p.dp() * p.cp % p.ep == 0),
       flag("offload_optimizer", p.offload.optimizer, false),
       flag("offload_gradients", p.offload.gradients, false),
@@ -67,9 +68,9 @@ std::string trained_problem(const ParallelSpec& p, const ModelSpec& model) {
   return "";
 }
 
-std::vector<std::string> untrained_keys(const ParallelSpec& layout) {
+std::vector<std::string> untrained_keys(const ParallelSpec& layout, bool on_gpu) {
   std::vector<std::string> out;
-  for (const Key& key : keys_of(layout)) {
+  for (const Key& key : keys_of(layout, on_gpu)) {
     if (key.is_set && !key.is_trained) out.push_back(key.text);
   }
   return out;

@@ -311,6 +311,18 @@ void plan_memory_rows(RunPlan& plan, const parallel::Mesh& mesh) {
   }
 }
 
+std::string describe_validation(const spec::DataRecipe& data) {
+  if (data.validation_share > 0)
+    return fmt::format("validation the last {:g} % of each shard, not trained on\n", 100 * data.validation_share);
+  std::string paths;
+  for (const spec::SourceRecipe& source : data.validation) paths += (paths.empty() ? "" : ", ") + source.path;
+  return paths.empty() ? "" : fmt::format("validation {}\n", paths);
+}
+
+std::string format_epochs(double epochs) {
+  return fmt::format("{:.{}f}", epochs, epochs < 0.1 ? 3 : epochs < 10 ? 2 : 0);
+}
+
 double epochs_of(const RunPlan& plan, size_t s) {
   const data::TokenSource& source = *plan.loader->sources()[s];
   return plan.loader->share(s) * static_cast<double>(plan.tokens()) /
@@ -376,10 +388,11 @@ void RunPlan::continue_after(int64_t done, int64_t tokens_seen) {
 
 namespace {
 
-void check_layout(const spec::ParallelSpec& layout) {
-  const std::vector<std::string> missing = spec::untrained_keys(layout);
-  SINTER_CHECK(missing.empty(), "[parallel] {} is not trained yet: leave it out (docs/parallelism.md)",
-               fmt::join(missing, ", "));
+void check_layout(const spec::ParallelSpec& layout, core::Device device) {
+  const bool on_gpu = device.kind == core::DeviceKind::cuda;
+  const std::vector<std::string> missing = spec::untrained_keys(layout, on_gpu);
+  SINTER_CHECK(missing.empty(), "[parallel] {} is not trained{} yet: leave it out (docs/parallelism.md)",
+               fmt::join(missing, ", "), on_gpu ? " on GPUs" : "");
 }
 
 void load_tokenizer(RunPlan& plan, const parallel::Mesh& mesh) {
@@ -420,7 +433,7 @@ void plan_device(RunPlan& plan, const parallel::Mesh& mesh) {
   const spec::Recipe& recipe = plan.recipe;
   plan.device = comm::local_device(recipe.train.device, comm::launch());
   if (base::is_fp8(recipe.train.precision)) check_fp8(plan.device);
-  check_layout(mesh.layout());
+  check_layout(mesh.layout(), plan.device);
   load_tokenizer(plan, mesh);
   const std::string& dir = recipe.checkpoint.dir;
   SINTER_CHECK(!std::filesystem::exists(dir) || std::filesystem::is_directory(dir),
@@ -546,11 +559,12 @@ std::string describe(const RunPlan& plan, const parallel::Mesh& mesh) {
   for (size_t s = 0; plan.loader && s < plan.loader->sources().size(); ++s) {
     const data::TokenSource& source = *plan.loader->sources()[s];
     const double share = plan.loader->share(s);
-    text += fmt::format("data       {}: {} document{}, {} tokens, {:.3g}% of the run = {:.2g} epochs\n",
+    text += fmt::format("data       {}: {} document{}, {} tokens, {:.3g} % of the run = {} epochs\n",
                         plan.recipe.data.sources[s].path, format_grouped(source.num_documents()),
                         source.num_documents() == 1 ? "" : "s", format_grouped(source.num_tokens()), 100 * share,
-                        epochs_of(plan, s));
+                        format_epochs(epochs_of(plan, s)));
   }
+  text += describe_validation(plan.recipe.data);
   text += fmt::format("device     {}, {}{}, recompute {}{}\n", core::runtime(plan.device).description(),
                       base::dtype_name(plan.shape.compute), plan.shape.fp8 ? " with linear layers in fp8" : "",
                       spec::recompute_name(plan.recipe.train.recompute), plan.shape.graphs ? ", CUDA graphs" : "");
