@@ -90,7 +90,7 @@ class ParameterStore {
   Tensor gradients_of(int64_t begin, int64_t count) const;
 
   // total (1) f32 = the sum of the squares of all gradients. Reads those whose kernels did not leave theirs
-  // (Parameter::has_squares). `kernels` is the table of the store's device.
+  // (autograd::Gradient). `kernels` is the table of the store's device.
   void sum_gradient_squares(const kernels::KernelTable& kernels, core::Stream& stream, const Tensor& total) const;
   // After gradients were changed by others than the ops: sums that were left are no longer theirs.
   void forget_squares();
