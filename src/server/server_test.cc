@@ -102,7 +102,7 @@ TEST(StopTexts, AreCutWhereverTheStreamIsCut) {
     out += cutter.push(text.substr(i));
     out += cutter.finish();
     EXPECT_EQ(out, "one two ") << "cut at " << i;
-    EXPECT_EQ(cutter.stop(), 0);
+    EXPECT_EQ(cutter.stop_text(), "END");
   }
   StopCutter open({"END"}, false);
   EXPECT_EQ(open.push("an E"), "an ");

@@ -306,6 +306,7 @@ ModelSpec parse_hf_config(const json& config, const std::string& origin) {
   r.refuse_unless("quantization_config", nullptr);
   ModelSpec spec = family == Family::gpt2 ? parse_gpt2(r) : parse_llama_like(r, family);
   spec.mtp_heads = r.integer("sinter_mtp_heads", 0);
+  spec.ffn = r.integer("sinter_mtp_intermediate_size", spec.ffn);
   spec.init_std = static_cast<float>(r.number("initializer_range", 0.02));
   parse_tokens(r, spec);
   try {
@@ -444,6 +445,9 @@ json make_hf_config(const ModelSpec& s, const std::string& dtype) {
   j["dtype"] = j["torch_dtype"] = dtype;
   j["use_cache"] = true;
   if (s.mtp_heads > 0) j["sinter_mtp_heads"] = s.mtp_heads;
+  // Mixtral's intermediate_size is an expert's; the dense MLPs of its extra heads have a width of their own.
+  if (s.mtp_heads > 0 && j.contains("intermediate_size") && j["intermediate_size"] != s.ffn)
+    j["sinter_mtp_intermediate_size"] = s.ffn;
   if (s.bos_token >= 0) j["bos_token_id"] = s.bos_token;
   if (s.pad_token >= 0) j["pad_token_id"] = s.pad_token;
   if (s.eos_tokens.size() == 1) j["eos_token_id"] = s.eos_tokens[0];

@@ -68,7 +68,7 @@ void Reporter::finish(const StepRunner& runner) {
                  base::format_bytes(double(plan_.memory.train_peak_bytes)));
   if (mesh_.all().size() > 1) {
     base::log_info("gradients: {} of {} buckets were on their way before the backward pass ended",
-                   runner.reducer().num_overlapped(), runner.reducer().num_buckets());
+                   runner.gradients().num_overlapped(), runner.gradients().num_buckets());
   }
 }
 

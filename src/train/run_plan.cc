@@ -272,16 +272,16 @@ void plan_disk(RunPlan& plan, models::ParameterStore& store) {
 
 void plan_memory_rows(RunPlan& plan, const parallel::Mesh& mesh) {
   models::ParameterStore store(table_of(plan), plan.store_options({core::DeviceKind::shapes, 0}));
-  const auto n = static_cast<size_t>(store.num_elements());
   plan.memory = plan_step_of(plan, plan.shape);
   plan.memory_rows = {{"weights (f32 masters)", store.master().bytes()}};
-  if (plan.shape.compute != core::DType::f32) {
-    plan.memory_rows.push_back(
-        {fmt::format("weights ({})", base::dtype_name(plan.shape.compute)), n * base::dtype_bytes(plan.shape.compute)});
-  }
+  if (store.weight_bytes() > 0)
+    plan.memory_rows.push_back({fmt::format("weights ({}{})", base::dtype_name(plan.shape.compute),
+                                            plan.division.weights ? ", of two blocks" : ""),
+                                store.weight_bytes()});
   if (plan.shape.fp8) plan.memory_rows.push_back({"weights (fp8, both orders) and scales", plan.memory.fp8_bytes});
   size_t gradient_bytes = 0;
   for (const core::Tensor& grad : store.gradients()) gradient_bytes += grad.bytes();
+  gradient_bytes += GradientSync::buffer_bytes(store, plan.shape.max_micro_batches);
   plan.memory_rows.push_back(
       {plan.shape.gradients == core::DType::f32 ? "gradients (f32)" : "gradients (matrices bf16, rest f32)",
        gradient_bytes});
@@ -450,11 +450,9 @@ void plan_layout(RunPlan& plan, const parallel::Mesh& mesh) {
   const std::string problem = spec::trained_problem(layout, plan.model);
   SINTER_CHECK(problem.empty(), "layout {}: {}", spec::describe(layout), problem);
   plan.axes = std::make_unique<parallel::Axes>(mesh, plan.model);
+  plan.division = division_of(mesh, plan.model);
   if (plan.axes->is_whole()) return;
   SINTER_CHECK(plan.table.empty(), "layout {}: a model is tuned on data-parallel ranks only; use tp, pp, cp and ep 1",
-               spec::describe(layout));
-  SINTER_CHECK(plan.recipe.optimizer.kind != spec::OptimizerKind::muon || layout.tp == 1,
-               "layout {}: Muon needs whole matrices, which tp cuts; use optimizer.kind = \"adamw\", or tp 1",
                spec::describe(layout));
   plan.table = plan.axes->table(plan.model);
   plan.shape.pipeline = spec::pipeline_shape(layout);

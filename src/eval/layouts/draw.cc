@@ -13,7 +13,7 @@
 namespace sinter::eval {
 namespace {
 
-constexpr int kMaxZero = 1;  // the highest stage that the trainer does
+constexpr int kMaxZero = 3;
 
 // Axes that the trainer does, besides data parallelism, which takes the ranks that they leave.
 struct Axis {
@@ -128,7 +128,6 @@ spec::ParallelSpec draw_layout(Dice& dice, const Needs& needs, std::vector<std::
     const spec::ParallelSpec p = draw_sizes(dice, needs);
     std::string problem = spec::layout_problem(p, needs.model);
     if (problem.empty()) problem = spec::trained_problem(p, needs.model);
-    if (problem.empty() && needs.is_muon && p.tp > 1) problem = "Muon needs whole matrices, which tp cuts";
     if (problem.empty()) return p;
     excluded.push_back(spec::describe(p) + ": " + problem);
   }
