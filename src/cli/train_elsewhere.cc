@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/help.h"
 #include "cli/plan/plan.h"
 #include "data/source.h"
 #include "data/text_files.h"
@@ -90,7 +91,8 @@ void print_elsewhere(const Elsewhere& e) {
              base::format_duration(e.step.seconds), 100 * e.step.mfu, base::format_duration(e.steps * e.step.seconds),
              base::format_count(e.tokens),
              format_whole(e.steps * e.step.seconds / 3600 * static_cast<double>(e.cluster.num_devices)));
-  fmt::print("           by constants {}\n", plan::efficiency_source(e.cluster.device, "sinter", e.format));
+  fmt::print(
+      "{}", wrap_text("by constants " + plan::efficiency_source(e.cluster.device, "sinter", e.format), 11, kHelpWidth));
   base::Table table({"memory of the fullest device", "size"});
   const auto values = plan::part_values(worst.device);
   for (size_t i = 0; i < values.size(); ++i) {
