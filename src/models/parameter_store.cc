@@ -50,7 +50,6 @@ ParameterStore::ParameterStore(std::vector<spec::LocalParameter> table, const St
   }
   divides_masters_ = options_.division.weights || (options_.division.states && options_.compute != DType::f32);
   lay_out();
-  place_segments();
   allocate();
   for (size_t i = 0; i < slots_.size(); ++i) bind(i);
   bind_adapters();
@@ -131,19 +130,20 @@ void ParameterStore::end_segment() {
 }
 
 // Where each segment stands in the buffers.
-void ParameterStore::place_segments() {
+ParameterStore::Sizes ParameterStore::place_segments() {
   const bool rounds = options_.compute != DType::f32;
-  int64_t masters = 0, weights = 0, gradients = 0, pieces = 0;
+  Sizes sizes;
+  auto place = [](int64_t& size, int64_t count) { return std::exchange(size, size + count); };
   for (Segment& s : segments_) {
-    const bool has_master = !s.is_frozen || !rounds;
-    s.master_at = masters;
-    if (has_master) masters += s.is_divided && divides_masters_ ? s.piece() : s.count();
-    s.weight_at = weights;
-    if (!(s.is_divided && divides_weights())) weights += s.count();
-    const bool is_divided = s.is_divided && divides_gradients();
-    s.gradient_at = is_divided ? pieces : gradients;
-    if (!s.is_frozen) (is_divided ? pieces : gradients) += is_divided ? s.piece() : s.count();
+    const bool has_master_piece = s.is_divided && divides_masters_, has_slot = s.is_divided && divides_weights(),
+               has_gradient_piece = s.is_divided && divides_gradients();
+    if (!s.is_frozen || !rounds)
+      s.master_at = has_master_piece ? place(sizes.master_pieces, s.piece()) : place(sizes.masters, s.count());
+    s.weight_at = has_slot ? 0 : place(sizes.weights, s.count());
+    if (s.is_frozen) continue;
+    s.gradient_at = has_gradient_piece ? place(sizes.gradient_pieces, s.piece()) : place(sizes.gradients, s.count());
   }
+  return sizes;
 }
 
 const Segment& ParameterStore::segment_of(int64_t offset) const {
@@ -162,15 +162,17 @@ void ParameterStore::allocate() {
     return t;
   };
   const bool rounds = options_.compute != DType::f32, has_master = options_.trains || !rounds;
+  const Sizes sizes = place_segments();
   const int64_t slots = place_in_slots(segments_, options_.division);
-  int64_t masters = 0, weights = 0, gradients = 0, pieces = 0;
-  for (const Segment& s : segments_) {
-    if (!s.is_frozen || !rounds) masters += s.is_divided && divides_masters_ ? s.piece() : s.count();
-    if (!(s.is_divided && divides_weights())) weights += s.count();
-    if (!s.is_frozen) (s.is_divided ? pieces : gradients) += s.is_divided ? s.piece() : s.count();
-  }
-  if (has_master) master_ = zeros(masters, DType::f32);
-  compute_ = rounds ? zeros(weights, options_.compute) : master_;
+  auto pieces = [&](int64_t count, bool is_on_host) {
+    Tensor t(is_on_host ? *options_.host : device.allocator(), {count}, DType::f32);
+    core::runtime(t.device()).set_zero(t.raw(), t.bytes(), core::runtime(t.device()).stream());
+    return t;
+  };
+  if (has_master) master_ = zeros(sizes.masters, DType::f32);
+  if (divides_masters_)
+    master_pieces_ = pieces(sizes.master_pieces, options_.division.host_states || options_.division.host_weights);
+  compute_ = rounds ? zeros(sizes.weights, options_.compute) : master_;
   if (divides_weights()) weight_slots_ = zeros(slots, options_.compute);
   int64_t vectors = 0;
   for (const Slot& slot : slots_) {
@@ -179,10 +181,10 @@ void ParameterStore::allocate() {
   if (vectors > 0) vectors_ = zeros(vectors, DType::f32);
   if (!options_.trains) return;
   SINTER_CHECK(!divides_gradients() || num_short_gradients_ == 0, "[store] short gradients are not divided");
-  grad_ = zeros(divides_gradients() ? gradients : num_gradients_, DType::f32);
+  grad_ = zeros(divides_gradients() ? sizes.gradients : num_gradients_, DType::f32);
   if (divides_gradients()) {
     gradient_slots_ = zeros(slots, DType::f32);
-    gradient_pieces_ = zeros(pieces, DType::f32);
+    gradient_pieces_ = pieces(sizes.gradient_pieces, options_.division.host_gradients);
   }
   if (num_short_gradients_ > 0) short_grad_ = zeros(num_short_gradients_, options_.gradients);
   if (kernels::kernels_for(options_.device).writes_square_sums)
@@ -273,7 +275,8 @@ std::vector<Tensor> ParameterStore::gradients() const {
   std::vector<Tensor> all;
   if (short_grad_) all.push_back(short_grad_);
   all.push_back(grad_);
-  if (divides_gradients()) all.insert(all.end(), {gradient_pieces_, gradient_slots_});
+  if (divides_gradients()) all.push_back(gradient_slots_);
+  if (divides_gradients() && !options_.division.host_gradients) all.push_back(gradient_pieces_);
   return all;
 }
 
@@ -293,8 +296,9 @@ Tensor ParameterStore::gradients_of(int64_t begin, int64_t count) const {
 
 Tensor ParameterStore::masters_of(int64_t begin, int64_t count) const {
   const Segment& segment = segment_of(begin);
-  const bool is_divided = segment.is_divided && divides_masters_;
-  return master_.slice(segment.master_at + begin - (is_divided ? segment.own_begin() : segment.begin), count);
+  if (segment.is_divided && divides_masters_)
+    return master_pieces_.slice(segment.master_at + begin - segment.own_begin(), count);
+  return master_.slice(segment.master_at + begin - segment.begin, count);
 }
 
 Tensor ParameterStore::weights_of(int64_t begin, int64_t count) const {
@@ -310,6 +314,15 @@ Tensor ParameterStore::weight_slot(const Segment& segment) const {
 
 Tensor ParameterStore::gradient_slot(const Segment& segment) const {
   return gradient_slots_.slice(segment.slot_at, segment.count());
+}
+
+size_t ParameterStore::master_bytes() const {
+  const bool is_on_host = options_.division.host_states || options_.division.host_weights;
+  return (master_ ? master_.bytes() : 0) + (master_pieces_ && !is_on_host ? master_pieces_.bytes() : 0);
+}
+
+core::Allocator& ParameterStore::state_memory() const {
+  return options_.division.host_states ? *options_.host : core::runtime(options_.device).allocator();
 }
 
 size_t ParameterStore::weight_bytes() const {

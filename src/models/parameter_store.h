@@ -45,7 +45,8 @@ struct StoreOptions {
   // Names of tensors that stand outside of the flat buffers, without gradients: set_blocks() gives them their weights,
   // in whatever format, where they lie already (a mapped file).
   std::set<std::string> apart;
-  Division division = {};  // of what trains
+  Division division = {};           // of what trains
+  core::Allocator* host = nullptr;  // where Division puts something there; must outlive the store
 };
 
 class ParameterStore {
@@ -89,7 +90,7 @@ class ParameterStore {
   const Tensor& compute() const { return compute_; }            // (n) compute format; the master in fp32
   const Tensor& grad() const { return grad_; }                  // f32; all of them (n) unless gradients are short
   // All gradients, flat, in the order of the buffers: one tensor, or two with short gradients; where they are divided
-  // also this rank's pieces and the slots.
+  // also the slots, and this rank's pieces where they are on the device.
   std::vector<Tensor> gradients() const;
   // Elements [begin, begin + count) of the flat order; all of one format, begin is that of a tensor or within one. Of
   // divided tensors within this rank's piece.
@@ -107,6 +108,9 @@ class ParameterStore {
   // All of a divided segment, while its block is at work.
   Tensor weight_slot(const Segment& segment) const;
   Tensor gradient_slot(const Segment& segment) const;
+  size_t master_bytes() const;  // on the device
+  // Where the state of what is divided lives: the host's memory or the device's.
+  core::Allocator& state_memory() const;
   size_t weight_bytes() const;  // of everything kernels multiply by, slots counted; 0 in fp32 without slots
   // Elements [begin, begin + count) of the flat order that this rank keeps the state of and updates, in order.
   struct Stretch {
@@ -149,7 +153,10 @@ class ParameterStore {
   void lay_out();
   void begin_segment(const Slot& slot);
   void end_segment();
-  void place_segments();
+  struct Sizes {  // of the buffers, in elements
+    int64_t masters = 0, master_pieces = 0, weights = 0, gradients = 0, gradient_pieces = 0;
+  };
+  Sizes place_segments();
   void allocate();
   void bind(size_t index);
 
@@ -164,9 +171,9 @@ class ParameterStore {
   std::vector<Segment> segments_;
   bool divides_masters_ = false;
   Tensor master_, compute_, grad_, short_grad_;
-  Tensor weight_slots_, gradient_slots_, gradient_pieces_;  // where they are divided
-  Tensor squares_;                                          // (slots) f32, or empty
-  Tensor vectors_;                                          // f32 masters of norms and biases that have none otherwise
+  Tensor master_pieces_, weight_slots_, gradient_slots_, gradient_pieces_;  // where they are divided
+  Tensor squares_;                                                          // (slots) f32, or empty
+  Tensor vectors_;  // f32 masters of norms and biases that have none otherwise
 };
 
 }  // namespace sinter::models

@@ -25,6 +25,8 @@ struct Division {
   int64_t expert_parts = 1, expert_part = 0;
   // Layers from this one on are one unit: the head and the extra heads, which run inside of it.
   int64_t head_layer = std::numeric_limits<int64_t>::max();
+  // What of it lives in the host's memory (offload): masters and optimizer state, gradients, weights.
+  bool host_states = false, host_gradients = false, host_weights = false;
   bool keeps_ends = false;  // embeddings and head share a table, or pipelines use them out of turn: slots of their own
 
   bool is_on() const { return states || gradients || weights; }

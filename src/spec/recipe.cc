@@ -223,6 +223,7 @@ void visit_parallel(Visitor& v, ParallelSpec& parallel) {
   v.value("offload_parameters", parallel.offload.parameters);
   v.value("offload_activations", parallel.offload.activations);
   v.value("offload_folder", parallel.offload.folder);
+  v.value("device_memory_gib", parallel.device_memory_gib, Range{0, 1 << 20});
   v.value("bucket_mib", parallel.bucket_mib, Range{0.001, 1 << 20});
   v.value("timeout", parallel.timeout, Range{0, 1e6});
 }

@@ -1,6 +1,7 @@
 #include "train/gradient_sync.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "ops/norm.h"
 
@@ -216,6 +217,7 @@ void GradientSync::reduce(int64_t number) {
   open(number);
   Unit& unit = found->second;
   for (size_t i : unit.slots) complete_sums(store_.slots()[i]);
+  const auto begin = std::chrono::steady_clock::now();
   for (size_t i : unit.segments) {
     const Segment& segment = store_.segments()[i];
     const Tensor all = store_.gradient_slot(segment);
@@ -228,6 +230,8 @@ void GradientSync::reduce(int64_t number) {
     ++pieces_;
     ++pieces_overlapped_;
   }
+  if (store_.options().division.host_gradients)
+    copy_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   for (size_t i : unit.slots) store_.slots()[i].parameter.has_gradient = false;
   unit.is_open = false;
   ++unit.reduced;

@@ -38,6 +38,7 @@ class GradientSync {
   // Buckets that were on their way before finish(), of all; pieces of divided gradients count as buckets.
   int64_t num_buckets() const;
   int64_t num_overlapped() const;
+  double copy_seconds() const { return copy_seconds_; }  // spent on copies to the host's memory
   bool has_work() const {
     return mesh_.gradient().size() > 1 || (axes_ && !axes_->is_whole()) || store_.divides_gradients();
   }
@@ -86,6 +87,7 @@ class GradientSync {
   std::vector<core::Tensor> buffers_;               // (largest piece) f32, for passes after the first
   std::vector<bool> is_taken_;
   core::Tensor first_squares_;
+  double copy_seconds_ = 0;
   int64_t pieces_ = 0, pieces_overlapped_ = 0;
 };
 

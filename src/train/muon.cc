@@ -58,7 +58,7 @@ Muon::Muon(const spec::OptimizerRecipe& recipe, models::ParameterStore& store, c
     if (!takes(slot.info)) continue;
     const models::ParameterStore::Stretch own = store.own_part(slot);
     if (own.count == 0) continue;
-    Tensor momentum(device.allocator(), is_divided_ ? base::Shape{own.count} : slot.info.shape, recipe.states);
+    Tensor momentum(store.state_memory(), is_divided_ ? base::Shape{own.count} : slot.info.shape, recipe.states);
     device.set_zero(momentum.raw(), momentum.bytes(), device.stream());
     states_.push_back({i, momentum, own.begin - slot.offset});
   }
@@ -110,6 +110,7 @@ void Muon::make_scratch() {
 
 size_t Muon::bytes() const {
   size_t bytes = direction_.bytes() + next_.bytes() + gram_.bytes() + square_.bytes() + (whole_ ? whole_.bytes() : 0);
+  if (store_.options().division.host_states) return bytes;
   for (const State& state : states_) bytes += state.momentum.bytes();
   return bytes;
 }

@@ -25,9 +25,11 @@ models::Division division_of(const parallel::Mesh& mesh, const spec::ModelSpec& 
   d.expert_parts = d.parts, d.expert_part = d.part;
   if (layout.ep > 1) d.expert_parts = mesh.expert_gradient().size(), d.expert_part = mesh.expert_gradient().rank();
   const bool has_others = d.parts > 1 || d.expert_parts > 1;
-  d.states = has_others && layout.zero >= 1;
-  d.gradients = has_others && layout.zero >= 2;
-  d.weights = has_others && layout.zero >= 3;
+  const spec::OffloadSpec& offload = layout.offload;
+  d.host_states = offload.optimizer, d.host_gradients = offload.gradients, d.host_weights = offload.parameters;
+  d.states = (has_others && layout.zero >= 1) || offload.optimizer || offload.gradients || offload.parameters;
+  d.gradients = (has_others && layout.zero >= 2) || offload.gradients;
+  d.weights = (has_others && layout.zero >= 3) || offload.parameters;
   d.head_layer = model.num_layers;
   d.keeps_ends = model.tied_head || layout.pp > 1;
   return d;
@@ -41,7 +43,7 @@ OptimizerShard optimizer_shard(const parallel::Mesh& mesh) {
   auto whole = [](const comm::Communicator& holders) {
     return OptimizerShard{nullptr, holders.rank(), holders.size(), holders.rank(), holders.size()};
   };
-  const bool is_divided = mesh.layout().zero > 0;
+  const bool is_divided = mesh.layout().zero > 0 || mesh.layout().offload.has_state();
   OptimizerShard shard = is_divided ? part(mesh.shard(), mesh.copies(), mesh.gradient()) : whole(mesh.gradient());
   if (mesh.tensor().size() > 1) shard.tensor = &mesh.tensor();
   if (mesh.layout().ep == 1) return shard;
@@ -117,8 +119,8 @@ void Optimizer::publish() {
 void Optimizer::add_range(int64_t begin, int64_t end, bool decays) {
   core::DeviceRuntime& device = core::runtime(store_.options().device);
   auto zeros = [&](core::DType dtype) {
-    Tensor t(device.allocator(), {end - begin}, dtype);
-    device.set_zero(t.raw(), t.bytes(), device.stream());
+    Tensor t(store_.state_memory(), {end - begin}, dtype);
+    core::runtime(t.device()).set_zero(t.raw(), t.bytes(), core::runtime(t.device()).stream());
     return t;
   };
   Range range{begin, end - begin, decays, {}, {}};
@@ -157,6 +159,7 @@ void Optimizer::add_states(const Range& range) {
 
 size_t Optimizer::state_bytes() const {
   size_t bytes = muon_ ? muon_->bytes() : 0;
+  if (store_.options().division.host_states) return bytes;  // the rest is not on the device
   for (const Range& range : ranges_)
     bytes += range.first.bytes() + range.second.bytes() + range.first_scales.bytes() + range.second_scales.bytes();
   return bytes;

@@ -74,6 +74,7 @@ class StepRunner::Memory : public PipelineMemory {
   void begin_backward(int64_t chunk, int64_t slot) override {
     passes_[static_cast<size_t>(chunk)]->begin_backward(slot);
   }
+  void begin_weights(int64_t chunk, int64_t slot) override { passes_[static_cast<size_t>(chunk)]->begin_weights(slot); }
   size_t peak_bytes() const {
     size_t peak = train_ ? train_->stats().peak_bytes : 0;
     for (const auto& pass : passes_) peak += pass->stats().peak_bytes;
@@ -190,7 +191,7 @@ void StepRunner::run_micro_batch(const data::MicroBatch& host, size_t index, int
 
 // Forward and backward of the batch that is loaded, on fixed addresses: the plan's, and those of the batch.
 void StepRunner::run_pass(const data::MicroBatch& host, const models::DropoutKey& dropout) {
-  autograd::Tape tape(shape_.recompute);
+  autograd::Tape tape(shape_.recompute, shape_.host);
   const ops::Context context{kernels_, device_.stream(), memory_->begin_step(), &tape, fp8_.get()};
   objective_.forward({context, transformer_, batches_[0]->get(), &host, dropout, batches_[0]->places()});
   tape.backward();
@@ -231,7 +232,7 @@ void StepRunner::run_pipeline(const std::vector<data::MicroBatch>& micro_batches
   }
   const ops::Context context{kernels_, device_.stream(), device_.allocator(), nullptr, fp8_.get()};
   pipeline_of(static_cast<int64_t>(micro_batches.size()))
-      .run(context, shape_.recompute, passes, &objective_, memory_.get());
+      .run(context, shape_.recompute, passes, &objective_, memory_.get(), shape_.host);
   for (size_t i = 0; tells_losses() && i < micro_batches.size(); ++i) keep_losses(i);
 }
 

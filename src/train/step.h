@@ -82,6 +82,8 @@ class StepRunner {
   int64_t num_replays() const;  // passes that ran as a graph
   size_t arena_peak_bytes() const;
   const GradientSync& gradients() const { return gradients_; }
+  // Spent on copies between the device and the host's memory, of what is offloaded.
+  double copy_seconds() const { return weights_.copy_seconds() + gradients_.copy_seconds(); }
   WeightStream& weights() { return weights_; }        // to be told of new masters (forget)
   ops::Fp8Layers* fp8() const { return fp8_.get(); }  // null when none is in fp8
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <span>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "kernels/choices.h"
 #include "models/weights.h"
 #include "train/agreement.h"
+#include "train/layout_choice.h"
 #include "train/reporter.h"
 #include "train/run_checkpoints.h"
 #include "train/run_plan.h"
@@ -145,6 +147,7 @@ class Run {
     now.tokens += ended.tokens;
     now.updates = outcome.updates;
     result_.loss = outcome.loss;
+    result_.last_step_seconds = ended.seconds;
     is_sound_ = std::isfinite(outcome.loss);
     reporter_.report(metrics_of(ended));
     loop_.restart_clock();
@@ -265,6 +268,29 @@ class Run {
   TrainResult result_;
 };
 
+// Seconds a step under a layout, from a few steps in a folder that is removed again.
+double try_layout(const spec::Recipe& recipe, comm::Communicator& comm, const Trainer::MakePlan& make_plan) {
+  constexpr int64_t kSteps = 3;
+  spec::Recipe trial = recipe;
+  trial.train.steps = kSteps;
+  trial.checkpoint.dir = recipe.checkpoint.dir + "/.layout-trial";
+  if (trial.data.cache.empty()) trial.data.cache = recipe.checkpoint.dir + "/tokens";
+  trial.checkpoint.resume = "never";
+  trial.checkpoint.every = 0, trial.checkpoint.minutes = 0, trial.checkpoint.initial = false;
+  trial.log.eval_every = 0, trial.log.sample_every = 0;
+  trial.data.validation.clear();
+  trial.data.validation_share = 0;
+  comm::together(comm, [&] {
+    if (comm.rank() == 0) std::filesystem::remove_all(trial.checkpoint.dir);
+  });
+  double seconds = Trainer(trial, comm, make_plan).run().last_step_seconds;
+  seconds = comm.sum(comm.rank() == 0 ? seconds : 0.0);
+  comm::together(comm, [&] {
+    if (comm.rank() == 0) std::filesystem::remove_all(trial.checkpoint.dir);
+  });
+  return seconds;
+}
+
 }  // namespace
 
 Trainer::Trainer(const spec::Recipe& recipe, comm::Communicator& comm, const MakePlan& make_plan)
@@ -272,10 +298,15 @@ Trainer::Trainer(const spec::Recipe& recipe, comm::Communicator& comm, const Mak
   set_threads(recipe.train.threads);
   check_same_recipe(comm, recipe);
   spec::ParallelSpec layout;
-  comm::together(comm, [&] { layout = spec::make_layout(recipe, comm.size()); });
-  comm.set_deadline(layout.timeout);
+  comm.set_deadline(recipe.parallel.timeout);
+  spec::Recipe chosen = recipe;
+  if (recipe.parallel.choice != spec::LayoutChoice::given) {
+    auto seconds_of = [&](const spec::Recipe& trial) { return try_layout(trial, comm, make_plan); };
+    chosen.parallel = choose_layout(recipe, comm, seconds_of);
+  }
+  comm::together(comm, [&] { layout = spec::make_layout(chosen, comm.size()); });
   mesh_ = std::make_unique<parallel::Mesh>(comm, layout);
-  plan_ = std::make_unique<RunPlan>(make_plan ? make_plan(recipe, *mesh_) : make_run_plan(recipe, *mesh_));
+  plan_ = std::make_unique<RunPlan>(make_plan ? make_plan(chosen, *mesh_) : make_run_plan(chosen, *mesh_));
   if (recipe.train.deterministic) kernels::set_deterministic(plan_->device);
 }
 

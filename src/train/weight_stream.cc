@@ -1,5 +1,7 @@
 #include "train/weight_stream.h"
 
+#include <chrono>
+
 namespace sinter::train {
 
 using core::Tensor;
@@ -55,6 +57,7 @@ void WeightStream::fetch(int64_t number) {
     unit.is_here = false;
   }
   core::Stream& stream = core::runtime(store_.options().device).stream();
+  const auto begin = std::chrono::steady_clock::now();
   for (size_t i : found->second.segments) {
     const Segment& segment = store_.segments()[i];
     const Tensor all = store_.weight_slot(segment), own = all.slice(segment.part * segment.piece(), segment.piece());
@@ -63,6 +66,8 @@ void WeightStream::fetch(int64_t number) {
     comm::Communicator& group = segment.has_experts && mesh_.layout().ep > 1 ? mesh_.expert_gradient() : mesh_.shard();
     found->second.works.push_back(group.start_all_gather(own, all));
   }
+  if (store_.options().division.host_weights)
+    copy_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   found->second.is_here = true;
   ++num_gathers_;
 }

@@ -23,8 +23,9 @@ class WeightStream {
   // The masters have changed: what stands in the slots is old.
   void forget();
 
-  int64_t num_gathers() const { return num_gathers_; }  // of units, so far
-  int64_t num_ahead() const { return num_ahead_; }      // of them begun before they were asked for
+  int64_t num_gathers() const { return num_gathers_; }   // of units, so far
+  double copy_seconds() const { return copy_seconds_; }  // spent on copies from the host's memory
+  int64_t num_ahead() const { return num_ahead_; }       // of them begun before they were asked for
 
  private:
   struct Unit {
@@ -40,6 +41,7 @@ class WeightStream {
   const parallel::Mesh& mesh_;
   const kernels::KernelTable& kernels_;
   std::map<int64_t, Unit> units_;
+  double copy_seconds_ = 0;
   int64_t num_gathers_ = 0, num_ahead_ = 0;
 };
 
