@@ -137,6 +137,36 @@ def random_value(draw):
         "train.steps=1", "model.layers=-3", "=", "a=b", "-", "--", "out/new", "MODEL/config.json", "*.txt", "http://", "1,2,3"])
 
 
+# Lines that work, in which a word or two are changed, left out or added.
+SOUND = [
+    "plan gpt2 --gpus 8xH100 --explain", "plan search gpt2 --gpus 4xA100 --top 3", "plan inference gpt2 --gpus 1xH100", "plan cost gpt2 --tokens 1B",
+    "plan batch gpt2", "plan scaling --flops 1e20", "plan fit sweep.csv", "plan simulate gpt2 --gpus 8xH100 --pp 2", "plan check sweep.csv",
+    "tokenizer train text.txt --vocab-size 300 --out out/tok --force", "tokenizer encode MODEL text.txt", "tokenizer decode MODEL text.txt",
+    "tokenizer inspect MODEL --text Hi", "data tokenize text.txt -t MODEL -o out/x.tok", "data inspect out", "data preview lines.jsonl",
+    "train recipe.toml train.steps=1 checkpoint.dir=out/run", "train recipe.toml --dry-run --on 8xH100", "train --keys data", "train --template gpu",
+    "plot out/run", "generate MODEL --prompt Hi --max-tokens 2", "generate MODEL --input lines.jsonl", "inspect MODEL", "inspect model.gguf",
+    "eval perplexity MODEL text.txt --precision bf16", "verify MODEL", "quantize MODEL out/q.gguf --type q8_0", "convert model.gguf out/folder",
+    "merge MODEL out/merged", "batch lines.jsonl out/answers.jsonl", "man", "completion bash", "help plan search",
+]
+
+
+def changed_line(draw):
+    words = draw.choice(SOUND).split()
+    for _ in range(draw.randrange(1, 3)):
+        place, what = draw.randrange(len(words)), draw.random()
+        if what < 0.5:
+            words[place] = random_value(draw)
+        elif what < 0.65 and len(words) > 1:
+            del words[place]
+        elif what < 0.8:
+            words.insert(place + 1, random_value(draw))
+        else:
+            word = words[place]
+            at = draw.randrange(len(word) + 1)
+            words[place] = word[:at] + draw.choice("x-=.,0\u00e9") + word[at + draw.randrange(2):]
+    return words
+
+
 def random_line(draw, commands):
     path, _, options = draw.choice(commands)
     words = list(path)
@@ -160,7 +190,7 @@ def check_random_lines(program, draw, commands, count):
     commands = [c for c in commands if c[0] and not NOT_DRAWN.match(c[0][0])]
     statuses = {}
     for _ in range(count):
-        words = random_line(draw, commands)
+        words = random_line(draw, commands) if draw.random() < 0.3 else changed_line(draw)
         status, out, err = program.run(words, 20)
         statuses[status] = statuses.get(status, 0) + 1
         if status is None:

@@ -48,6 +48,7 @@ void add_encode(Command parent) {
   };
   auto options = std::make_shared<Options>();
   const Command verb = parent.add_verb("encode", "print the token ids of a text on one line");
+  verb.footer("Examples:\n  sinter tokenizer encode my-tokenizer text.txt");
   verb.option("TOKENIZER", &options->tokenizer, "model folder, tokenizer.json, *.tiktoken or *.model").required();
   verb.option("FILE", &options->file, "text to encode; - reads standard input").required();
   verb.flag("--special", &options->special, "special tokens written in the text are those tokens");
@@ -89,6 +90,7 @@ void add_decode(Command parent) {
   };
   auto options = std::make_shared<Options>();
   const Command verb = parent.add_verb("decode", "print the text of token ids, byte for byte");
+  verb.footer("Examples:\n  sinter tokenizer encode my-tokenizer text.txt | sinter tokenizer decode my-tokenizer");
   verb.option("TOKENIZER", &options->tokenizer, "model folder, tokenizer.json, *.tiktoken or *.model").required();
   verb.option("FILE", &options->file, "token ids separated by spaces; - (the default) reads standard input");
   verb.flag("--skip-special", &options->skip_special, "leave special tokens out");
@@ -109,6 +111,9 @@ void add_bpe_train(Command parent) {
   };
   auto options = std::make_shared<Options>();
   const Command verb = parent.add_verb("train", "train a byte-level BPE on text files");
+  verb.footer(
+      "Examples:\n  sinter tokenizer train my.txt --vocab-size 8192 --out my-tokenizer\n  sinter tokenizer train "
+      "texts/ --special '<|endoftext|>' --special '<|pad|>' --out my-tokenizer");
   verb.option("FILES", &options->files,
               "UTF-8 text files, folders or patterns: .txt, .md, .jsonl, .json, .csv, .parquet; .gz and .zst too")
       .required();
@@ -218,6 +223,7 @@ void add_tokenizer_inspect(Command parent) {
   };
   auto options = std::make_shared<Options>();
   const Command verb = parent.add_verb("inspect", "what is in a tokenizer, or how it splits a text");
+  verb.footer("Examples:\n  sinter tokenizer inspect my-tokenizer --text 'Hello world'");
   verb.option("TOKENIZER", &options->tokenizer, "model folder, tokenizer.json, *.tiktoken or *.model").required();
   verb.option("--text", &options->text, "show the tokens of this text one by one");
   verb.flag("--special", &options->special, "special tokens written in the text are those tokens");

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "core/host_memory.h"
 #include "spec/parameters.h"
 #include "train/metrics.h"
 #include "train/peak.h"
@@ -81,6 +82,10 @@ std::string describe(const RunPlan& plan, const parallel::Mesh& mesh) {
       {"all", format_grouped(static_cast<int64_t>(plan.memory_bytes())), format_bytes(double(plan.memory_bytes()))});
   text += table.to_string();
   text += describe_disk(plan.disk, free_disk_bytes(plan.recipe.checkpoint.dir)) + "\n";
+  if (plan.host)
+    text += fmt::format(
+        "offloaded  {} in {}\n", format_bytes(double(plan.host_state_bytes)),
+        mesh.layout().offload.folder.empty() ? "the host's memory" : "files in " + mesh.layout().offload.folder);
   if (plan.device.kind != core::DeviceKind::cpu && plan.checkpoint_copy_bytes > 0)
     text += fmt::format("host memory: {}, {}\n", format_bytes(double(plan.checkpoint_copy_bytes)), kCheckpointCopyRow);
   return text;
@@ -108,6 +113,7 @@ std::string describe_json(const RunPlan& plan, const parallel::Mesh& mesh) {
                            {"flops_per_token", plan.flops_per_token},
                            {"sources", sources},
                            {"memory_bytes", memory},
+                           {"offloaded_bytes", plan.host_state_bytes},
                            {"checkpoint_copy_bytes", plan.checkpoint_copy_bytes}};
   return out.dump(2);
 }
