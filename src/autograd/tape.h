@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "autograd/gradient.h"
 #include "core/tensor.h"
 #include "core/weight_view.h"
 #include "spec/parallel_spec.h"
@@ -26,12 +27,14 @@ struct GradSlot {
   // does.
   Parameter* bias = nullptr;
   bool has_bias_gradient = false;
+  // The bias whose gradient is still to be summed; null: none is.
+  Parameter* bias_left() const { return has_bias_gradient ? nullptr : bias; }
 };
 
 // How to make a dropped value again. Shared by all who saved it; the value is rebuilt at most once.
-class Recipe {
+class Rematerialized {
  public:
-  explicit Recipe(std::function<Tensor()> rebuild) : rebuild_(std::move(rebuild)) {}
+  explicit Rematerialized(std::function<Tensor()> rebuild) : rebuild_(std::move(rebuild)) {}
   Tensor get() {
     if (!value_) value_ = rebuild_();
     return value_;
@@ -42,25 +45,27 @@ class Recipe {
   Tensor value_;
 };
 
-// A value kept for backward: the tensor itself, or its recipe.
+// A value kept for backward: the tensor itself, or how it is made again.
 class Saved {
  public:
   Saved() = default;
   explicit Saved(Tensor value) : value_(std::move(value)) {}
-  explicit Saved(std::shared_ptr<Recipe> recipe) : recipe_(std::move(recipe)) {}
-  Tensor get() const { return recipe_ ? recipe_->get() : value_; }
+  explicit Saved(std::shared_ptr<Rematerialized> remade) : remade_(std::move(remade)) {}
+  Tensor get() const { return remade_ ? remade_->get() : value_; }
 
  private:
   Tensor value_;
-  std::shared_ptr<Recipe> recipe_;
+  std::shared_ptr<Rematerialized> remade_;
 };
 
 // A value of the forward pass. `slot` is null where no gradient is wanted.
 struct Variable {
   Tensor value;
   std::shared_ptr<GradSlot> slot;
-  std::shared_ptr<Recipe> recipe;  // set when the policy lets the value be dropped
-  Saved save() const { return recipe ? Saved(recipe) : Saved(value); }
+  std::shared_ptr<Rematerialized> remade;  // set when the policy lets the value be dropped
+  Saved save() const { return remade ? Saved(remade) : Saved(value); }
+  // Only where its gradient gathers: backward functions keep this, not the value.
+  Variable place() const { return {{}, slot, nullptr}; }
 };
 
 // A low-rank term beside a weight: rows [first_row, first_row + rows) of it get scale * b a added, and with a magnitude
@@ -77,12 +82,9 @@ struct Adapter {
 // A tensor as ops see it.
 struct Parameter {
   std::string name;
-  core::WeightView weight;    // compute format
-  Tensor master;              // f32
-  Tensor grad;                // f32 (matrices: or the compute format), or empty when frozen
-  bool has_gradient = false;  // grad holds this step's sum so far; otherwise its content is stale
-  Tensor grad_squares;        // (1) f32, or empty: where a kernel that writes grad may leave the sum of its squares
-  bool has_squares = false;   // and it stands there. Whoever writes grad sets or clears this
+  core::WeightView weight;  // compute format
+  Tensor master;            // f32
+  Gradient grad;            // empty when frozen
   std::shared_ptr<core::DerivedWeight> derived;
   std::vector<Adapter> adapters;  // of a weight
   bool adapters_are_on = true;

@@ -19,7 +19,7 @@ using core::Tensor;
 // The kernels asked for, timed as they are added.
 class Bench : public DeviceBench {
  public:
-  Bench(core::Device device, const StepShape& shape, std::string only)
+  Bench(core::Device device, const TrainingShape& shape, std::string only)
       : DeviceBench(device), shape_(shape), only_(std::move(only)) {}
 
   void add(const std::string& kernel, const std::string& shape, double per_step, double flops, double bytes,
@@ -37,7 +37,7 @@ class Bench : public DeviceBench {
   std::vector<KernelTime> times;
 
  private:
-  const StepShape& shape_;
+  const TrainingShape& shape_;
   const std::string only_;
 };
 
@@ -102,7 +102,7 @@ void add_fp8_linear(Bench& b, const std::string& name, int64_t m, int64_t n, int
   product(" fp8 dw (fast sums)", n, k, m, DType::f8e5m2, DType::f32, true);
 }
 
-void add_fp8(Bench& b, const StepShape& s) {
+void add_fp8(Bench& b, const TrainingShape& s) {
   int64_t tokens = s.tokens(), width = (s.heads + 2 * s.kv_heads) * s.head_dim(), up = s.is_llama ? 2 * s.ffn : s.ffn;
   add_fp8_linear(b, "qkv", tokens, width, s.channels);
   add_fp8_linear(b, "attention out", tokens, s.channels, s.channels);
@@ -145,7 +145,7 @@ struct Sequences {
 };
 
 // Documents of exponentially distributed length, cut where windows end as data.packing = "documents" does.
-Sequences make_documents(const StepShape& s, double mean) {
+Sequences make_documents(const TrainingShape& s, double mean) {
   Sequences result;
   base::CounterRng rng{11, 0};
   int64_t left = 0;
@@ -164,7 +164,7 @@ Sequences make_documents(const StepShape& s, double mean) {
 enum class AttentionWay { equal_lengths, documents, unknown };  // what the host knows of the batch
 
 // Forward and backward over some sequences, `layers` times a step.
-void add_attention_over(Bench& b, const StepShape& s, const Sequences& sequences, AttentionWay way,
+void add_attention_over(Bench& b, const TrainingShape& s, const Sequences& sequences, AttentionWay way,
                         const std::string& what, double layers) {
   int64_t tokens = s.tokens(), dim = s.head_dim(), width = (s.heads + 2 * s.kv_heads) * dim;
   const auto count = static_cast<int64_t>(sequences.offsets.size()) - 1;
@@ -196,7 +196,7 @@ void add_attention_over(Bench& b, const StepShape& s, const Sequences& sequences
 }
 
 // Equal lengths and documents may take kernels for them; a batch of which the host knows nothing takes those for all.
-void add_attention(Bench& b, const StepShape& s) {
+void add_attention(Bench& b, const TrainingShape& s) {
   Sequences equal;
   for (int64_t i = 0; i < s.sequences; ++i) equal.add(s.length);
   add_attention_over(b, s, equal, AttentionWay::equal_lengths, "", static_cast<double>(s.layers));
@@ -209,7 +209,7 @@ void add_attention(Bench& b, const StepShape& s) {
   }
 }
 
-void add_norm(Bench& b, const StepShape& s) {
+void add_norm(Bench& b, const TrainingShape& s) {
   int64_t tokens = s.tokens(), c = s.channels;
   double one = 2.0 * static_cast<double>(tokens * c), per_step = 2.0 * static_cast<double>(s.layers) + 1;
   std::string shape = fmt::format("({}, {})", tokens, c);
@@ -227,7 +227,7 @@ void add_norm(Bench& b, const StepShape& s) {
 }
 
 // The products around a gated activation, with it.
-void add_gated(Bench& b, const StepShape& s) {
+void add_gated(Bench& b, const TrainingShape& s) {
   int64_t tokens = s.tokens();
   Tensor x = b.values({tokens, s.channels}, DType::bf16), w = b.values({2 * s.ffn, s.channels}, DType::bf16, 0.02f);
   Tensor gate_up = b.values({tokens, 2 * s.ffn}, DType::bf16), h = b.values({tokens, s.ffn}, DType::bf16);
@@ -246,7 +246,7 @@ void add_gated(Bench& b, const StepShape& s) {
         [&] { kernels::fused_matmul(b.table(), b.stream(), backward); });
 }
 
-void add_activation(Bench& b, const StepShape& s) {
+void add_activation(Bench& b, const TrainingShape& s) {
   int64_t tokens = s.tokens(), width = s.is_llama ? 2 * s.ffn : s.ffn;
   auto kind = s.is_llama ? spec::Activation::silu : spec::Activation::gelu_tanh;
   Tensor x = b.values({tokens, width}, DType::bf16), y = b.values({tokens, s.ffn}, DType::bf16);
@@ -260,7 +260,7 @@ void add_activation(Bench& b, const StepShape& s) {
   b.add("activation backward", shape, 0, 0, 2 * in + out, [&] { b.table().activation_backward(b.stream(), backward); });
 }
 
-void add_rope(Bench& b, const StepShape& s) {
+void add_rope(Bench& b, const TrainingShape& s) {
   int64_t tokens = s.tokens(), dim = s.head_dim(), rotated = s.heads + s.kv_heads;
   Tensor qkv = b.values({tokens, (rotated + s.kv_heads) * dim}, DType::bf16),
          cos_sin = b.values({tokens, dim}, DType::f32);
@@ -271,7 +271,7 @@ void add_rope(Bench& b, const StepShape& s) {
         [&] { b.table().rope(b.stream(), rope); });
 }
 
-void add_ends(Bench& b, const StepShape& s) {
+void add_ends(Bench& b, const TrainingShape& s) {
   int64_t tokens = s.tokens(), rows = tokens / 4;
   add_linear(b, "head", rows, s.vocab, s.channels, 4, false);
   {
@@ -303,7 +303,7 @@ void add_ends(Bench& b, const StepShape& s) {
   }
 }
 
-void add_optimizer(Bench& b, const StepShape& s) {
+void add_optimizer(Bench& b, const TrainingShape& s) {
   int64_t n = s.num_parameters() / 4 * 4;
   Tensor master = b.values({n}, DType::f32), grad = b.values({n}, DType::f32), copy = b.values({n}, DType::bf16);
   Tensor control = core::make_tensor<float>(core::runtime(b.stream().device).allocator(), {2}, {1.0f, 1.0f});
@@ -348,19 +348,19 @@ enum : size_t { kModel, kKernel, kShape, kMilliseconds, kTflops, kTbps, kShare, 
 
 }  // namespace
 
-int64_t StepShape::num_parameters() const {
+int64_t TrainingShape::num_parameters() const {
   int64_t qkv = channels * (heads + 2 * kv_heads) * head_dim(), out = channels * channels;
   int64_t mlp = (is_llama ? 3 : 2) * channels * ffn;
   return vocab * channels + (is_llama ? 0 : length * channels) + layers * (qkv + out + mlp);
 }
 
-std::vector<StepShape> training_shapes() {
+std::vector<TrainingShape> training_shapes() {
   return {{"GPT-2 124M", 64, 1024, 12, 768, 12, 12, 3072, 50304, false},
           {"GPT-2 1.5B", 16, 1024, 48, 1600, 25, 25, 6400, 50304, false},
           {"Llama 1B", 8, 4096, 16, 2048, 32, 8, 8192, 32768, true}};
 }
 
-std::vector<KernelTime> measure_kernels(core::Device device, const StepShape& s, const std::string& only) {
+std::vector<KernelTime> measure_kernels(core::Device device, const TrainingShape& s, const std::string& only) {
   Bench b(device, s, only);
   int64_t tokens = s.tokens(), width = (s.heads + 2 * s.kv_heads) * s.head_dim();
   double layers = static_cast<double>(s.layers);
@@ -397,7 +397,7 @@ void add_kernel_rows(Report& report, const std::vector<KernelTime>& times, const
   }
 }
 
-void add_pass_rows(Report& report, const std::vector<KernelTime>& times, const StepShape& shape) {
+void add_pass_rows(Report& report, const std::vector<KernelTime>& times, const TrainingShape& shape) {
   double total = 0, products = 0;
   for (const KernelTime& t : times) {
     if (t.per_step > 0 && t.seconds == 0) return;
@@ -439,7 +439,7 @@ Report bench_gpu_kernels(const Options& options) {
   report.title = fmt::format(
       "Kernels at the sizes of training steps: {}; bf16 product {:.0f} TFLOP/s, copy {:.2f} TB/s in this run",
       core::runtime(gpu).description(), ceilings.matmul_flops / 1e12, ceilings.copy_bytes / 1e12);
-  for (const StepShape& shape : training_shapes()) {
+  for (const TrainingShape& shape : training_shapes()) {
     const std::vector<KernelTime> times = measure_kernels(gpu, shape, options.only);
     add_kernel_rows(report, times, ceilings);
     if (shape.name.find(options.only) != std::string::npos) add_pass_rows(report, times, shape);

@@ -12,7 +12,7 @@
 namespace sinter::bench {
 
 // The sizes of one training step that kernels see.
-struct StepShape {
+struct TrainingShape {
   std::string name;
   int64_t sequences, length, layers, channels, heads, kv_heads, ffn, vocab;
   bool is_llama;  // RMSNorm, rotary, gated SiLU, no biases; else GPT-2's LayerNorm, GELU and biases
@@ -22,7 +22,7 @@ struct StepShape {
 };
 
 // The models training is measured at, by the names they have in `gpu_train_step`.
-std::vector<StepShape> training_shapes();
+std::vector<TrainingShape> training_shapes();
 
 struct KernelTime {
   std::string model, kernel, shape;
@@ -34,13 +34,13 @@ struct KernelTime {
 
 // All of them, or those with `only` in "model kernel". Works on any device with a kernel table. A kernel that fails is
 // a warning.
-std::vector<KernelTime> measure_kernels(core::Device device, const StepShape& shape, const std::string& only = "");
+std::vector<KernelTime> measure_kernels(core::Device device, const TrainingShape& shape, const std::string& only = "");
 
 // Adds a row for every kernel. Its share is of the bf16 product (fp8 products too) or, bound by memory, of the copy.
 void add_kernel_rows(Report& report, const std::vector<KernelTime>& times, const DeviceCeilings& ceilings);
 // Adds what a pass over the step's kernels would take, all of them and products and attention alone, where none of them
 // failed.
-void add_pass_rows(Report& report, const std::vector<KernelTime>& times, const StepShape& shape);
+void add_pass_rows(Report& report, const std::vector<KernelTime>& times, const TrainingShape& shape);
 
 // A report of these columns without rows.
 Report make_kernel_report();

@@ -40,7 +40,7 @@ TEST(GpuKernelsTest, AShareIsOfTheCeilingThatBindsTheKernel) {
 }
 
 TEST(GpuKernelsTest, APassIsTheSumOfItsKernelsUnlessOneFailed) {
-  const StepShape shape{"m", 2, 500, 12, 64, 1, 1, 256, 512, false};
+  const TrainingShape shape{"m", 2, 500, 12, 64, 1, 1, 256, 512, false};
   std::vector<KernelTime> times{{"m", "product", "", 2e-3, 400e9, 1e9, 40},
                                 {"m", "norm", "", 1e-3, 0, 3e9, 20},
                                 {"m", "adamw", "", 1, 0, 3e9, 0}};
@@ -57,7 +57,7 @@ TEST(GpuKernelsTest, APassIsTheSumOfItsKernelsUnlessOneFailed) {
 }
 
 TEST(GpuKernelsTest, OnlyPicksByAPartOfTheModelOrTheKernel) {
-  const StepShape shape{"Tiny 1M", 1, 8, 1, 64, 1, 1, 64, 64, false};
+  const TrainingShape shape{"Tiny 1M", 1, 8, 1, 64, 1, 1, 64, 64, false};
   auto kernels_of = [&](const std::string& only) {
     std::vector<std::string> names;
     for (const KernelTime& t : measure_kernels({}, shape, only)) names.push_back(t.kernel);

@@ -33,8 +33,8 @@ struct Elsewhere {
   plan::Cluster cluster;
   spec::ModelSpec model;
   spec::ParallelSpec layout;
-  plan::MemoryPlan memory;
-  plan::StepPlan step;
+  plan::MemoryEstimate memory;
+  plan::StepEstimate step;
   plan::Format format;
   double steps = 0, tokens = 0;
 };

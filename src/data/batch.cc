@@ -61,7 +61,7 @@ MicroBatch BatchBuilder::take() {
   return std::exchange(batch_, {});
 }
 
-DeviceBatch::DeviceBatch(core::Allocator& allocator, int64_t num_tokens, int64_t num_sequences, int64_t window) {
+TrainingBatch::TrainingBatch(core::Allocator& allocator, int64_t num_tokens, int64_t num_sequences, int64_t window) {
   auto make = [&](int64_t count) { return core::Tensor(allocator, {count}, base::DType::i32); };
   batch_.tokens = make(num_tokens);
   batch_.positions = make(num_tokens);
@@ -75,7 +75,7 @@ DeviceBatch::DeviceBatch(core::Allocator& allocator, int64_t num_tokens, int64_t
   batch_.host_contexts.assign(static_cast<size_t>(num_sequences), static_cast<int32_t>(window));
 }
 
-const core::RaggedBatch& DeviceBatch::load(const MicroBatch& host) {
+const core::RaggedBatch& TrainingBatch::load(const MicroBatch& host) {
   core::DeviceRuntime& device = core::runtime(batch_.tokens.device());
   auto copy = [&](const core::Tensor& to, const std::vector<int32_t>& from) {
     assert(to.num_elements() == static_cast<int64_t>(from.size()));

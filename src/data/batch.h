@@ -49,10 +49,10 @@ class BatchBuilder {
 };
 
 // Device memory for one micro-batch, filled again and again.
-class DeviceBatch {
+class TrainingBatch {
  public:
   // window: bound on a sequence's length.
-  DeviceBatch(core::Allocator& allocator, int64_t num_tokens, int64_t num_sequences, int64_t window);
+  TrainingBatch(core::Allocator& allocator, int64_t num_tokens, int64_t num_sequences, int64_t window);
   // Valid until the next call. Before the first one only the sizes are right (all a run without data needs).
   const core::RaggedBatch& load(const MicroBatch& batch);
 

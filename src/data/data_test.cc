@@ -209,7 +209,7 @@ TEST_F(Data, StreamPackingCrossesDocuments) {
   EXPECT_EQ(batch.targets, (std::vector<int32_t>{1, 2, 3, 4, 5}));
   EXPECT_EQ(batch.positions, (std::vector<int32_t>{0, 1, 2, 3, 4}));
   EXPECT_EQ(batch.offsets, (std::vector<int32_t>{0, 5}));
-  DeviceBatch device(core::runtime({}).allocator(), 5, 1, 5);
+  TrainingBatch device(core::runtime({}).allocator(), 5, 1, 5);
   EXPECT_TRUE(device.load(batch).equal_lengths);
 }
 
@@ -219,7 +219,7 @@ TEST_F(Data, ALoadedBatchTellsInCoarseStepsHowManySequencesAreNotEmpty) {
     for (int64_t i = 0; i < count; ++i) batch.add_sequence(std::vector<int32_t>{7, 8});
     batch.pad_sequences(400);
     batch.targets.resize(batch.tokens.size(), -1);
-    DeviceBatch device(core::runtime({}).allocator(), batch.num_tokens(), 400, 1000);
+    TrainingBatch device(core::runtime({}).allocator(), batch.num_tokens(), 400, 1000);
     return device.load(batch).filled_sequences;
   };
   EXPECT_EQ(filled(3), 16);

@@ -53,11 +53,4 @@ class BriefMeasuring {
   BriefMeasuring& operator=(const BriefMeasuring&) = delete;
 };
 
-// Implemented in kernels/cuda, or as absent in kernels/cuda_absent.cc.
-std::vector<std::string> cuda_kernel_choices(core::Device device);
-void restore_cuda_kernel_choices(core::Device device, const std::vector<std::string>& lines);
-void set_cuda_deterministic();
-void count_cuda_without_measuring(int change);
-void count_cuda_brief_measuring(int change);
-
 }  // namespace sinter::kernels

@@ -1,12 +1,8 @@
 #include "kernels/table.h"
 
-#include <atomic>
-#include <cstdlib>
 #include <string_view>
 
 #include "base/error.h"
-#include "kernels/choices.h"
-#include "kernels/trace.h"
 
 namespace sinter::kernels {
 namespace {
@@ -30,13 +26,6 @@ KernelTable make_shapes_table() {
   }
 SINTER_KERNELS(SINTER_ENTRY)
 #undef SINTER_ENTRY
-
-bool wants_reference() {
-  const char* text = std::getenv("SINTER_KERNELS");
-  if (!text || !*text) return false;
-  SINTER_CHECK(std::string_view(text) == "reference", "SINTER_KERNELS is '{}'; expected 'reference' or nothing", text);
-  return true;
-}
 
 }  // namespace
 
@@ -78,48 +67,6 @@ MatmulArgs matmul_of_batch(const MatmulArgs& args, int64_t i) {
   one.c = part(args.c);
   one.addend = part(args.addend);
   return one;
-}
-
-std::vector<std::string> kernel_choices(core::Device device) {
-  return device.kind == core::DeviceKind::cuda ? cuda_kernel_choices(device) : std::vector<std::string>();
-}
-
-void restore_kernel_choices(core::Device device, const std::vector<std::string>& lines) {
-  if (device.kind == core::DeviceKind::cuda && !lines.empty()) restore_cuda_kernel_choices(device, lines);
-}
-
-WithoutMeasuring::WithoutMeasuring() { count_cuda_without_measuring(1); }
-WithoutMeasuring::~WithoutMeasuring() { count_cuda_without_measuring(-1); }
-
-BriefMeasuring::BriefMeasuring() { count_cuda_brief_measuring(1); }
-BriefMeasuring::~BriefMeasuring() { count_cuda_brief_measuring(-1); }
-
-void set_deterministic(core::Device device) {
-  if (device.kind == core::DeviceKind::cuda) set_cuda_deterministic();
-}
-
-namespace {
-std::atomic<bool> g_allows_integer_products{false};
-}
-
-void allow_integer_products(bool allowed) { g_allows_integer_products.store(allowed, std::memory_order_relaxed); }
-bool allows_integer_products() { return g_allows_integer_products.load(std::memory_order_relaxed); }
-
-bool is_tracing(core::Device device) { return device.kind == core::DeviceKind::cuda && is_tracing_cuda(); }
-
-const KernelTable& kernels_for(core::Device device) {
-  switch (device.kind) {
-    case core::DeviceKind::shapes:
-      return *shapes_table();
-    case core::DeviceKind::cpu: {
-      static const KernelTable* table = wants_reference() ? reference_table() : cpu_table();
-      return *table;
-    }
-    case core::DeviceKind::cuda:
-      break;
-  }
-  SINTER_CHECK(cuda_table(), "there are no CUDA kernels in this sinter; build with `make cuda`");
-  return *cuda_table();
 }
 
 }  // namespace sinter::kernels

@@ -7,7 +7,4 @@ namespace sinter::kernels {
 // While they do, calls must be made one by one: nothing may be captured and replayed as a whole.
 bool is_tracing(core::Device device);
 
-// Implemented in kernels/cuda, or as absent in kernels/cuda_absent.cc.
-bool is_tracing_cuda();
-
 }  // namespace sinter::kernels

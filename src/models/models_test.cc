@@ -133,7 +133,8 @@ TEST(ParameterStore, SquaresThatKernelsLeftMakeTheNormOfAllGradients) {
       double expected = 0;
       int64_t left = 0;
       for (float x : core::to_host_floats(model.store->grad())) expected += static_cast<double>(x) * x;
-      for (const auto& slot : model.store->slots()) left += slot.parameter.has_squares ? slot.info.num_elements() : 0;
+      for (const auto& slot : model.store->slots())
+        left += slot.parameter.grad.has_squares() ? slot.info.num_elements() : 0;
       EXPECT_NEAR(found[0], expected, 1e-6 * expected) << name;
       const bool has_experts = model.spec.moe.num_experts > 0;  // their products leave none
       EXPECT_GT(left, has_experts ? 0 : model.store->num_elements() * 9 / 10) << name;

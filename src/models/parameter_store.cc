@@ -226,13 +226,12 @@ void ParameterStore::bind(size_t index) {
     for (size_t i = 0; i < index; ++i) before += has_own_vector(slots_[i]) ? room_of(slots_[i]) : 0;
     p.master = vectors_.slice(before, n).reshape(slot.info.shape);
   }
+  if (!is_trained(slot)) return;
   const bool has_slot = segment.is_divided && divides_gradients();
-  if (is_trained(slot)) {
-    const Tensor gradient = has_slot ? gradient_slot(segment).slice(in_segment, n) : gradients_of(slot.offset, n);
-    p.grad = gradient.reshape(slot.info.shape);
-  }
-  if (squares_ && p.grad && !has_slot && !has_short_gradient(slot))
-    p.grad_squares = squares_.slice(static_cast<int64_t>(index), 1);
+  const Tensor gradient = has_slot ? gradient_slot(segment).slice(in_segment, n) : gradients_of(slot.offset, n);
+  const bool has_squares = squares_ && !has_slot && !has_short_gradient(slot);
+  p.grad = autograd::Gradient(gradient.reshape(slot.info.shape),
+                              has_squares ? squares_.slice(static_cast<int64_t>(index), 1) : Tensor());
 }
 
 // Gathers the tensors of every low-rank term at the weight they stand beside.
@@ -432,7 +431,7 @@ std::vector<float> ParameterStore::values_of(const Slot& slot) const {
 
 std::vector<float> ParameterStore::gradient_of(const Slot& slot) const {
   if (!slot.parameter.grad) return {};
-  return core::to_host_floats(slot.parameter.grad);
+  return core::to_host_floats(slot.parameter.grad.tensor());
 }
 
 void ParameterStore::initialize(uint64_t seed) {
@@ -477,12 +476,11 @@ void ParameterStore::refresh_compute() {
 }
 
 void ParameterStore::begin_step() {
-  for (Slot& slot : slots_) slot.parameter.has_gradient = false;
-  forget_squares();
+  for (Slot& slot : slots_) slot.parameter.grad.begin_step();
 }
 
 void ParameterStore::forget_squares() {
-  for (Slot& slot : slots_) slot.parameter.has_squares = false;
+  for (Slot& slot : slots_) slot.parameter.grad.forget_squares();
 }
 
 void ParameterStore::sum_gradient_squares(const kernels::KernelTable& kernels, core::Stream& stream,
@@ -490,7 +488,8 @@ void ParameterStore::sum_gradient_squares(const kernels::KernelTable& kernels, c
   kernels.fill(stream, {total, 0.0f});
   if (squares_) {
     for (size_t i = 0; i < slots_.size(); ++i) {
-      if (!slots_[i].parameter.has_squares) kernels.fill(stream, {squares_.slice(static_cast<int64_t>(i), 1), 0.0f});
+      if (!slots_[i].parameter.grad.has_squares())
+        kernels.fill(stream, {squares_.slice(static_cast<int64_t>(i), 1), 0.0f});
     }
     kernels.sum(stream, {.x = squares_, .total = total});
   }
@@ -504,9 +503,9 @@ void ParameterStore::sum_gradient_squares(const kernels::KernelTable& kernels, c
     for (size_t i : order_) {
       const Slot& slot = slots_[i];
       if (is_frozen(slot) || has_short_gradient(slot) != is_short) continue;
-      if (slot.parameter.has_squares || slot.grad_offset != end) {
+      if (slot.parameter.grad.has_squares() || slot.grad_offset != end) {
         read();
-        begin = slot.grad_offset + (slot.parameter.has_squares ? room_of(slot) : 0);
+        begin = slot.grad_offset + (slot.parameter.grad.has_squares() ? room_of(slot) : 0);
       }
       end = slot.grad_offset + room_of(slot);
     }

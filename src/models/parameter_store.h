@@ -120,7 +120,7 @@ class ParameterStore {
   Stretch own_part(const Slot& slot) const;  // of one tensor; may be empty
 
   // total (1) f32 = the sum of the squares of all gradients. Reads those whose kernels did not leave theirs
-  // (Parameter::has_squares). `kernels` is the table of the store's device.
+  // (autograd::Gradient). `kernels` is the table of the store's device.
   void sum_gradient_squares(const kernels::KernelTable& kernels, core::Stream& stream, const Tensor& total) const;
   // After gradients were changed by others than the ops: sums that were left are no longer theirs.
   void forget_squares();

@@ -177,7 +177,7 @@ TEST(ParameterStore, ABlockIsOneRangeAndItsGradientsToo) {
       const auto block = store.block_range(slot.info.layer);
       EXPECT_GE(slot.offset, block.begin);
       EXPECT_LE(slot.offset + slot.info.num_elements(), block.end);
-      EXPECT_EQ(slot.parameter.grad.raw(), store.gradients_of(slot.offset, 1).raw()) << slot.info.name;
+      EXPECT_EQ(slot.parameter.grad.tensor().raw(), store.gradients_of(slot.offset, 1).raw()) << slot.info.name;
     }
     int64_t bytes = 0;
     for (const Tensor& t : store.gradients()) bytes += t.num_elements();

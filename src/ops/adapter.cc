@@ -93,12 +93,11 @@ void add_gradient(const Context& context, const Tensor& a, const Tensor& b, Para
   if (!parameter.grad) return;
   context.kernels.matmul(context.stream, {.a = a,
                                           .b = {.data = b},
-                                          .c = parameter.grad,
+                                          .c = parameter.grad.tensor(),
                                           .transpose_a = true,
-                                          .accumulate = parameter.has_gradient,
+                                          .accumulate = parameter.grad.accumulates(),
                                           .alpha = scale});
-  parameter.has_gradient = true;
-  parameter.has_squares = false;
+  parameter.grad.wrote();
 }
 
 // dz (R, N): gradient of the sum of products. Adds into dx where it is given.
@@ -140,11 +139,10 @@ Tensor magnitude_backward(const Context& context, const Parameter& weight, const
       context.kernels.column_dot(context.stream, {.a = dy,
                                                   .b = own.z,
                                                   .a_first = adapter.first_row,
-                                                  .y = magnitude.grad,
+                                                  .y = magnitude.grad.tensor(),
                                                   .divisors = own.norms,
-                                                  .accumulate = magnitude.has_gradient});
-      magnitude.has_gradient = true;
-      magnitude.has_squares = false;
+                                                  .accumulate = magnitude.grad.accumulates()});
+      magnitude.grad.wrote();
     }
     scale_rows(context, adapter, own.norms, dz);
   }
@@ -187,16 +185,12 @@ Variable adapted_linear(const Context& context, const Variable& x, Parameter& we
   if (scales && bias) add_bias(context, *bias, y);
   Variable result = context.make_variable(std::move(y));
   if (!context.is_recording()) return result;
-  Variable input{{}, x.slot, nullptr};
+  Variable input = x.place();
   const Shape dx_shape = x.value.shape();
   context.tape->record(
       [context, saved = x.save(), input, slot = result.slot, &weight, bias, dx_shape, scales, kept = std::move(kept)] {
-        Tensor dy = take_gradient({{}, slot, nullptr}, "adapted_linear");
-        if (bias && bias->grad) {
-          context.kernels.column_sum(context.stream, {.x = dy, .y = bias->grad, .accumulate = bias->has_gradient});
-          bias->has_gradient = true;
-          bias->has_squares = false;
-        }
+        Tensor dy = take_gradient(slot, "adapted_linear");
+        add_bias_gradient(context, dy, bias);
         const Tensor dz = scales ? magnitude_backward(context, weight, kept, dy) : dy;
         Tensor dx = input.slot ? context.make(dx_shape, dy.dtype()) : Tensor();
         const Tensor x = saved.get();
@@ -231,7 +225,8 @@ void embedding_terms_backward(const Context& context, const Tensor& tokens, cons
     Tensor drows = context.make(rows.shape(), dy.dtype());
     context.kernels.matmul(context.stream, {.a = dy, .b = adapter.b->weight, .c = drows, .alpha = adapter.scale});
     begin_gradient(context, *adapter.a);
-    context.kernels.embedding_backward(context.stream, {.tokens = tokens, .dy = drows, .dtable = adapter.a->grad});
+    context.kernels.embedding_backward(context.stream,
+                                       {.tokens = tokens, .dy = drows, .dtable = adapter.a->grad.tensor()});
   }
 }
 

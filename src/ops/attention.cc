@@ -48,7 +48,7 @@ Variable attention(const Context& context, const Variable& qkv, const Tensor& co
   if (!context.is_recording()) return result;
   context.tape->record(
       [context, qkv, cos_sin, &batch, shape, out = args.out, lse = args.lse, slot = result.slot, H, T] {
-        Tensor dout = take_gradient({{}, slot, nullptr}, "attention");
+        Tensor dout = take_gradient(slot, "attention");
         Tensor dqkv = context.make(qkv.value.shape(), qkv.value.dtype());
         const kernels::AttentionBackwardArgs gradient{.shape = shape,
                                                       .batch = &batch,

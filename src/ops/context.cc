@@ -11,14 +11,28 @@ void accumulate(const Context& context, const Variable& x, Tensor grad) {
   } else {
     context.kernels.axpby(context.stream, {.x = grad, .y = x.slot->grad, .alpha = 1.0f, .beta = 1.0f});
     if (x.slot->has_bias_gradient) {
-      context.kernels.column_sum(context.stream, {.x = grad, .y = x.slot->bias->grad, .accumulate = true});
+      context.kernels.column_sum(context.stream, {.x = grad, .y = x.slot->bias->grad.tensor(), .accumulate = true});
     }
   }
 }
 
-Tensor take_gradient(const Variable& y, const char* op) {
-  SINTER_CHECK(y.slot && y.slot->grad, "[{}] backward reached an output that has no gradient", op);
-  return std::move(y.slot->grad);
+Tensor take_gradient(const std::shared_ptr<autograd::GradSlot>& slot, const char* op) {
+  SINTER_CHECK(slot && slot->grad, "[{}] backward reached an output that has no gradient", op);
+  return std::move(slot->grad);
+}
+
+void begin_gradient(const Context& context, Parameter& parameter) {
+  autograd::Gradient& gradient = parameter.grad;
+  if (!gradient) return;
+  if (!gradient.accumulates()) context.kernels.fill(context.stream, {gradient.tensor(), 0.0f});
+  gradient.wrote();
+}
+
+void add_bias_gradient(const Context& context, const Tensor& dy, Parameter* bias) {
+  if (!bias || !bias->grad) return;
+  context.kernels.column_sum(context.stream,
+                             {.x = dy, .y = bias->grad.tensor(), .accumulate = bias->grad.accumulates()});
+  bias->grad.wrote();
 }
 
 namespace {

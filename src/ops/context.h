@@ -43,7 +43,11 @@ struct Context {
 // Adds `grad` to the gradient gathering in x; the first one is moved in without a copy.
 void accumulate(const Context& context, const Variable& x, Tensor grad);
 // The gathered gradient, handed over. Throws when none arrived (a bug of ours).
-Tensor take_gradient(const Variable& y, const char* op);
+Tensor take_gradient(const std::shared_ptr<autograd::GradSlot>& slot, const char* op);
+// A parameter's gradient that kernels are about to add to: zero first, when it is stale. Nothing when frozen.
+void begin_gradient(const Context& context, Parameter& parameter);
+// Adds the sum of dy's rows to a bias's gradient. Nothing when there is no bias or it is frozen.
+void add_bias_gradient(const Context& context, const Tensor& dy, Parameter* bias);
 
 // Runs body on the inputs without recording, and again with recording when its gradients are needed: the memory between
 // is only the inputs. body must be a pure function of its inputs.

@@ -34,23 +34,24 @@ Variable embedding(const Context& context, const core::RaggedBatch& batch, Param
   if (!context.is_recording()) return result;
   context.tape->record([context, ids = batch.tokens, places = batch.positions, slot = result.slot, &tokens, positions,
                         terms = std::move(terms)] {
-    Tensor dy = take_gradient({{}, slot, nullptr}, "embedding");
+    Tensor dy = take_gradient(slot, "embedding");
     if (!terms.rows.empty()) embedding_terms_backward(context, ids, tokens, terms, dy);
     if (!tokens.grad && !(positions && positions->grad)) return;  // frozen
     // The gradient of a head that shares the table stands there already, perhaps with its sum of squares: few rows of
     // it change now.
-    const bool is_first = !tokens.has_gradient, has_squares = tokens.grad_squares && (is_first || tokens.has_squares);
-    if (is_first && has_squares) context.kernels.fill(context.stream, {tokens.grad_squares, 0.0f});
+    const bool updates_squares = tokens.grad.can_update_squares();
+    if (!tokens.grad.accumulates() && updates_squares)
+      context.kernels.fill(context.stream, {tokens.grad.squares(), 0.0f});
     begin_gradient(context, tokens);
     if (positions) begin_gradient(context, *positions);
     context.kernels.embedding_backward(context.stream,
                                        {.tokens = ids,
                                         .positions = places,
                                         .dy = dy,
-                                        .dtable = tokens.grad,
-                                        .dposition_table = positions ? positions->grad : Tensor(),
-                                        .dtable_squares = has_squares ? tokens.grad_squares : Tensor()});
-    tokens.has_squares = has_squares;
+                                        .dtable = tokens.grad.tensor(),
+                                        .dposition_table = positions ? positions->grad.tensor() : Tensor(),
+                                        .dtable_squares = updates_squares ? tokens.grad.squares() : Tensor()});
+    if (updates_squares) tokens.grad.wrote_with_squares();
   });
   return result;
 }

@@ -39,7 +39,7 @@ Fp8Output quantize(const Context& context, const Tensor& x, DType dtype, const T
 
 // What a forward makes of its input: the transpose too when backward reads it and x is not made again by then.
 Order order_for(const Context& context, const Variable& x) {
-  return context.is_recording() && !x.recipe ? Order::both : Order::values;
+  return context.is_recording() && !x.remade ? Order::both : Order::values;
 }
 
 // y (R, N) = x W^T + b from the rounded x.
@@ -72,19 +72,12 @@ void multiply_weight_gradient(const Context& context, const Tensor& dy_transpose
   if (!weight.grad) return;
   context.kernels.matmul(context.stream, {.a = dy_transposed,
                                           .b = {.data = x_transposed},
-                                          .c = weight.grad,
+                                          .c = weight.grad.tensor(),
                                           .transpose_b = true,
-                                          .accumulate = weight.has_gradient,
+                                          .accumulate = weight.grad.accumulates(),
                                           .a_scale = layer.dy_scaling,
                                           .b_scale = layer.x_scaling});
-  weight.has_gradient = true;
-  weight.has_squares = false;
-}
-
-void add_bias_gradient(const Context& context, const Tensor& dy, Parameter* bias) {
-  if (!bias || !bias->grad) return;
-  context.kernels.column_sum(context.stream, {.x = dy, .y = bias->grad, .accumulate = bias->has_gradient});
-  bias->has_gradient = true;
+  weight.grad.wrote();
 }
 
 // x^T in fp8 at backward: as the forward kept it, or from x made again.
@@ -174,10 +167,10 @@ Variable fp8_linear(const Context& context, const Variable& x, Parameter& weight
   multiply_forward(context, rounded, bias, layer, y);
   Variable result = context.make_variable(std::move(y));
   if (!context.is_recording()) return result;
-  Variable place{{}, x.slot, nullptr};
+  Variable place = x.place();
   context.tape->record(
       [context, saved = save_input(x, rounded), place, slot = result.slot, &weight, bias, &layer, R, K, dtype] {
-        Tensor dy = take_gradient({{}, slot, nullptr}, "linear");
+        Tensor dy = take_gradient(slot, "linear");
         add_bias_gradient(context, dy, bias);
         Fp8Output rounded_dy = quantize(context, dy, kBackward, layer.dy_scaling, Order::both);
         dy = Tensor();
@@ -212,10 +205,10 @@ Variable fp8_swiglu_mlp(const Context& context, const Variable& x, const MlpWeig
   multiply_forward(context, act, weights.down_bias, layers.down, y);
   Variable result = context.make_variable(std::move(y));
   if (!context.is_recording()) return result;
-  Variable place{{}, x.slot, nullptr};
+  Variable place = x.place();
   context.tape->record([context, saved = save_input(x, rounded), act = act.transposed, activate, gate_up, place,
                         slot = result.slot, weights, up = &layers.up, down = &layers.down, R, C, F, dtype] {
-    Tensor dy = take_gradient({{}, slot, nullptr}, "mlp");
+    Tensor dy = take_gradient(slot, "mlp");
     add_bias_gradient(context, dy, weights.down_bias);
     Fp8Output rounded_dy = quantize(context, dy, kBackward, down->dy_scaling, Order::both);
     dy = Tensor();

@@ -14,12 +14,12 @@ void record_linear(const Context& context, const Variable& x, Parameter& weight,
                    const Variable& residual, const Variable& y) {
   if (!context.is_recording()) return;
   if (bias && bias->grad) y.slot->bias = bias;
-  Variable input{{}, x.slot, nullptr}, added{{}, residual.slot, nullptr};
+  Variable input = x.place(), added = residual.place();
   const Shape dx_shape = x.value.shape();
   context.tape->record([context, saved = x.save(), input, added, slot = y.slot, &weight, bias, groups, dx_shape] {
-    Tensor dy = take_gradient({{}, slot, nullptr}, "linear");
+    Tensor dy = take_gradient(slot, "linear");
     Tensor dx = input.slot ? context.make(dx_shape, dy.dtype()) : Tensor();
-    Parameter* left = slot->has_bias_gradient ? nullptr : bias;
+    Parameter* left = slot->bias_left();
     if (context.tape->splits_weights()) {
       linear_backward_input(context, dy, weight, groups, dx);
       // Others may add to dy before its turn comes.
@@ -119,23 +119,26 @@ void linear_backward(const Context& context, const Tensor& dy, const Tensor& x, 
   if (weight.grad) {
     kernels::MatmulArgs product{.a = dy,
                                 .b = {.data = x},
-                                .c = weight.grad,
+                                .c = weight.grad.tensor(),
                                 .transpose_a = true,
-                                .accumulate = weight.has_gradient,
+                                .accumulate = weight.grad.accumulates(),
                                 .group_offsets = group_offsets};
-    if (!group_offsets) product.c_squares = weight.grad_squares;
+    const bool leaves_squares = !group_offsets;
+    if (leaves_squares) product.c_squares = weight.grad.squares();
     if (has_bias_gradient) {  // reading dy once may serve both gradients
-      kernels::fused_matmul(context.kernels, context.stream,
-                            {.product = product, .a_sums = bias->grad, .accumulate_sums = bias->has_gradient});
+      kernels::fused_matmul(
+          context.kernels, context.stream,
+          {.product = product, .a_sums = bias->grad.tensor(), .accumulate_sums = bias->grad.accumulates()});
     } else {
       context.kernels.matmul(context.stream, product);
     }
-    weight.has_gradient = true;
-    weight.has_squares = static_cast<bool>(product.c_squares);
-    if (has_bias_gradient) bias->has_gradient = true;
-  } else if (has_bias_gradient) {
-    context.kernels.column_sum(context.stream, {.x = dy, .y = bias->grad, .accumulate = bias->has_gradient});
-    bias->has_gradient = true;
+    if (leaves_squares)
+      weight.grad.wrote_with_squares();
+    else
+      weight.grad.wrote();
+    if (has_bias_gradient) bias->grad.wrote();
+  } else {
+    add_bias_gradient(context, dy, bias);
   }
 }
 

@@ -19,16 +19,13 @@ void linear_cross_entropy(const Context& context, const Variable& x, Parameter& 
                                  .scale = scale,
                                  .logits = logits,
                                  .dx = dx,
-                                 .dweight = dx ? weight.grad : Tensor(),
-                                 .accumulate = weight.has_gradient,
-                                 .dweight_squares = weight.grad_squares,
+                                 .dweight = dx ? weight.grad.tensor() : Tensor(),
+                                 .accumulate = weight.grad.accumulates(),
+                                 .dweight_squares = weight.grad.squares(),
                                  .weights = weights});
   if (context.is_recording()) {
-    if (weight.grad) {
-      weight.has_gradient = true;
-      weight.has_squares = static_cast<bool>(weight.grad_squares);
-    }
-    Variable place{{}, x.slot, nullptr};
+    if (weight.grad) weight.grad.wrote_with_squares();
+    Variable place = x.place();
     context.tape->record([context, place, dx] { accumulate(context, place, dx); });
   }
 }

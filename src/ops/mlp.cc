@@ -47,16 +47,16 @@ Variable fused_mlp(const Context& context, const Variable& x, const MlpWeights& 
   if (!context.is_recording()) return result;
   if (weights.down_bias && weights.down_bias->grad) result.slot->bias = weights.down_bias;
   if (context.may_drop()) act = Tensor();  // backward applies the activation again
-  Variable input{{}, x.slot, nullptr}, added{{}, residual.slot, nullptr};
+  Variable input = x.place(), added = residual.place();
   const Shape dx_shape = x.value.shape();
   context.tape->record([context, saved = x.save(), input, added, slot = result.slot, weights, kind, gated, keeps_slope,
                         kept = std::move(kept), act = std::move(act), R, F, dx_shape]() mutable {
-    Tensor dy = take_gradient({{}, slot, nullptr}, "mlp");
+    Tensor dy = take_gradient(slot, "mlp");
     if (!act) {
       act = context.make({R, F}, kept.dtype());
       context.kernels.activation_forward(context.stream, {.kind = kind, .gated = gated, .x = kept, .y = act});
     }
-    Parameter* down_bias = slot->has_bias_gradient ? nullptr : weights.down_bias;
+    Parameter* down_bias = slot->bias_left();
     const bool splits = context.tape->splits_weights();
     if (splits) {  // others may add to dy before its turn comes
       Tensor later = context.make(dy.shape(), dy.dtype());
@@ -71,7 +71,7 @@ Variable fused_mlp(const Context& context, const Variable& x, const MlpWeights& 
     Tensor dpre = context.make(kept.shape(), kept.dtype());
     // Without a gate the sums of dpre, the bias's gradient, come on the way.
     Parameter* bias_left = gated ? weights.up_bias : nullptr;
-    Tensor bias_grad = weights.up_bias && !gated ? weights.up_bias->grad : Tensor();
+    Tensor bias_grad = weights.up_bias && !gated ? weights.up_bias->grad.tensor() : Tensor();
     if (bias_grad) begin_gradient(context, *weights.up_bias);
     kernels::FusedMatmulArgs down{.product = {.a = dy, .b = weights.down.weight, .c = dpre},
                                   .activation = kind,

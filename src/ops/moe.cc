@@ -36,21 +36,20 @@ Variable router_logits(const Context& context, const Variable& x, const Tensor& 
       {.a = unrounded ? unrounded : to_f32(context, x.value), .b = {.data = weight}, .c = y, .transpose_b = true});
   Variable result = context.make_variable(std::move(y));
   if (!context.is_recording()) return result;
-  Variable place{{}, x.slot, nullptr};
+  Variable place = x.place();
   context.tape->record([context, to_f32, weight_of, saved = x.save(), place, slot = result.slot, &router] {
-    Tensor dy = take_gradient({{}, slot, nullptr}, "router"), x_wide = to_f32(context, saved.get());
+    Tensor dy = take_gradient(slot, "router"), x_wide = to_f32(context, saved.get());
     const DType dtype = saved.get().dtype();
     Tensor dx = context.make(x_wide.shape(), DType::f32);
     context.kernels.matmul(context.stream, {.a = dy, .b = {.data = weight_of(context, router)}, .c = dx});
     if (router.grad) {
       context.kernels.matmul(context.stream, {.a = dy,
                                               .b = {.data = x_wide},
-                                              .c = router.grad,
+                                              .c = router.grad.tensor(),
                                               .transpose_a = true,
-                                              .accumulate = router.has_gradient,
-                                              .c_squares = router.grad_squares});
-      router.has_gradient = true;
-      router.has_squares = static_cast<bool>(router.grad_squares);
+                                              .accumulate = router.grad.accumulates(),
+                                              .c_squares = router.grad.squares()});
+      router.grad.wrote_with_squares();
     }
     if (dtype != DType::f32) {
       Tensor rounded = context.make(dx.shape(), dtype);
@@ -108,7 +107,7 @@ Routing route(const Context& context, const Variable& logits, const spec::MoeSpe
   context.tape->record([context, logits, r, norm_topk_prob = moe.norm_topk_prob, scale] {
     Tensor dlogits = context.make(logits.value.shape(), logits.value.dtype());
     context.kernels.router_backward(context.stream, {.norm_topk_prob = norm_topk_prob,
-                                                     .dweights = take_gradient(r.weights, "router"),
+                                                     .dweights = take_gradient(r.weights.slot, "router"),
                                                      .probs = r.probs,
                                                      .experts = r.experts,
                                                      .weights = r.weights.value,
@@ -127,9 +126,9 @@ Variable gather(const Context& context, const Variable& x, const Routing& r) {
   context.kernels.expert_gather(context.stream, {.x = x.value, .slot_of_row = r.slot_of_row, .y = rows});
   Variable result = context.make_variable(std::move(rows));
   if (!context.is_recording()) return result;
-  Variable place{{}, x.slot, nullptr};
+  Variable place = x.place();
   context.tape->record([context, place, slot = result.slot, row_of_slot = r.row_of_slot, shape = x.value.shape()] {
-    Tensor drows = take_gradient({{}, slot, nullptr}, "expert_gather");
+    Tensor drows = take_gradient(slot, "expert_gather");
     Tensor dx = context.make(shape, drows.dtype());
     context.kernels.expert_combine(context.stream, {.x = drows, .row_of_slot = row_of_slot, .y = dx});
     accumulate(context, place, std::move(dx));
@@ -145,7 +144,7 @@ Variable combine(const Context& context, const Variable& rows, const Routing& r)
   Variable result = context.make_variable(std::move(y));
   if (!context.is_recording()) return result;
   context.tape->record([context, rows, slot = result.slot, r] {
-    Tensor dy = take_gradient({{}, slot, nullptr}, "expert_combine");
+    Tensor dy = take_gradient(slot, "expert_combine");
     Tensor drows = context.make(rows.value.shape(), rows.value.dtype());
     Tensor dweights = context.make(r.weights.value.shape(), DType::f32);
     context.kernels.expert_combine_backward(context.stream, {.dy = dy,

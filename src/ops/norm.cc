@@ -4,13 +4,6 @@
 
 namespace sinter::ops {
 
-void begin_gradient(const Context& context, Parameter& parameter) {
-  parameter.has_squares = false;
-  if (!parameter.grad || parameter.has_gradient) return;
-  context.kernels.fill(context.stream, {parameter.grad, 0.0f});
-  parameter.has_gradient = true;
-}
-
 NormResult norm(const Context& context, const Variable& x, const Variable& residual, Parameter& weight, Parameter* bias,
                 spec::NormKind kind, float eps) {
   const int64_t R = x.value.rows(), C = x.value.size(-1);
@@ -36,23 +29,24 @@ NormResult norm(const Context& context, const Variable& x, const Variable& resid
   if (!context.is_recording()) return result;
   if (context.may_drop()) {
     // Made again from the stream, which is kept anyway. The statistics come out the same, so a scratch pair suffices.
-    result.y.recipe = std::make_shared<autograd::Recipe>([context, sum, &weight, bias, kind, eps, R, C, is_layer] {
-      Tensor again = context.make({R, C}, sum.dtype());
-      context.kernels.norm_forward(context.stream, {.kind = kind,
-                                                    .eps = eps,
-                                                    .x = sum,
-                                                    .weight = weight.master,
-                                                    .bias = bias ? bias->master : Tensor(),
-                                                    .y = again,
-                                                    .mean = is_layer ? context.make({R}, DType::f32) : Tensor(),
-                                                    .rstd = context.make({R}, DType::f32)});
-      return again;
-    });
+    result.y.remade =
+        std::make_shared<autograd::Rematerialized>([context, sum, &weight, bias, kind, eps, R, C, is_layer] {
+          Tensor again = context.make({R, C}, sum.dtype());
+          context.kernels.norm_forward(context.stream, {.kind = kind,
+                                                        .eps = eps,
+                                                        .x = sum,
+                                                        .weight = weight.master,
+                                                        .bias = bias ? bias->master : Tensor(),
+                                                        .y = again,
+                                                        .mean = is_layer ? context.make({R}, DType::f32) : Tensor(),
+                                                        .rstd = context.make({R}, DType::f32)});
+          return again;
+        });
   }
-  Variable x_place{{}, x.slot, nullptr}, residual_place{{}, residual.slot, nullptr};
+  Variable x_place = x.place(), residual_place = residual.place();
   context.tape->record([context, x_place, residual_place, has_residual, y_slot = result.y.slot,
                         sum_slot = result.sum.slot, sum, mean, rstd, &weight, bias, kind] {
-    Tensor dy = take_gradient({{}, y_slot, nullptr}, "norm");
+    Tensor dy = take_gradient(y_slot, "norm");
     Tensor dsum = std::move(sum_slot->grad);  // empty when nothing used the stream past the norm
     begin_gradient(context, weight);
     if (bias) begin_gradient(context, *bias);
@@ -71,9 +65,9 @@ NormResult norm(const Context& context, const Variable& x, const Variable& resid
                                                    .mean = mean,
                                                    .rstd = rstd,
                                                    .ds = ds,
-                                                   .dweight = weight.grad,
-                                                   .dbias = bias ? bias->grad : Tensor(),
-                                                   .ds_sums = x_bias ? x_bias->grad : Tensor()});
+                                                   .dweight = weight.grad.tensor(),
+                                                   .dbias = bias ? bias->grad.tensor() : Tensor(),
+                                                   .ds_sums = x_bias ? x_bias->grad.tensor() : Tensor()});
     // The gradient of a sum goes to both terms, as one tensor: x was made after the residual, so its backward runs (and
     // only reads) before the residual's owner writes in place.
     if (has_residual) accumulate(context, residual_place, ds);
@@ -116,7 +110,7 @@ Variable head_norm(const Context& context, const Variable& qkv, Parameter& q_wei
   Variable result = context.make_variable(std::move(out));
   if (!context.is_recording()) return result;
   context.tape->record([context, qkv, slot = result.slot, rstd, &q_weight, &k_weight, H, K, D] {
-    Tensor dout = take_gradient({{}, slot, nullptr}, "head_norm");
+    Tensor dout = take_gradient(slot, "head_norm");
     begin_gradient(context, q_weight);
     begin_gradient(context, k_weight);
     context.kernels.head_norm_backward(context.stream, {.num_heads = H,
@@ -128,8 +122,8 @@ Variable head_norm(const Context& context, const Variable& qkv, Parameter& q_wei
                                                         .k_weight = k_weight.master,
                                                         .rstd = rstd,
                                                         .dqkv = dout,
-                                                        .dq_weight = q_weight.grad,
-                                                        .dk_weight = k_weight.grad});
+                                                        .dq_weight = q_weight.grad.tensor(),
+                                                        .dk_weight = k_weight.grad.tensor()});
     accumulate(context, qkv, std::move(dout));
   });
   return result;

@@ -22,7 +22,4 @@ Tensor norm_in_f32(const Context& context, const Tensor& x, const Tensor& residu
 Variable head_norm(const Context& context, const Variable& qkv, Parameter& q_weight, Parameter& k_weight,
                    const spec::ModelSpec& spec);
 
-// Sets a vector's gradient to zero when this step has not touched it yet: for kernels that only add.
-void begin_gradient(const Context& context, Parameter& parameter);
-
 }  // namespace sinter::ops

@@ -20,7 +20,7 @@ Parameter make_parameter(const char* name, core::Shape shape, uint64_t seed) {
   Parameter p;
   p.name = name;
   p.weight.data = p.master = random_tensor(shape, seed);
-  p.grad = random_tensor(shape, seed + 100);  // stale: the first gradient of a step overwrites it
+  p.grad = autograd::Gradient(random_tensor(shape, seed + 100));  // stale: the first gradient of a step overwrites it
   return p;
 }
 
@@ -55,7 +55,7 @@ TEST(Linear, ABiasGetsTheGradientsOfAllReadersOfItsSum) {
     return sum;
   };
   objective(true);
-  const std::vector<float> gradient = core::to_host<float>(bias.grad);
+  const std::vector<float> gradient = core::to_host<float>(bias.grad.tensor());
   float* b = bias.master.data<float>();
   for (size_t c = 0; c < kWidth; ++c) {
     const float before = b[c], step = 1e-2f;

@@ -215,7 +215,7 @@ Variable ContextAxis::attention(const Context& context, const Variable& qkv, con
   context.tape->record([pass, qkv, cos_sin, out, lse, slot = result.slot] {
     const Context& here = pass.context;
     const int64_t rows = pass.T, q = pass.H * pass.D, k = pass.K * pass.D;
-    Tensor dout = ops::take_gradient({{}, slot, nullptr}, "context_attention");
+    Tensor dout = ops::take_gradient(slot, "context_attention");
     Tensor dqkv = here.make(qkv.value.shape(), qkv.value.dtype());
     {
       const Tensor kv = here.make({2, rows, k}, qkv.value.dtype());

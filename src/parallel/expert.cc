@@ -205,7 +205,7 @@ Variable ExpertAxis::mlp(const Context& context, const Variable& rows, const Ten
   Variable result = context.make_variable(std::move(y));
   if (!context.is_recording()) return result;
   context.tape->record([context, rows, slot = result.slot, visit_rounds, dispatch, give_back, &up, &down, spec] {
-    Tensor dy = ops::take_gradient({{}, slot, nullptr}, "experts");
+    Tensor dy = ops::take_gradient(slot, "experts");
     Tensor dx = context.make(rows.value.shape(), rows.value.dtype());
     visit_rounds(context, [&](const Moves& m, const auto& round) {
       autograd::Tape tape(autograd::Recompute::none);
@@ -215,7 +215,7 @@ Variable ExpertAxis::mlp(const Context& context, const Variable& rows, const Ten
       const Variable out = ops::expert_mlp(recording, sorted, m.offsets, up, down, spec);
       ops::accumulate(recording, out, dispatch(m, round, dy));
       tape.backward();
-      give_back(m, round, ops::take_gradient(sorted, "experts"), dx);
+      give_back(m, round, ops::take_gradient(sorted.slot, "experts"), dx);
     });
     ops::accumulate(context, rows, std::move(dx));
   });

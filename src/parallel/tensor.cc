@@ -33,12 +33,12 @@ Variable TensorAxis::enter(const Context& context, const Variable& x) const {
   Variable result = context.make_variable(gather_rows(context, x.value));
   if (!context.is_recording()) return result;
   if (context.may_drop()) {  // gathered again where it is needed
-    result.recipe = std::make_shared<autograd::Recipe>(
+    result.remade = std::make_shared<autograd::Rematerialized>(
         [this, context, saved = x.save()] { return gather_rows(context, saved.get()); });
   }
-  Variable place{{}, x.slot, nullptr};
+  Variable place = x.place();
   context.tape->record([this, context, place, slot = result.slot, shape = x.value.shape()] {
-    Tensor dy = ops::take_gradient({{}, slot, nullptr}, "tensor_parallel");
+    Tensor dy = ops::take_gradient(slot, "tensor_parallel");
     if (!splits_rows_) {
       group_.all_reduce(dy);
       ops::accumulate(context, place, std::move(dy));
@@ -63,9 +63,9 @@ Variable TensorAxis::leave(const Context& context, const Variable& x) const {
   }
   Variable result = context.make_variable(std::move(y));
   if (!context.is_recording()) return result;
-  Variable place{{}, x.slot, nullptr};
+  Variable place = x.place();
   context.tape->record([this, context, place, slot = result.slot] {
-    Tensor dy = ops::take_gradient({{}, slot, nullptr}, "tensor_parallel");
+    Tensor dy = ops::take_gradient(slot, "tensor_parallel");
     ops::accumulate(context, place, gather_rows(context, dy));
   });
   return result;
@@ -79,11 +79,11 @@ Variable TensorAxis::embedding(const Context& context, const core::RaggedBatch& 
   Variable part = context.make_variable(std::move(y));
   if (context.is_recording()) {
     context.tape->record([this, context, ids = batch.tokens, slot = part.slot, &tokens] {
-      Tensor dy = ops::take_gradient({{}, slot, nullptr}, "embedding");
+      Tensor dy = ops::take_gradient(slot, "embedding");
       ops::begin_gradient(context, tokens);
       if (!tokens.grad) return;
-      context.kernels.vocab_embedding_backward(context.stream,
-                                               {ids, dy, vocabulary_.begin, tokens.grad.slice(0, vocabulary_.count)});
+      context.kernels.vocab_embedding_backward(
+          context.stream, {ids, dy, vocabulary_.begin, tokens.grad.tensor().slice(0, vocabulary_.count)});
     });
   }
   if (positions && adds_bias()) {
@@ -125,14 +125,13 @@ void TensorAxis::linear_cross_entropy(const Context& context, const Variable& x,
     if (!weight.grad) continue;
     context.kernels.matmul(context.stream, {.a = scores,
                                             .b = {.data = part},
-                                            .c = weight.grad.slice(0, V),
+                                            .c = weight.grad.tensor().slice(0, V),
                                             .transpose_a = true,
-                                            .accumulate = weight.has_gradient});
-    weight.has_gradient = true;
-    weight.has_squares = false;
+                                            .accumulate = weight.grad.accumulates()});
+    weight.grad.wrote();
   }
   if (!records) return;
-  Variable place{{}, x.slot, nullptr};
+  Variable place = x.place();
   context.tape->record([context, place, dx] { ops::accumulate(context, place, dx); });
 }
 
@@ -150,14 +149,14 @@ void TensorAxis::sum_gradient(const Context& context, const spec::Parameter& inf
   if (!parameter.grad || !has_partial_gradient(info)) return;
   ops::begin_gradient(context, parameter);  // ranks that added nothing
   if (info.tp_axis < 0) {
-    group_.all_reduce(parameter.grad);
+    group_.all_reduce(parameter.grad.tensor());
     return;
   }
   // Rows [q | k | v]: queries are this rank's own, keys and values are shared.
-  const int64_t rows = parameter.grad.size(0), D = rows / (heads_.num_heads + 2 * heads_.num_kv_heads);
+  const int64_t rows = parameter.grad.tensor().size(0), D = rows / (heads_.num_heads + 2 * heads_.num_kv_heads);
   const int64_t shared = 2 * heads_.num_kv_heads * D;
   if (!same_kv_head_) same_kv_head_ = group_.split(static_cast<int>(heads_.first_kv_head), group_.rank(), "kv head");
-  same_kv_head_->all_reduce(parameter.grad.slice(rows - shared, shared));
+  same_kv_head_->all_reduce(parameter.grad.tensor().slice(rows - shared, shared));
 }
 
 }  // namespace sinter::parallel

@@ -90,7 +90,7 @@ struct Network {
 };
 
 // Shared storage as the whole cluster sees it; 0 = unknown.
-struct Storage {
+struct StorageSystem {
   double read_bandwidth = 0, write_bandwidth = 0;  // bytes/s, all nodes together
 };
 
@@ -100,7 +100,7 @@ struct Cluster {
   int64_t num_devices = 1;
   int per_node = 8;
   int rails = 8;
-  Storage storage;
+  StorageSystem storage;
   double price_per_hour = 0;  // per device
   double mtbf_hours = 0;      // mean time between failures of one device; 0 = unknown
 

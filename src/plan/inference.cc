@@ -59,7 +59,7 @@ const std::vector<std::string>& weight_format_names() {
   return names;
 }
 
-WeightFormat parse_weight_format(const std::string& text) {
+WeightStorage parse_weight_format(const std::string& text) {
   const std::string name = text == "int4"       ? "int4-g128"
                            : text == "bfloat16" ? "bf16"
                            : text == "float16"  ? "fp16"
@@ -72,7 +72,7 @@ WeightFormat parse_weight_format(const std::string& text) {
                    base::did_you_mean(text, weight_format_names()));
 }
 
-InferenceModel make_inference_model(const spec::ModelSpec& spec, const WeightFormat& weights, Format kv) {
+InferenceModel make_inference_model(const spec::ModelSpec& spec, const WeightStorage& weights, Format kv) {
   InferenceModel m;
   const double plain = std::max(2.0, weights.bytes_per_weight);  // embeddings, norms, biases, router
   for (const spec::Parameter& p : spec::make_parameter_table(spec)) {
@@ -131,12 +131,12 @@ double InferenceModel::attended(double context) const {
   return window.empty() ? context : sum / static_cast<double>(window.size());
 }
 
-InferenceEfficiency typical_efficiency(const WeightFormat& weights) {
+InferenceEfficiency typical_efficiency(const WeightStorage& weights) {
   const double bytes = weights.bytes_per_weight;
   return {bytes >= 2 ? kWideShare : bytes >= 1 ? kByteShare : kNibbleShare, 0.60, true, kLayerSeconds};
 }
 
-Decode decode_step(const InferenceModel& m, const Device& device, const WeightFormat& weights, int tp, double batch,
+Decode decode_step(const InferenceModel& m, const Device& device, const WeightStorage& weights, int tp, double batch,
                    double context, const InferenceEfficiency& efficiency) {
   Decode d;
   d.weight_bytes = m.read_bytes(batch);
@@ -173,7 +173,7 @@ AtBandwidth decode_at(const InferenceModel& m, double bytes_per_second, int tp, 
           bytes_per_second * tp / m.stored_bytes};
 }
 
-Prefill prefill(const InferenceModel& m, const Device& device, const WeightFormat& weights, int tp, double tokens,
+Prefill prefill(const InferenceModel& m, const Device& device, const WeightStorage& weights, int tp, double tokens,
                 const InferenceEfficiency& efficiency) {
   Prefill p;
   double seen = 0;  // sum over layers of keys seen by all queries, causal
@@ -218,7 +218,7 @@ Capacity serving_capacity(const InferenceModel& m, const Device& device, int tp,
   return c;
 }
 
-double critical_decode_batch(const Device& device, const WeightFormat& weights) {
+double critical_decode_batch(const Device& device, const WeightStorage& weights) {
   return device.compute_rate(weights.compute) * weights.bytes_per_weight / (2 * device.bandwidth);
 }
 
@@ -240,7 +240,7 @@ void check_tp(const spec::ModelSpec& spec, int64_t tp) {
                    spec.num_kv_heads, nearest);
 }
 
-Serving serving_rate(const InferenceModel& m, const Device& device, const WeightFormat& weights, int tp, double batch,
+Serving serving_rate(const InferenceModel& m, const Device& device, const WeightStorage& weights, int tp, double batch,
                      double prompt, double output, const InferenceEfficiency& efficiency, double price_per_hour) {
   Serving s;
   Prefill first = prefill(m, device, weights, tp, prompt, efficiency);

@@ -10,7 +10,7 @@
 namespace sinter::plan {
 
 // How weights are stored. Matrices take bytes_per_weight, scales of groups included; embeddings and norms stay 16-bit.
-struct WeightFormat {
+struct WeightStorage {
   std::string name;
   Format compute =
       Format::bf16;  // format the products run in: 8 bits and fewer widen to bf16 when only weights are packed
@@ -18,7 +18,7 @@ struct WeightFormat {
   double bytes_per_row = 0;  // a 16-bit scale per output channel where weights have one
 };
 // "bf16", "fp8", "int8", "int4-g32" (4 bits, 16-bit scale and zero per 32), "int4-g128", "q8_0", "q4_k", ...
-WeightFormat parse_weight_format(const std::string& text);
+WeightStorage parse_weight_format(const std::string& text);
 const std::vector<std::string>& weight_format_names();
 
 struct InferenceModel {
@@ -40,7 +40,7 @@ struct InferenceModel {
   double attended(double context) const;  // tokens that a new one sees, in the mean over layers
   double kv_bytes_per_token() const { return kv_bytes(1); }
 };
-InferenceModel make_inference_model(const spec::ModelSpec& spec, const WeightFormat& weights, Format kv);
+InferenceModel make_inference_model(const spec::ModelSpec& spec, const WeightStorage& weights, Format kv);
 
 // Shares of the limits reached; the defaults are the bound itself.
 struct InferenceEfficiency {
@@ -51,7 +51,7 @@ struct InferenceEfficiency {
 };
 // What a compiled engine reaches on an A100 with weights of this width (see inference.cc for the rows it was fitted
 // to).
-InferenceEfficiency typical_efficiency(const WeightFormat& weights);
+InferenceEfficiency typical_efficiency(const WeightStorage& weights);
 
 struct Decode {
   double weight_bytes = 0, kv_bytes = 0;  // per step, all devices
@@ -61,8 +61,8 @@ struct Decode {
   double mbu_measured = 0;     // against Device::measured_read_bandwidth; 0 = not measured
   const char* bound = "";      // "memory", "compute", "latency"
 };
-Decode decode_step(const InferenceModel& model, const Device& device, const WeightFormat& weights, int tp, double batch,
-                   double context, const InferenceEfficiency& efficiency);
+Decode decode_step(const InferenceModel& model, const Device& device, const WeightStorage& weights, int tp,
+                   double batch, double context, const InferenceEfficiency& efficiency);
 
 // Tokens per second of one sequence at a published bandwidth, under the two ways such figures are counted: by the bytes
 // a step reads, or by all stored bytes (the embedding table among them, no cache), as gpt-fast's table did.
@@ -75,7 +75,7 @@ struct Prefill {
   double flops = 0, seconds = 0, tokens_per_s = 0;
   const char* bound = "";
 };
-Prefill prefill(const InferenceModel& model, const Device& device, const WeightFormat& weights, int tp, double tokens,
+Prefill prefill(const InferenceModel& model, const Device& device, const WeightStorage& weights, int tp, double tokens,
                 const InferenceEfficiency& efficiency);
 
 struct Capacity {
@@ -88,7 +88,7 @@ Capacity serving_capacity(const InferenceModel& model, const Device& device, int
                           double model_limit);
 
 // Batch at which products take as long as reading the weights: C bytes / (2 W).
-double critical_decode_batch(const Device& device, const WeightFormat& weights);
+double critical_decode_batch(const Device& device, const WeightStorage& weights);
 
 // Tensor-parallel widths that divide the heads (and the KV heads, or are a multiple of them), up to `limit`.
 std::vector<int> valid_tp(const spec::ModelSpec& spec, int limit);
@@ -100,7 +100,7 @@ struct Serving {
   double output_tokens_per_s = 0, total_tokens_per_s = 0, first_token_s = 0, per_token_s = 0;
   double dollars_per_million_output = 0;
 };
-Serving serving_rate(const InferenceModel& model, const Device& device, const WeightFormat& weights, int tp,
+Serving serving_rate(const InferenceModel& model, const Device& device, const WeightStorage& weights, int tp,
                      double batch, double prompt, double output, const InferenceEfficiency& efficiency,
                      double price_per_hour);
 

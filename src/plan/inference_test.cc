@@ -17,7 +17,7 @@ const HardwareTable& hardware() {
 
 Decode decode(const char* model, const char* device, const char* weights, double context,
               InferenceEfficiency efficiency, int tp = 1, double batch = 1) {
-  WeightFormat format = parse_weight_format(weights);
+  WeightStorage format = parse_weight_format(weights);
   InferenceModel m = make_inference_model(resolve_model(model).spec, format, Format::bf16);
   return decode_step(m, hardware().device(device), format, tp, batch, context, efficiency);
 }
@@ -75,7 +75,7 @@ TEST(Inference, PublishedBandwidthsFollowUnderTheirOwnConvention) {
 TEST(Inference, MbuIsToldAgainstBothBandwidths) {
   const Device& device = hardware().device("A100-80GB");
   ASSERT_EQ(device.measured_read_bandwidth, 1700e9);
-  WeightFormat bf16 = parse_weight_format("bf16");
+  WeightStorage bf16 = parse_weight_format("bf16");
   InferenceModel m = make_inference_model(resolve_model("llama-2-7b").spec, bf16, Format::bf16);
   for (const InferenceEfficiency& e : {InferenceEfficiency{1397.31e9 / 2039e9, 1}, typical_efficiency(bf16)}) {
     Decode d = decode_step(m, device, bf16, 1, 1, kGptFastCache, e);
@@ -128,7 +128,7 @@ TEST(Inference, AWindowBoundsTheCache) {
 
 TEST(Inference, PrefillBoundOfTheLiterature) {
   // 2 N s + 2 L a e s^2 over the peak; TensorRT-LLM's first token after 2048 took 133 ms on A100, 68 % of it.
-  WeightFormat fp16 = parse_weight_format("fp16");
+  WeightStorage fp16 = parse_weight_format("fp16");
   InferenceModel m = make_inference_model(resolve_model("llama-2-7b").spec, fp16, Format::fp16);
   Prefill p = prefill(m, hardware().device("A100-80GB"), fp16, 1, 2048, {1, 1});
   double matrices = 32.0 * (4 * 4096.0 * 4096 + 3 * 4096.0 * 11008);
@@ -138,7 +138,7 @@ TEST(Inference, PrefillBoundOfTheLiterature) {
 }
 
 TEST(Inference, LargeBatchesTouchMoreExperts) {
-  WeightFormat bf16 = parse_weight_format("bf16");
+  WeightStorage bf16 = parse_weight_format("bf16");
   InferenceModel m = make_inference_model(resolve_model("mixtral-8x7b").spec, bf16, Format::bf16);
   EXPECT_NEAR(m.read_bytes(1), m.dense_read_bytes + m.expert_bytes * 2 / 8, 1);
   EXPECT_NEAR(m.read_bytes(2), m.dense_read_bytes + m.expert_bytes * (1 - 0.75 * 0.75), 1);
@@ -146,7 +146,7 @@ TEST(Inference, LargeBatchesTouchMoreExperts) {
 }
 
 TEST(Inference, CapacityFillsTheRoomTheWeightsLeave) {
-  WeightFormat bf16 = parse_weight_format("bf16");
+  WeightStorage bf16 = parse_weight_format("bf16");
   InferenceModel m = make_inference_model(resolve_model("llama-3.1-8b").spec, bf16, Format::bf16);
   const Device& h100 = hardware().device("H100");
   Capacity c = serving_capacity(m, h100, 1, 8192, 131072);
@@ -161,7 +161,7 @@ TEST(Inference, CapacityFillsTheRoomTheWeightsLeave) {
 }
 
 TEST(Inference, MoreDevicesThanKvHeadsHoldCopies) {
-  WeightFormat bf16 = parse_weight_format("bf16");
+  WeightStorage bf16 = parse_weight_format("bf16");
   InferenceModel m = make_inference_model(resolve_model("qwen2-7b").spec, bf16, Format::bf16);  // 4 KV heads
   const Device& h100 = hardware().device("H100");
   EXPECT_EQ(decode_step(m, h100, bf16, 4, 1, 1000, {}).kv_bytes * 7,
@@ -181,7 +181,7 @@ TEST(Inference, TpThatDoesNotDivideNamesTheNearest) {
 }
 
 TEST(Inference, CostPerMillionTokensIsPriceOverRate) {
-  WeightFormat bf16 = parse_weight_format("bf16");
+  WeightStorage bf16 = parse_weight_format("bf16");
   InferenceModel m = make_inference_model(resolve_model("llama-3.1-8b").spec, bf16, Format::bf16);
   Serving s = serving_rate(m, hardware().device("H100"), bf16, 1, 64, 1000, 500, typical_efficiency(bf16), 2.0);
   EXPECT_NEAR(s.dollars_per_million_output, 2.0 / 3600 / s.output_tokens_per_s * 1e6, 1e-12);

@@ -151,7 +151,7 @@ std::array<double, 8> part_values(const MemoryParts& m) {
   return {m.weights, m.gradients, m.master, m.optimizer, m.activations, m.logits, m.buffers, m.overhead};
 }
 
-const StageMemory& MemoryPlan::worst() const {
+const StageMemory& MemoryEstimate::worst() const {
   return *std::max_element(stages.begin(), stages.end(), [](const StageMemory& a, const StageMemory& b) {
     return a.device.total() < b.device.total();
   });
@@ -262,8 +262,8 @@ StageMemory plan_stage_memory(const ModelShape& model, const spec::ParallelSpec&
   return memory;
 }
 
-MemoryPlan plan_memory(const ModelShape& model, const spec::ParallelSpec& parallel, const Software& software) {
-  MemoryPlan plan;
+MemoryEstimate plan_memory(const ModelShape& model, const spec::ParallelSpec& parallel, const Software& software) {
+  MemoryEstimate plan;
   for (int64_t stage = 0; stage < parallel.pp; ++stage) {
     plan.stages.push_back(plan_stage_memory(model, parallel, software, stage));
   }

@@ -37,13 +37,13 @@ struct StageMemory {
   double host_bytes = 0;  // what offload keeps in host memory for this device
 };
 
-struct MemoryPlan {
+struct MemoryEstimate {
   std::vector<StageMemory> stages;  // (pp)
   const StageMemory& worst() const;
   bool fits(double memory_bytes) const { return worst().device.total() <= memory_bytes; }
 };
 
-MemoryPlan plan_memory(const ModelShape& model, const spec::ParallelSpec& parallel, const Software& software);
+MemoryEstimate plan_memory(const ModelShape& model, const spec::ParallelSpec& parallel, const Software& software);
 
 // One pipeline stage only: what a search calls.
 StageMemory plan_stage_memory(const ModelShape& model, const spec::ParallelSpec& parallel, const Software& software,

@@ -239,7 +239,7 @@ class Search {
       return;
     }
     ++result_.fitting;
-    StepPlan step = plan_step(model_, p, request_.cluster, software_, efficiency_, request_.format);
+    StepEstimate step = plan_step(model_, p, request_.cluster, software_, efficiency_, request_.format);
     if (!best || step.seconds < best->step.seconds) best = Candidate{p, step, memory, ""};
   }
 

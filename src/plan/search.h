@@ -35,7 +35,7 @@ struct SearchRequest {
 
 struct Candidate {
   spec::ParallelSpec parallel;
-  StepPlan step;
+  StepEstimate step;
   StageMemory memory;  // of the fullest stage
   std::string why;     // against the best: how much slower and through what
 };

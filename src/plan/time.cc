@@ -409,7 +409,7 @@ double TimeModel::message_delay() const {
   return efficiency_.message_delay * (p_.pp > 2 ? 2.0 : 1.0);
 }
 
-StepPlan TimeModel::plan() const {
+StepEstimate TimeModel::plan() const {
   double m = as_double(p_.micro_batches()), v = as_double(p_.interleave);
   std::vector<ChunkTime> ranks(static_cast<size_t>(p_.pp));
   double last_backward = 0;
@@ -436,7 +436,7 @@ StepPlan TimeModel::plan() const {
     if (one > ranks[slowest].forward + ranks[slowest].backward) slowest = rank;
   }
   const ChunkTime& busiest = ranks[slowest];
-  StepPlan plan;
+  StepEstimate plan;
   StepTime& t = plan.time;
   t = tail(last_backward * v);
   const StepTime& b = busiest.parts;
@@ -466,8 +466,8 @@ StepPlan TimeModel::plan() const {
   return plan;
 }
 
-StepPlan plan_step(const ModelShape& model, const spec::ParallelSpec& parallel, const Cluster& cluster,
-                   const Software& software, const Efficiency& efficiency, Format format) {
+StepEstimate plan_step(const ModelShape& model, const spec::ParallelSpec& parallel, const Cluster& cluster,
+                       const Software& software, const Efficiency& efficiency, Format format) {
   return TimeModel(model, parallel, cluster, software, efficiency, format).plan();
 }
 

@@ -74,7 +74,7 @@ inline constexpr std::array<std::string_view, kNumTimeParts> kTimePartNames{"mat
                                                                             "fixed"};
 std::array<double, kNumTimeParts> part_values(const StepTime& time);
 
-struct StepPlan {
+struct StepEstimate {
   StepTime time;
   double seconds = 0;
   double tokens_per_second = 0;
@@ -94,7 +94,7 @@ class TimeModel {
   TimeModel(const ModelShape& model, const spec::ParallelSpec& parallel, const Cluster& cluster,
             const Software& software, const Efficiency& efficiency, Format format = Format::bf16);
 
-  StepPlan plan() const;
+  StepEstimate plan() const;
   // Layers [begin, begin + count) with the embedding or head where they belong.
   ChunkTime chunk(int64_t virtual_stage) const;
   // One block, as a profiler would see it.
@@ -158,8 +158,8 @@ class TimeModel {
   std::vector<BlockTime> blocks_;  // one per kind
 };
 
-StepPlan plan_step(const ModelShape& model, const spec::ParallelSpec& parallel, const Cluster& cluster,
-                   const Software& software, const Efficiency& efficiency, Format format = Format::bf16);
+StepEstimate plan_step(const ModelShape& model, const spec::ParallelSpec& parallel, const Cluster& cluster,
+                       const Software& software, const Efficiency& efficiency, Format format = Format::bf16);
 
 // The fitted constants of a device and program; those `plan --measure` saved where there are any; defaults where
 // nothing was measured.

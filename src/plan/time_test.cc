@@ -28,7 +28,7 @@ struct Gpt3 {
     Efficiency e = find_efficiency(cluster.device, software.name);
     return TimeModel(model, p, cluster, software, e).layer(0);
   }
-  StepPlan step() const {
+  StepEstimate step() const {
     return plan_step(model, p, cluster, software, find_efficiency(cluster.device, software.name));
   }
 };
@@ -58,7 +58,7 @@ TEST(Time, SelectiveRecomputeCostsAFewPercentOfGpt3) {
 TEST(Time, TheStepIsTheSumOfItsCauses) {
   Gpt3 gpt;
   gpt.p.recompute = spec::Recompute::full;
-  StepPlan plan = gpt.step();
+  StepEstimate plan = gpt.step();
   EXPECT_DOUBLE_EQ(plan.seconds, plan.time.total());
   double sum = 0;
   for (double part : part_values(plan.time)) {
@@ -73,7 +73,7 @@ TEST(Time, TheBubbleIsTheClosedForm) {
   Gpt3 gpt;
   gpt.p.pp = 8;
   gpt.p.global_batch = 64;
-  StepPlan plan = gpt.step();
+  StepEstimate plan = gpt.step();
   // Seven of eight stages are alike; the last one has the head. The bubble is the others' time for one micro-batch.
   double one =
       (plan.time.matmul + plan.time.attention + plan.time.elementwise + plan.time.loss + plan.time.tensor_parallel) /
@@ -91,7 +91,7 @@ TEST(Time, ModelFlopsAreSixPerMatmulParameterPlusCausalAttention) {
   spec::ParallelSpec p;
   p.seq_len = 8192;
   Cluster cluster = parse_cluster(hardware(), "1xH100");
-  StepPlan plan = plan_step(model, p, cluster, find_software("sinter"), find_efficiency(cluster.device, "sinter"));
+  StepEstimate plan = plan_step(model, p, cluster, find_software("sinter"), find_efficiency(cluster.device, "sinter"));
   double matrices = 8030261248.0 - 128256.0 * 4096 - 65 * 4096;  // without the input table and the norms
   double attention = 6.0 * 32 * 4096 * 8192;
   EXPECT_NEAR(plan.model_flops / (8192 * (6 * matrices + attention)), 1, 1e-9);

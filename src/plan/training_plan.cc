@@ -132,7 +132,7 @@ TrainingPlan make_training_plan(const TrainingRequest& request) {
   plan.tokens = request.tokens > 0 ? request.tokens : 20 * active;
   const double per_step = static_cast<double>(plan.parallel.global_batch) * static_cast<double>(plan.parallel.seq_len);
   plan.steps = std::ceil(plan.tokens / per_step);
-  const Storage& storage = request.cluster.storage;
+  const StorageSystem& storage = request.cluster.storage;
   plan.checkpoint_bytes = parameters * kCheckpointBytesPerParameter;
   plan.reliability = plan_reliability(static_cast<double>(devices), plan.checkpoint_bytes, storage.write_bandwidth,
                                       storage.read_bandwidth, request.cluster.mtbf_hours);

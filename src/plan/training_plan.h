@@ -36,8 +36,8 @@ struct TrainingRequest {
 struct TrainingPlan {
   ModelShape shape;
   spec::ParallelSpec parallel;
-  MemoryPlan memory;
-  StepPlan step;
+  MemoryEstimate memory;
+  StepEstimate step;
   bool fits = false;
   double usable_bytes = 0;         // of a device's memory, by which that is decided
   std::vector<Candidate> layouts;  // the best, the chosen one first; empty where nothing fits

@@ -14,6 +14,7 @@
 #include "spec/hf_config.h"
 #include "spec/recipe_check.h"
 #include "spec/recipe_keys.h"
+#include "spec/recipe_text.h"
 #include "spec/toml_text.h"
 
 namespace sinter::spec {
@@ -21,51 +22,47 @@ namespace {
 
 using base::fail;
 
-template <class E>
-using Names = std::vector<std::pair<const char*, E>>;
-
-const Names<base::DType> kPrecisions{{"f32", base::DType::f32},   {"fp32", base::DType::f32},
-                                     {"bf16", base::DType::bf16}, {"f16", base::DType::f16},
-                                     {"fp16", base::DType::f16},  {"fp8", base::DType::f8e4m3}};
-const Names<base::DType> kShortFormats{
+const ChoiceNames<base::DType> kPrecisions{{"f32", base::DType::f32},   {"fp32", base::DType::f32},
+                                           {"bf16", base::DType::bf16}, {"f16", base::DType::f16},
+                                           {"fp16", base::DType::f16},  {"fp8", base::DType::f8e4m3}};
+const ChoiceNames<base::DType> kShortFormats{
     {"f32", base::DType::f32}, {"fp32", base::DType::f32}, {"bf16", base::DType::bf16}};
 // Of optimizer states: u8 is codes of 8 bits with a scale for every 256.
-const Names<base::DType> kStateFormats{
+const ChoiceNames<base::DType> kStateFormats{
     {"f32", base::DType::f32}, {"fp32", base::DType::f32}, {"bf16", base::DType::bf16}, {"8bit", base::DType::u8}};
-const Names<Recompute> kRecomputes{
+const ChoiceNames<Recompute> kRecomputes{
     {"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}};
-const Names<PipelineKind> kPipelines{{"1f1b", PipelineKind::one_f_one_b},
-                                     {"gpipe", PipelineKind::gpipe},
-                                     {"interleaved", PipelineKind::interleaved},
-                                     {"zb-h1", PipelineKind::zero_bubble}};
-const Names<ContextKind> kContexts{{"ring", ContextKind::ring}, {"gather", ContextKind::gather}};
-const Names<LayoutChoice> kLayouts{
+const ChoiceNames<PipelineKind> kPipelines{{"1f1b", PipelineKind::one_f_one_b},
+                                           {"gpipe", PipelineKind::gpipe},
+                                           {"interleaved", PipelineKind::interleaved},
+                                           {"zb-h1", PipelineKind::zero_bubble}};
+const ChoiceNames<ContextKind> kContexts{{"ring", ContextKind::ring}, {"gather", ContextKind::gather}};
+const ChoiceNames<LayoutChoice> kLayouts{
     {"given", LayoutChoice::given}, {"auto", LayoutChoice::automatic}, {"tune", LayoutChoice::tune}};
-const Names<CudaGraphs> kCudaGraphs{{"auto", CudaGraphs::automatic}, {"on", CudaGraphs::on}, {"off", CudaGraphs::off}};
-const Names<Packing> kPackings{{"documents", Packing::documents}, {"stream", Packing::stream}};
-const Names<OptimizerKind> kOptimizers{{"sgd", OptimizerKind::sgd},
-                                       {"adam", OptimizerKind::adam},
-                                       {"adamw", OptimizerKind::adamw},
-                                       {"muon", OptimizerKind::muon}};
-const Names<ScheduleKind> kSchedules{{"constant", ScheduleKind::constant},
-                                     {"cosine", ScheduleKind::cosine},
-                                     {"linear", ScheduleKind::linear},
-                                     {"wsd", ScheduleKind::wsd}};
-const Names<ExportFormat> kExports{{"precision", ExportFormat::precision}, {"f32", ExportFormat::f32}};
+const ChoiceNames<CudaGraphs> kCudaGraphs{
+    {"auto", CudaGraphs::automatic}, {"on", CudaGraphs::on}, {"off", CudaGraphs::off}};
+const ChoiceNames<Packing> kPackings{{"documents", Packing::documents}, {"stream", Packing::stream}};
+const ChoiceNames<OptimizerKind> kOptimizers{{"sgd", OptimizerKind::sgd},
+                                             {"adam", OptimizerKind::adam},
+                                             {"adamw", OptimizerKind::adamw},
+                                             {"muon", OptimizerKind::muon}};
+const ChoiceNames<ScheduleKind> kSchedules{{"constant", ScheduleKind::constant},
+                                           {"cosine", ScheduleKind::cosine},
+                                           {"linear", ScheduleKind::linear},
+                                           {"wsd", ScheduleKind::wsd}};
+const ChoiceNames<ExportFormat> kExports{{"precision", ExportFormat::precision}, {"f32", ExportFormat::f32}};
 // An update with numbers that are not finite would destroy the weights, so one of these it must be.
-const Names<GuardAction> kNanGuards{{"skip", GuardAction::skip}, {"stop", GuardAction::stop}};
-const Names<GuardAction> kGuards{{"off", GuardAction::off}, {"skip", GuardAction::skip}, {"stop", GuardAction::stop}};
+const ChoiceNames<GuardAction> kNanGuards{{"skip", GuardAction::skip}, {"stop", GuardAction::stop}};
+const ChoiceNames<GuardAction> kGuards{
+    {"off", GuardAction::off}, {"skip", GuardAction::skip}, {"stop", GuardAction::stop}};
 
 // What a number may be.
-struct Range {
-  double low = 0;
-  double high = 1e15;
-};
-constexpr Range kPositive{1, 1e15};
-constexpr Range kShare{0, 1};
-constexpr Range kRanks{0, 1 << 24};
-constexpr Range kWidth{1, 1 << 20};  // of an axis of ranks
-constexpr Range kKept{0, 0.999999};  // of a moving average: with 1 nothing new comes in, and corrections divide by 0
+constexpr NumberRange kPositive{1, 1e15};
+constexpr NumberRange kShare{0, 1};
+constexpr NumberRange kRanks{0, 1 << 24};
+constexpr NumberRange kWidth{1, 1 << 20};  // of an axis of ranks
+constexpr NumberRange kKept{0,
+                            0.999999};  // of a moving average: with 1 nothing new comes in, and corrections divide by 0
 
 // One function a section: its keys in order, the range of a number, the names of a choice.
 template <class Visitor>
@@ -101,9 +98,9 @@ void visit_data(Visitor& v, DataRecipe& data) {
   v.section("data");
   v.sources("sources", data.sources);
   v.sources("validation", data.validation);
-  v.value("validation_share", data.validation_share, Range{0, 0.5});
+  v.value("validation_share", data.validation_share, NumberRange{0, 0.5});
   v.value("tokenizer", data.tokenizer);
-  v.value("sequence_length", data.sequence_length, Range{1, 1 << 24});
+  v.value("sequence_length", data.sequence_length, NumberRange{1, 1 << 24});
   v.choice("packing", data.packing, kPackings);
   v.value("shuffle", data.shuffle);
   v.value("separator", data.separator);
@@ -117,19 +114,19 @@ void visit_train(Visitor& v, TrainRecipe& train) {
   v.value("steps", train.steps);
   v.value("tokens", train.tokens);
   v.value("batch_tokens", train.batch_tokens);
-  v.value("micro_batch", train.micro_batch, Range{1, 1 << 20});
+  v.value("micro_batch", train.micro_batch, NumberRange{1, 1 << 20});
   v.value("ramp_from_tokens", train.ramp_from_tokens);
-  v.value("ramp_steps", train.ramp_steps, Range{0, 1 << 24});
+  v.value("ramp_steps", train.ramp_steps, NumberRange{0, 1 << 24});
   v.value("seed", train.seed);
   v.choice("precision", train.precision, kPrecisions);
-  v.value("loss_scale", train.loss_scale, Range{1, 16777216});
+  v.value("loss_scale", train.loss_scale, NumberRange{1, 16777216});
   v.value("loss_scale_interval", train.loss_scale_interval, kPositive);
   v.choice("gradients", train.gradients, kShortFormats);
   v.choice("recompute", train.recompute, kRecomputes);
   v.value("device", train.device);
   v.value("deterministic", train.deterministic);
   v.choice("cuda_graphs", train.cuda_graphs, kCudaGraphs);
-  v.value("threads", train.threads, Range{0, 1024});
+  v.value("threads", train.threads, NumberRange{0, 1024});
 }
 
 template <class Visitor>
@@ -139,13 +136,13 @@ void visit_optimizer(Visitor& v, OptimizerRecipe& optimizer) {
   v.value("lr", optimizer.lr);
   v.value("beta1", optimizer.beta1, kKept);
   v.value("beta2", optimizer.beta2, kKept);
-  v.value("eps", optimizer.eps, Range{1e-30, 1});
+  v.value("eps", optimizer.eps, NumberRange{1e-30, 1});
   v.value("weight_decay", optimizer.weight_decay);
   v.value("momentum", optimizer.momentum, kKept);
   v.value("clip", optimizer.clip);
   v.value("muon_lr", optimizer.muon_lr);
   v.value("muon_momentum", optimizer.muon_momentum, kKept);
-  v.value("muon_iterations", optimizer.muon_iterations, Range{1, 20});
+  v.value("muon_iterations", optimizer.muon_iterations, NumberRange{1, 20});
   v.choice("states", optimizer.states, kStateFormats);
 }
 
@@ -164,7 +161,7 @@ void visit_guard(Visitor& v, GuardRecipe& guard) {
   v.choice("on_nan", guard.on_nan, kNanGuards);
   v.choice("on_outlier", guard.on_outlier, kGuards);
   v.value("max_z", guard.max_z);
-  v.value("window", guard.window, Range{8, 1 << 16});
+  v.value("window", guard.window, NumberRange{8, 1 << 16});
   v.value("max_skips", guard.max_skips, kPositive);
 }
 
@@ -173,7 +170,7 @@ void visit_checkpoint(Visitor& v, CheckpointRecipe& checkpoint) {
   v.section("checkpoint");
   v.value("dir", checkpoint.dir);
   v.value("every", checkpoint.every);
-  v.value("minutes", checkpoint.minutes, Range{0, 1e6});
+  v.value("minutes", checkpoint.minutes, NumberRange{0, 1e6});
   v.value("initial", checkpoint.initial);
   v.value("background", checkpoint.background);
   v.choice("export", checkpoint.exports, kExports);
@@ -202,12 +199,12 @@ void visit_parallel(Visitor& v, ParallelSpec& parallel) {
   v.choice("layout", parallel.choice, kLayouts);
   int64_t dp = parallel.dp();
   v.value("dp", dp, kRanks);
-  v.value("replica", parallel.replica, Range{1, 1 << 20});
+  v.value("replica", parallel.replica, NumberRange{1, 1 << 20});
   SINTER_CHECK(dp % parallel.replica == 0, "parallel.dp {} is not a multiple of parallel.replica {}", dp,
                parallel.replica);
   parallel.shard = dp / parallel.replica;
   int64_t zero = parallel.zero;
-  v.value("zero", zero, Range{0, 3});
+  v.value("zero", zero, NumberRange{0, 3});
   parallel.zero = static_cast<int>(zero);
   v.value("tp", parallel.tp, kWidth);
   v.value("sequence_parallel", parallel.sequence_parallel);
@@ -217,15 +214,15 @@ void visit_parallel(Visitor& v, ParallelSpec& parallel) {
   v.value("cp", parallel.cp, kWidth);
   v.choice("context", parallel.context, kContexts);
   v.value("ep", parallel.ep, kWidth);
-  v.value("expert_capacity", parallel.expert_capacity, Range{1, 1024});
+  v.value("expert_capacity", parallel.expert_capacity, NumberRange{1, 1024});
   v.value("offload_optimizer", parallel.offload.optimizer);
   v.value("offload_gradients", parallel.offload.gradients);
   v.value("offload_parameters", parallel.offload.parameters);
   v.value("offload_activations", parallel.offload.activations);
   v.value("offload_folder", parallel.offload.folder);
-  v.value("device_memory_gib", parallel.device_memory_gib, Range{0, 1 << 20});
-  v.value("bucket_mib", parallel.bucket_mib, Range{0.001, 1 << 20});
-  v.value("timeout", parallel.timeout, Range{0, 1e6});
+  v.value("device_memory_gib", parallel.device_memory_gib, NumberRange{0, 1 << 20});
+  v.value("bucket_mib", parallel.bucket_mib, NumberRange{0.001, 1 << 20});
+  v.value("timeout", parallel.timeout, NumberRange{0, 1e6});
 }
 
 // Walks every key of a recipe in order. The reader, the writer and the list of names are three visitors of this one
@@ -269,10 +266,10 @@ class Reader {
       out = **node->as_boolean();
     }
   }
-  void value(const char* key, double& out, Range range = {}) {
+  void value(const char* key, double& out, NumberRange range = {}) {
     if (const toml::node* node = take(key)) out = number(where(key), *node, range);
   }
-  void value(const char* key, int64_t& out, Range range = {}) {
+  void value(const char* key, int64_t& out, NumberRange range = {}) {
     if (const toml::node* node = take(key)) {
       double number = this->number(where(key), *node, range);
       SINTER_CHECK(number == std::floor(number), "{} is {}; expected a whole number", where(key), number);
@@ -280,7 +277,7 @@ class Reader {
     }
   }
   template <class E>
-  void choice(const char* key, E& out, const Names<E>& names) {
+  void choice(const char* key, E& out, const ChoiceNames<E>& names) {
     const toml::node* node = take(key);
     if (!node) return;
     SINTER_CHECK(node->is_string(), "{} must be a string", where(key));
@@ -346,7 +343,7 @@ class Reader {
     if (const auto number = node.value<double>()) return fmt::format("{}", *number);
     return node.is_array() ? "a list" : node.is_table() ? "a table" : "a date or time";
   }
-  double number(const std::string& place, const toml::node& node, Range range) const {
+  double number(const std::string& place, const toml::node& node, NumberRange range) const {
     SINTER_CHECK(node.is_number(), "{} is {}; expected a number{}", place, found(node),
                  is_digits(node) ? " below 2^63" : "");
     // toml++ gives no double for a whole number that a double cannot hold.
@@ -394,75 +391,6 @@ class Reader {
   std::string origin_, section_;
   const toml::table* table_ = nullptr;
   std::vector<std::string> keys_, section_names_;
-};
-
-// Writes every key as TOML.
-class Writer {
- public:
-  void section(const char* name) { text_ += fmt::format("{}[{}]\n", text_.empty() ? "" : "\n", name); }
-  void value(const char* key, const std::string& v) { line(key, toml_quoted(v)); }
-  void value(const char* key, bool v) { line(key, v ? "true" : "false"); }
-  void value(const char* key, int64_t v, Range = {}) { line(key, std::to_string(v)); }
-  void value(const char* key, double v, Range = {}) {
-    std::string text = fmt::format("{}", v);
-    if (text.find_first_of(".en") == std::string::npos) text += ".0";
-    line(key, text);
-  }
-  template <class E>
-  void choice(const char* key, E v, const Names<E>& names) {
-    for (const auto& [name, choice] : names) {
-      if (choice == v) return line(key, toml_quoted(name));
-    }
-  }
-  void strings(const char* key, const std::vector<std::string>& items) {
-    std::vector<std::string> quoted;
-    for (const std::string& item : items) quoted.push_back(toml_quoted(item));
-    line(key, fmt::format("[{}]", fmt::join(quoted, ", ")));
-  }
-  void sources(const char* key, const std::vector<SourceRecipe>& items) {
-    std::vector<std::string> parts;
-    for (const SourceRecipe& s : items)
-      parts.push_back(fmt::format("{{path = {}, weight = {:.17g}}}", toml_quoted(s.path), s.weight));
-    line(key, fmt::format("[{}]", fmt::join(parts, ", ")));
-  }
-  const std::string& text() const { return text_; }
-
- private:
-  void line(const char* key, const std::string& value) { text_ += fmt::format("{} = {}\n", key, value); }
-  std::string text_;
-};
-
-// Lists every key with its type, default and range.
-class KeyLister {
- public:
-  void section(const char* name) { section_ = name; }
-  void value(const char* key, const std::string& v) { add(key, "text", toml_quoted(v)); }
-  void value(const char* key, bool v) { add(key, "true or false", v ? "true" : "false"); }
-  void value(const char* key, int64_t v, Range range = {}) { add(key, "whole number", std::to_string(v), range); }
-  void value(const char* key, double v, Range range = {}) { add(key, "number", fmt::format("{}", v), range); }
-  template <class E>
-  void choice(const char* key, E v, const Names<E>& names) {
-    std::vector<std::string> words;
-    std::string chosen;
-    for (const auto& [name, choice] : names) {
-      words.push_back(name);
-      if (choice == v && chosen.empty()) chosen = toml_quoted(name);
-    }
-    add(key, fmt::format("one of {}", fmt::join(words, ", ")), chosen);
-  }
-  void strings(const char* key, const std::vector<std::string>&) { add(key, "list of texts", "[]"); }
-  void sources(const char* key, const std::vector<SourceRecipe>&) { add(key, "path or list", "[]"); }
-  std::vector<RecipeKey> keys;
-
- private:
-  void add(const char* key, std::string type, std::string value, std::optional<Range> range = {}) {
-    std::string text;
-    if (range)
-      text = range->high >= 1e15 ? fmt::format("from {:g}", range->low)
-                                 : fmt::format("{:g} to {:g}", range->low, range->high);
-    keys.push_back({section_, key, std::move(type), std::move(value), text, std::string(key_meaning(section_, key))});
-  }
-  std::string section_;
 };
 
 toml::table parse_toml(std::string_view text, const std::string& origin) {
@@ -554,7 +482,7 @@ std::vector<RecipeKey> recipe_keys() {
 
 std::string recipe_to_toml(const Recipe& recipe) {
   Recipe copy = recipe;
-  Writer writer;
+  RecipeWriter writer;
   visit_recipe(writer, copy);
   return writer.text();
 }

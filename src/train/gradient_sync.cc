@@ -59,7 +59,7 @@ void GradientSync::list_tensors() {
       if (!store_.is_trained(slot)) continue;
       const Segment& segment = store_.segment_of(slot);
       const bool has_slot = segment.is_divided && store_.divides_gradients();
-      if (has_slot || slot.parameter.grad.dtype() != buffers[b].dtype()) continue;
+      if (has_slot || slot.parameter.grad.tensor().dtype() != buffers[b].dtype()) continue;
       const int64_t begin =
           store_.divides_gradients() ? segment.gradient_at + slot.offset - segment.begin : slot.grad_offset;
       const bool is_expert = slot.info.expert_axis >= 0 && mesh_.layout().ep > 1;
@@ -232,7 +232,7 @@ void GradientSync::reduce(int64_t number) {
   }
   if (store_.options().division.host_gradients)
     copy_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  for (size_t i : unit.slots) store_.slots()[i].parameter.has_gradient = false;
+  for (size_t i : unit.slots) store_.slots()[i].parameter.grad.begin_step();
   unit.is_open = false;
   ++unit.reduced;
   for (UnderWay& work : under_way_) work.work->advance();

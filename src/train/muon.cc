@@ -244,12 +244,13 @@ void Muon::update_group(const Group& group, const Tensor& control, float lr, ker
     const Matrix& matrix = group.matrices[static_cast<size_t>(i)];
     const State& state = states_[matrix.state];
     const auto place = static_cast<uint64_t>(store_.slots()[state.slot].offset + matrix.first_row);
-    kernels_.muon_momentum(stream_, {.grad = rows_of(store_.slots()[state.slot].parameter.grad, matrix.first_row, rows),
-                                     .momentum = rows_of(state.momentum, matrix.first_row, rows),
-                                     .direction = x.slice(i * rows, rows),
-                                     .control = control,
-                                     .mu = static_cast<float>(recipe_.muon_momentum),
-                                     .key = {key.seed, base::mix_bits(key.stream, place)}});
+    kernels_.muon_momentum(stream_,
+                           {.grad = rows_of(store_.slots()[state.slot].parameter.grad.tensor(), matrix.first_row, rows),
+                            .momentum = rows_of(state.momentum, matrix.first_row, rows),
+                            .direction = x.slice(i * rows, rows),
+                            .control = control,
+                            .mu = static_cast<float>(recipe_.muon_momentum),
+                            .key = {key.seed, base::mix_bits(key.stream, place)}});
   }
   const Tensor d = orthogonalize(x, count);
   const float size = std::sqrt(std::max(1.0f, static_cast<float>(rows) / static_cast<float>(group.columns)));

@@ -81,7 +81,7 @@ Optimizer::Optimizer(const spec::OptimizerRecipe& recipe, models::ParameterStore
     const bool is_muon = muon_ && Muon::takes(slot.info);
     auto is_alike = [&](const models::ParameterStore::Slot& next) {
       return next.info.decays == slot.info.decays && (muon_ && Muon::takes(next.info)) == is_muon &&
-             next.parameter.grad.dtype() == slot.parameter.grad.dtype() &&
+             next.parameter.grad.tensor().dtype() == slot.parameter.grad.tensor().dtype() &&
              &shard_.of(next.info) == &shard_.of(slot.info);
     };
     if (i + 1 < order.size() && is_alike(store.slots()[order[i + 1]])) continue;

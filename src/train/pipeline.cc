@@ -234,7 +234,7 @@ void Pipeline::sum_tied_gradients(const ops::Context& context) {
   if (!ends_) return;
   autograd::Parameter& table = chunks_[0]->store().get("embedding.weight");
   ops::begin_gradient(context, table);
-  ends_->all_reduce(table.grad);
+  ends_->all_reduce(table.grad.tensor());
 }
 
 }  // namespace sinter::train

@@ -14,6 +14,7 @@
 #include "comm/together.h"
 #include "core/host_memory.h"
 #include "data/tokenize.h"
+#include "kernels/backend.h"
 #include "plan/flops.h"
 #include "spec/parameters.h"
 #include "spec/trained_layouts.h"
@@ -27,7 +28,6 @@ namespace sinter::train {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr const char* kCopyRow = "copy of the state while a checkpoint is written";
 using base::format_bytes;
 using base::format_count;
 using base::format_grouped;
@@ -216,37 +216,17 @@ void check_memory(const RunPlan& plan, const parallel::Mesh& mesh) {
              parts, suggest_less_memory(plan));
 }
 
-// While attention gathers the gradient of the queries it has it in f32, in our own kernel for Hopper with two numbers
-// for each and sequences rounded up to 128: by eight parts at once where they must be added in a fixed order. Among
-// documents it lies in rows as wide as those of queries, keys and values; our own kernel, for a fixed order and for
-// grouped heads, needs none of it.
-size_t attention_workspace_bytes(const RunPlan& plan) {
-  const spec::ModelSpec& m = plan.model;
-  const int64_t T = plan.shape.num_tokens, queries = m.q_width();
-  const bool is_ordered = plan.recipe.train.deterministic;
-  if (plan.recipe.data.packing == spec::Packing::stream) {
-    if (is_ordered) return static_cast<size_t>(4 * T * queries * 8);
-    if (plan.shape.compute != core::DType::bf16 || m.head_dim != 64) return static_cast<size_t>(4 * T * queries);
-    const int64_t window = std::max<int64_t>(plan.shape.window, 1), rows = T / window * ((window + 127) / 128 * 128);
-    return static_cast<size_t>(4 * rows * (queries + 2 * m.num_heads));
-  }
-  const bool is_grouped = m.num_kv_heads < m.num_heads;  // our own kernel takes these too
-  if (is_ordered || is_grouped || plan.shape.compute == core::DType::f32) return 0;
-  return static_cast<size_t>(T * 4 * (m.qkv_width() + m.num_heads));
-}
-
-// A head in bf16 has its loss without logits on Hopper: rows of the input's gradient in f32, and sums by tiles of 128
-// columns.
-size_t loss_workspace_bytes(const RunPlan& plan) {
-  if (plan.shape.compute != core::DType::bf16) return 0;
-  const int64_t T = plan.shape.num_tokens, V = plan.model.vocab_size, chunk = spec::loss_chunk_rows(T, V, 2);
-  return static_cast<size_t>(4 * (T + chunk * (2 + (V + 127) / 128 + plan.model.hidden)));
-}
-
-// What CUDA kernels keep between calls: mostly matrix products' 64 MiB and partial sums, and what attention and the
-// loss take in turn.
-size_t workspace_bytes(const RunPlan& plan) {
-  return (size_t{80} << 20) + std::max(attention_workspace_bytes(plan), loss_workspace_bytes(plan));
+kernels::PassSizes sizes_of(const RunPlan& plan) {
+  return {.compute = plan.shape.compute,
+          .tokens = plan.shape.num_tokens,
+          .window = plan.shape.window,
+          .packs_documents = plan.recipe.data.packing == spec::Packing::documents,
+          .is_deterministic = plan.recipe.train.deterministic,
+          .hidden = plan.model.hidden,
+          .vocab_size = plan.model.vocab_size,
+          .num_heads = plan.model.num_heads,
+          .num_kv_heads = plan.model.num_kv_heads,
+          .head_dim = plan.model.head_dim};
 }
 
 // The recipe's word on CUDA graphs, and what stands in their way.
@@ -320,34 +300,15 @@ void plan_memory_rows(RunPlan& plan, const parallel::Mesh& mesh) {
   const size_t besides = plan.device.kind == core::DeviceKind::cpu ? plan.memory_bytes() : 0;
   if (!is_asked_for && besides + plan.checkpoint_copy_bytes > host_bytes(mesh)) plan.checkpoint_copy_bytes = 0;
   if (plan.device.kind == core::DeviceKind::cpu && plan.checkpoint_copy_bytes > 0)
-    plan.memory_rows.push_back({kCopyRow, plan.checkpoint_copy_bytes});
-  if (plan.device.kind == core::DeviceKind::cuda) {
-    plan.memory_rows.push_back({"workspaces of the kernels (estimate)", workspace_bytes(plan)});
-  }
-}
-
-std::string describe_validation(const spec::DataRecipe& data) {
-  if (data.validation_share > 0)
-    return fmt::format("validation the last {:g} % of each shard, not trained on\n", 100 * data.validation_share);
-  std::string paths;
-  for (const spec::SourceRecipe& source : data.validation) paths += (paths.empty() ? "" : ", ") + source.path;
-  return paths.empty() ? "" : fmt::format("validation {}\n", paths);
-}
-
-std::string format_epochs(double epochs) {
-  return fmt::format("{:.{}f}", epochs, epochs < 0.1 ? 3 : epochs < 10 ? 2 : 0);
-}
-
-double epochs_of(const RunPlan& plan, size_t s) {
-  const data::TokenSource& source = *plan.loader->sources()[s];
-  return plan.loader->share(s) * static_cast<double>(plan.tokens()) /
-         static_cast<double>(source.num_windows() * plan.shape.window);
+    plan.memory_rows.push_back({kCheckpointCopyRow, plan.checkpoint_copy_bytes});
+  const size_t workspaces = kernels::workspace_bytes(plan.device, sizes_of(plan));
+  if (workspaces > 0) plan.memory_rows.push_back({"workspaces of the kernels (estimate)", workspaces});
 }
 
 void warn_of_data(const RunPlan& plan) {
   for (size_t s = 0; s < plan.loader->sources().size(); ++s) {
     const data::TokenSource& source = *plan.loader->sources()[s];
-    const double epochs = epochs_of(plan, s);
+    const double epochs = plan.epochs_of(s);
     if (epochs > 4)  // beyond some four, more passes teach less and less (Muennighoff et al. 2023)
       base::log_warning("the run passes over '{}' {:.0f} times: beyond 4 times more data serve better than more steps",
                         plan.recipe.data.sources[s].path, epochs);
@@ -379,6 +340,11 @@ size_t RunPlan::memory_bytes() const {
 std::string RunPlan::tokenizer_hash() const {
   const uint64_t hash = tokenizer ? data::tokenizer_hash(*tokenizer) : loader ? loader->tokenizer_hash() : 0;
   return hash == 0 ? "" : fmt::format("{:016x}", hash);
+}
+
+double RunPlan::epochs_of(size_t s) const {
+  const data::TokenSource& source = *loader->sources()[s];
+  return loader->share(s) * static_cast<double>(tokens()) / static_cast<double>(source.num_windows() * shape.window);
 }
 
 int64_t RunPlan::tokens() const {
@@ -542,96 +508,6 @@ RunPlan make_run_plan(const spec::Recipe& recipe, const parallel::Mesh& mesh) {
   check_same_data(mesh.all(), *plan.loader);
   if (mesh.is_first()) warn_of_data(plan);
   return plan;
-}
-
-namespace {
-
-// How long the run takes, between the shares of the machine's products that steps usually reach.
-std::string describe_time(const RunPlan& plan, const parallel::Mesh& mesh) {
-  constexpr double kHigh = 0.6, kLow = 0.25;
-  const double peak = measure_matmul_flops(plan.device, plan.shape.compute) * mesh.all().size();
-  const double seconds = plan.flops_per_token * static_cast<double>(plan.tokens()) / peak;
-  return fmt::format("time       {} to {}: {:.0f} to {:.0f} % of the {} in {} products measured here\n",
-                     base::format_duration(seconds / kHigh), base::format_duration(seconds / kLow), 100 * kHigh,
-                     100 * kLow, format_flops(peak), base::dtype_name(plan.shape.compute));
-}
-
-}  // namespace
-
-std::string describe(const RunPlan& plan, const parallel::Mesh& mesh) {
-  const spec::ParameterCounts counts = spec::count_parameters(plan.model);
-  const int64_t T = plan.shape.window;
-  std::string text =
-      fmt::format("model      {}, {} parameters{}, {} layers, width {}, vocabulary {}\n",
-                  spec::family_name(plan.model.family), format_grouped(counts.total),
-                  counts.active == counts.total ? "" : fmt::format(" ({} active)", format_count(double(counts.active))),
-                  plan.model.num_layers, plan.model.hidden, format_grouped(plan.model.vocab_size));
-  if (plan.batches) {
-    const int64_t first = plan.batches->sequences_at(0), last = plan.batches->sequences_at(plan.steps);
-    const int64_t accumulated = last / (plan.recipe.train.micro_batch * mesh.data().size());
-    text += fmt::format("steps      {} of {}{} tokens = {} micro-batch{} of {} x {} on {} rank{}\n",
-                        format_grouped(plan.steps), first == last ? "" : format_grouped(first * T) + " growing to ",
-                        format_grouped(last * T), accumulated, accumulated == 1 ? "" : "es",
-                        plan.recipe.train.micro_batch, T, mesh.all().size(), mesh.all().size() == 1 ? "" : "s");
-  }
-  text += plan.data_text;
-  text += fmt::format("tokens     {} in all, {} FLOPs ({} a token: 6 N + 6 L T D)\n", format_grouped(plan.tokens()),
-                      format_count(plan.flops_per_token * static_cast<double>(plan.tokens())),
-                      format_count(plan.flops_per_token));
-  text += describe_time(plan, mesh);
-  for (size_t s = 0; plan.loader && s < plan.loader->sources().size(); ++s) {
-    const data::TokenSource& source = *plan.loader->sources()[s];
-    const double share = plan.loader->share(s);
-    text += fmt::format("data       {}: {} document{}, {} tokens, {:.3g} % of the run = {} epochs\n",
-                        plan.recipe.data.sources[s].path, format_grouped(source.num_documents()),
-                        source.num_documents() == 1 ? "" : "s", format_grouped(source.num_tokens()), 100 * share,
-                        format_epochs(epochs_of(plan, s)));
-  }
-  text += describe_validation(plan.recipe.data);
-  text += fmt::format("device     {}, {}{}, recompute {}{}\n", core::runtime(plan.device).description(),
-                      base::dtype_name(plan.shape.compute), plan.shape.fp8 ? " with linear layers in fp8" : "",
-                      spec::recompute_name(plan.recipe.train.recompute), plan.shape.graphs ? ", CUDA graphs" : "");
-  base::Table table({"memory of a rank", "bytes", ""});
-  for (const MemoryRow& row : plan.memory_rows)
-    table.add_row({row.what, format_grouped(static_cast<int64_t>(row.bytes)), format_bytes(double(row.bytes))});
-  table.add_row(
-      {"all", format_grouped(static_cast<int64_t>(plan.memory_bytes())), format_bytes(double(plan.memory_bytes()))});
-  text += table.to_string();
-  text += describe_disk(plan.disk, free_disk_bytes(plan.recipe.checkpoint.dir)) + "\n";
-  if (plan.host)
-    text += fmt::format(
-        "offloaded  {} in {}\n", format_bytes(double(plan.host_state_bytes)),
-        mesh.layout().offload.folder.empty() ? "the host's memory" : "files in " + mesh.layout().offload.folder);
-  if (plan.device.kind != core::DeviceKind::cpu && plan.checkpoint_copy_bytes > 0)
-    text += fmt::format("host memory: {}, {}\n", format_bytes(double(plan.checkpoint_copy_bytes)), kCopyRow);
-  return text;
-}
-
-std::string describe_json(const RunPlan& plan, const parallel::Mesh& mesh) {
-  nlohmann::json memory = nlohmann::json::object(), sources = nlohmann::json::array();
-  for (const MemoryRow& row : plan.memory_rows) memory[row.what] = row.bytes;
-  memory["all"] = plan.memory_bytes();
-  if (plan.loader) {
-    for (const auto& source : plan.loader->sources()) {
-      sources.push_back(
-          {{"path", source->path()}, {"documents", source->num_documents()}, {"tokens", source->num_tokens()}});
-    }
-  }
-  const spec::ParameterCounts counts = spec::count_parameters(plan.model);
-  const nlohmann::json out{{"family", spec::family_name(plan.model.family)},
-                           {"parameters", counts.total},
-                           {"active_parameters", counts.active},
-                           {"steps", plan.steps},
-                           {"tokens", plan.tokens()},
-                           {"batch_tokens", plan.source->tokens_at(plan.steps)},
-                           {"micro_batches", plan.shape.max_micro_batches},
-                           {"ranks", mesh.all().size()},
-                           {"flops_per_token", plan.flops_per_token},
-                           {"sources", sources},
-                           {"memory_bytes", memory},
-                           {"offloaded_bytes", plan.host_state_bytes},
-                           {"checkpoint_copy_bytes", plan.checkpoint_copy_bytes}};
-  return out.dump(2);
 }
 
 }  // namespace sinter::train

@@ -24,6 +24,9 @@ struct MemoryRow {
   size_t bytes = 0;
 };
 
+// The row of a checkpoint's copy.
+constexpr const char* kCheckpointCopyRow = "copy of the state while a checkpoint is written";
+
 struct RunPlan {
   spec::Recipe recipe;
   spec::ModelSpec model;
@@ -85,7 +88,8 @@ struct RunPlan {
   // Of the tokenizer that the data were made with, 16 hex digits; "" where the data do not say.
   std::string tokenizer_hash() const;
   std::string recipe_text() const { return spec::recipe_to_toml(recipe) + more_recipe; }
-  int64_t tokens() const;  // of all steps
+  int64_t tokens() const;                 // of all steps
+  double epochs_of(size_t source) const;  // passes over a source of the loader
   // `done` steps saw `tokens_seen` tokens, maybe in other batches than these (other ranks, another recipe): the data go
   // on where they stood, and train.tokens counts what was seen.
   void continue_after(int64_t done, int64_t tokens_seen);

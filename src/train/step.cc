@@ -116,7 +116,7 @@ StepRunner::StepRunner(std::vector<models::Transformer*> chunks, const parallel:
   const parallel::ContextAxis* context = axes ? axes->context() : nullptr;
   const int64_t T = local_tokens(shape_, context), A = shape_.max_micro_batches, heads = spec.mtp_heads;
   for (int64_t i = 0; i < (shape_.pipeline.pp > 1 ? A : 1); ++i)
-    batches_.push_back(std::make_unique<StepBatch>(spec, shape_, device_.allocator(), context));
+    batches_.push_back(std::make_unique<PassBatch>(spec, shape_, device_.allocator(), context));
   // The scales and the balance loss are the step's.
   for (auto& batch : batches_) {
     const models::LossPlaces& first = batches_[0]->places();
@@ -209,7 +209,7 @@ bool StepRunner::replay_pass(const data::MicroBatch& host, const PassKind& kind)
     if (kind.is_first) store.begin_step();  // the attempt has marked gradients that it did not compute
     return false;
   }
-  for (auto& slot : store.slots()) slot.parameter.has_gradient = store.is_trained(slot);
+  for (auto& slot : store.slots()) slot.parameter.grad.was_replayed();
   return true;
 }
 

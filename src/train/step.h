@@ -21,7 +21,7 @@
 #include "train/gradient_sync.h"
 #include "train/objective.h"
 #include "train/pipeline.h"
-#include "train/step_batch.h"
+#include "train/pass_batch.h"
 #include "train/step_plan.h"
 #include "train/weight_stream.h"
 
@@ -120,7 +120,7 @@ class StepRunner {
   const kernels::KernelTable& kernels_;
   class Memory;
   std::unique_ptr<Memory> memory_;
-  std::vector<std::unique_ptr<StepBatch>> batches_;  // one; with a pipeline one for every micro-batch
+  std::vector<std::unique_ptr<PassBatch>> batches_;  // one; with a pipeline one for every micro-batch
   core::Tensor losses_;                              // (max_micro_batches, T) f32
   core::Tensor mtp_losses_;                          // (heads * max_micro_batches, T) f32
   core::Tensor record_;                              // (kRecordSize) f32

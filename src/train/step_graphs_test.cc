@@ -123,7 +123,7 @@ Trained train(const Case& c, core::Device where, bool graphs, bool is_ragged) {
     out.balance_losses.push_back(result.balance_loss);
     out.small_norms.push_back(result.small_norm_squared.value_or(-1));
     // A replay marks them all, so a pass that runs as it is must do so too.
-    for (const auto& slot : store.slots()) EXPECT_TRUE(slot.parameter.has_gradient) << slot.info.name;
+    for (const auto& slot : store.slots()) EXPECT_TRUE(slot.parameter.grad.accumulates()) << slot.info.name;
     optimizer.update(control, 1.0, static_cast<int64_t>(step));
     if (step == 4) out.losses.push_back(*runner.evaluate({make_batch(1000, is_ragged), make_batch(1001, is_ragged)}));
   }

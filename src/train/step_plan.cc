@@ -6,7 +6,7 @@
 #include "kernels/trace.h"
 #include "train/chunks.h"
 #include "train/pipeline.h"
-#include "train/step_batch.h"
+#include "train/pass_batch.h"
 
 namespace sinter::train {
 namespace {
@@ -17,7 +17,7 @@ bool has_dropout(const spec::ModelSpec& spec) {
 
 // A pass of one chunk without data. between(): after the forward.
 void run_planned_pass(const ops::Context& context, const models::Transformer& chunk, Objective& objective,
-                      const StepBatch& batch, const models::DropoutKey& dropout, bool is_pipeline,
+                      const PassBatch& batch, const models::DropoutKey& dropout, bool is_pipeline,
                       const std::function<void()>& between, const std::function<void()>& before_weights = {}) {
   models::LossPlaces places = batch.places();
   if (!context.tape) places.balance = {};
@@ -88,7 +88,7 @@ StepPlan plan_step(const spec::ModelSpec& spec, const StepShape& shape, const st
                      : spec::whole_table(spec),
       {.device = nowhere, .compute = shape.compute, .trains = true, .gradients = shape.gradients, .apart = apart});
   const Chunks chunks(spec, store, axes);
-  const StepBatch batch(spec, shape, device.allocator(), axes ? axes->context() : nullptr);
+  const PassBatch batch(spec, shape, device.allocator(), axes ? axes->context() : nullptr);
   std::unique_ptr<ops::Fp8Layers> fp8 = make_fp8(shape, store);
   const models::DropoutKey dropout{.is_on = has_dropout(spec, store)};
   StepPlan plan;

@@ -229,7 +229,7 @@ void fill_gradients(models::ParameterStore& store) {
   for (auto& slot : store.slots()) {
     base::CounterRng rng{9, static_cast<uint64_t>(slot.offset)};
     for (int64_t i = 0; i < slot.info.num_elements(); ++i) {
-      slot.parameter.grad.data<float>()[i] = rng.normal(static_cast<uint64_t>(i));
+      slot.parameter.grad.tensor().data<float>()[i] = rng.normal(static_cast<uint64_t>(i));
     }
   }
 }

@@ -33,7 +33,7 @@ struct InferenceOptions {
 struct Setting {
   spec::ModelSpec spec;
   plan::Cluster cluster;
-  plan::WeightFormat weights;
+  plan::WeightStorage weights;
   plan::InferenceModel model;
   plan::InferenceEfficiency typical;
   double context = 0;
@@ -193,7 +193,7 @@ void print_formats(const InferenceOptions& o, const Setting& s, int tp, json& ou
                      "tok/s alone", "GB/s", "MBU", "MBU (measured)"});
   out["formats"] = json::array();
   for (const char* name : {"fp32", "bf16", "fp8", "int8", "q4_k", "int4-g32", "int4-g128"}) {
-    plan::WeightFormat w = plan::parse_weight_format(name);
+    plan::WeightStorage w = plan::parse_weight_format(name);
     plan::InferenceModel m = plan::make_inference_model(s.spec, w, plan::parse_format(o.kv));
     plan::InferenceEfficiency typical = w.name == s.weights.name ? s.typical : plan::typical_efficiency(w);
     plan::Capacity capacity = plan::serving_capacity(m, s.cluster.device, tp, s.context, s.context);

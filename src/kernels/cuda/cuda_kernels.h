@@ -1,6 +1,7 @@
 // The CUDA backend's kernels, one function per entry of the kernel table (its comments are the contract), and the
 // switches of the backend. Plain C++: no CUDA header is needed to include this.
 #pragma once
+#include "kernels/backend.h"
 #include "kernels/table.h"
 
 namespace sinter::kernels::cuda {
@@ -52,6 +53,14 @@ struct Options {
 const Options& options();
 bool is_measuring_off();    // within a WithoutMeasuring (kernels/choices.h)
 bool is_measuring_brief();  // within a BriefMeasuring
+
+// The members of the backend (kernels/backend.h).
+const KernelTable* make_table();  // traced when SINTER_TRACE asks for it
+void set_deterministic();
+void limit_measuring(MeasuringLimit limit, int change);
+std::vector<std::string> measured_choices(core::Device device);
+void restore_choices(core::Device device, const std::vector<std::string>& lines);
+bool is_tracing();
 
 // Device memory a backend keeps between calls: at least `bytes`, aligned to 256, valid for work enqueued on `stream`
 // until the same slot is asked for again with the same stream. Grows by a fresh block; must not grow inside a capture.

@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "core/cuda/check.h"
-#include "kernels/trace.h"
+#include "kernels/cuda/cuda_kernels.h"
 
 namespace sinter::kernels::cuda {
 namespace {
@@ -170,13 +170,9 @@ const KernelTable* traced_table(const KernelTable* table) {
   return &made;
 }
 
-}  // namespace sinter::kernels::cuda
-
-namespace sinter::kernels {
-
-bool is_tracing_cuda() {
+bool is_tracing() {
   cuda_table();  // its first call decides
-  return cuda::trace().table != nullptr;
+  return trace().table != nullptr;
 }
 
-}  // namespace sinter::kernels
+}  // namespace sinter::kernels::cuda

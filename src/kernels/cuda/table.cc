@@ -167,14 +167,14 @@ bool rotated_attention_backward(Stream& stream, const RotatedAttentionBackwardAr
   return true;
 }
 
-}  // namespace cuda
-
 // Choices stay measured: a run keeps them in its checkpoint (choices.h).
-void set_cuda_deterministic() { cuda::mutable_options().deterministic = true; }
-void count_cuda_without_measuring(int change) { cuda::t_without_measuring += change; }
-void count_cuda_brief_measuring(int change) { cuda::t_brief_measuring += change; }
+void set_deterministic() { mutable_options().deterministic = true; }
 
-const KernelTable* cuda_table() {
+void limit_measuring(MeasuringLimit limit, int change) {
+  (limit == MeasuringLimit::none ? t_without_measuring : t_brief_measuring) += change;
+}
+
+const KernelTable* make_table() {
   static const KernelTable own = [] {
     KernelTable t;
     t.name = "cuda";
@@ -184,8 +184,8 @@ const KernelTable* cuda_table() {
 #undef SINTER_ENTRY
     return complete_table(t);
   }();
-  static const KernelTable* table = cuda::traced_table(&own);
-  return table;
+  return traced_table(&own);
 }
 
+}  // namespace cuda
 }  // namespace sinter::kernels

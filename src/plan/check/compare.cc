@@ -140,11 +140,11 @@ void compare_parts(const CheckRow& row, std::vector<Comparison>& out) {
   add(out, row, "activations", share / 100, per_layer(p) / per_layer(baseline));
 }
 
-WeightFormat weight_format_of(const std::string& words) {
+WeightStorage weight_format_of(const std::string& words) {
   std::string name = words.substr(0, words.find(' '));
   for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   if (name == "gf4") {  // eight 3-bit weights and an 8-bit scale in 32 bits
-    WeightFormat format;
+    WeightStorage format;
     format.name = "gf4";
     format.bytes_per_weight = 0.5;
     return format;
@@ -153,7 +153,7 @@ WeightFormat weight_format_of(const std::string& words) {
 }
 
 void compare_inference(const CheckRow& row, std::vector<Comparison>& out) {
-  WeightFormat weights = weight_format_of(row.weight_format.empty() ? "bf16" : row.weight_format);
+  WeightStorage weights = weight_format_of(row.weight_format.empty() ? "bf16" : row.weight_format);
   Format kv = row.kv_format.empty() ? Format::fp16 : parse_format(row.kv_format);
   InferenceModel model = make_inference_model(*row.spec, weights, kv);
   InferenceEfficiency efficiency = typical_efficiency(weights);

@@ -112,7 +112,7 @@ spec::ParallelSpec completed_layout(const CheckRow& row, const Efficiency& effic
       if (p.global_batch % (p.micro_batch * p.dp()) != 0 || p.pp * p.interleave > row.model->num_layers) continue;
       if (p.interleave > 1 && p.micro_batches() % p.pp != 0) continue;
       if (!plan_memory(*row.model, p, software).fits(row.cluster->device.memory_bytes)) continue;
-      StepPlan plan = plan_step(*row.model, p, *row.cluster, software, efficiency, parse_format(row.format));
+      StepEstimate plan = plan_step(*row.model, p, *row.cluster, software, efficiency, parse_format(row.format));
       if (plan.seconds < best_seconds) best = p, best_seconds = plan.seconds;
     }
   }

@@ -154,7 +154,7 @@ void ModelPass::backward(const TokenRows& rows, const RowValues& d_logps, const 
     if (temperature != 1) {
       x = recording.make_variable(scaled(memory, hidden.value, 1 / temperature));
       tape.record([this, recording, hidden, x, temperature] {
-        const Tensor gradient = ops::take_gradient(x, "temperature");
+        const Tensor gradient = ops::take_gradient(x.slot, "temperature");
         ops::accumulate(recording, hidden, scaled(device_.allocator(), gradient, 1 / temperature));
       });
     }

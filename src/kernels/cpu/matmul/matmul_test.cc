@@ -7,100 +7,14 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/rng.h"
-#include "base/threads.h"
+#include "kernels/cpu/matmul/matmul_test_cases.h"
 
 namespace sinter::kernels {
 namespace {
 
-using base::DType;
-using base::Shape;
-using cpu::MatmulIsa;
+using namespace matmul_test;
 
-core::Allocator& allocator() { return core::runtime({}).allocator(); }
-
-// Values in (-1, 1), small multiples of 1/64 mixed in so that 16-bit formats round some and hold others.
-Tensor random_tensor(Shape shape, DType dtype, uint64_t seed) {
-  Tensor t(allocator(), shape, dtype);
-  base::CounterRng rng{seed, 7};
-  std::vector<float> values(static_cast<size_t>(shape.num_elements()));
-  for (size_t i = 0; i < values.size(); ++i) values[i] = 2 * rng.uniform(i) - 1;
-  if (!values.empty()) base::convert_elements(DType::f32, values.data(), dtype, t.raw(), values.size());
-  return t;
-}
-
-Tensor copy_of(const Tensor& t) {
-  Tensor copy(allocator(), t.shape(), t.dtype());
-  std::memcpy(copy.raw(), t.raw(), t.bytes());
-  return copy;
-}
-
-void run(const MatmulArgs& args) { cpu::matmul(core::runtime({}).stream(), args); }
-
-// The largest difference from the reference, counted in what rounding explains: 1 is the limit.
-double excess_error(const MatmulArgs& args, int64_t k) {
-  MatmulArgs expected = args;
-  expected.c = copy_of(args.c);
-  expected.b.derived = nullptr;
-  run(args);
-  reference_table()->matmul(core::runtime({}).stream(), expected);
-  std::vector<float> ours = core::to_host_floats(args.c), theirs = core::to_host_floats(expected.c);
-  // A chain of K sums of products below 1 in size wanders by about K * 1e-8; four times that, and room for short ones.
-  double limit = (2e-6 + 4e-8 * static_cast<double>(k)) * (1 + std::fabs(args.alpha));
-  double relative = args.c.dtype() == DType::bf16 ? 1.0 / 128 : args.c.dtype() == DType::f16 ? 1.0 / 1024 : 1e-6;
-  double worst = 0;
-  for (size_t i = 0; i < ours.size(); ++i) {
-    double difference = std::fabs(static_cast<double>(ours[i]) - theirs[i]);
-    worst = std::max(worst, difference / (limit + relative * std::fabs(theirs[i])));
-    if (!std::isfinite(ours[i])) return INFINITY;
-  }
-  return worst;
-}
-
-struct Case {
-  int64_t m, n, k;
-  bool transpose_a = false, transpose_b = true;
-  DType dtype = DType::f32, c_dtype = DType::f32;
-};
-
-MatmulArgs make_args(const Case& c) {
-  MatmulArgs args;
-  args.a = random_tensor(c.transpose_a ? Shape{c.k, c.m} : Shape{c.m, c.k}, c.dtype, 1);
-  args.b.data = random_tensor(c.transpose_b ? Shape{c.n, c.k} : Shape{c.k, c.n}, c.dtype, 2);
-  args.c = random_tensor({c.m, c.n}, c.c_dtype, 3);
-  args.transpose_a = c.transpose_a;
-  args.transpose_b = c.transpose_b;
-  return args;
-}
-
-constexpr std::pair<DType, DType> kFormats[] = {{DType::f32, DType::f32},
-                                                {DType::bf16, DType::bf16},
-                                                {DType::bf16, DType::f32},
-                                                {DType::f16, DType::f16},
-                                                {DType::f16, DType::f32}};
-
-// Every test runs at each level of this CPU, and leaves the best one set.
-class Matmul : public testing::TestWithParam<MatmulIsa> {
- protected:
-  void SetUp() override {
-    if (!cpu::can_run(GetParam())) GTEST_SKIP() << "this CPU has no " << cpu::matmul_isa_name(GetParam());
-    best_ = cpu::matmul_isa();
-    threads_ = base::num_threads();
-    cpu::set_matmul_isa(GetParam());
-  }
-  void TearDown() override {
-    if (threads_ == 0) return;
-    cpu::set_matmul_isa(best_);
-    base::set_num_threads(threads_);
-  }
-
-  // Whether numbers are multiplied as sums of three bf16, not as chains of f32.
-  static bool has_parts(DType dtype) { return dtype == DType::f32 && GetParam() == MatmulIsa::amx; }
-
- private:
-  MatmulIsa best_ = MatmulIsa::portable;
-  int threads_ = 0;
-};
+class Matmul : public MatmulTest {};
 
 TEST_P(Matmul, EveryTransposeAndFormatMatchesTheReference) {
   const int64_t sizes[][3] = {
@@ -301,72 +215,6 @@ TEST_P(Matmul, GroupsMatchTheReference) {
   }
 }
 
-// A weight (E, n, k) of q8_0 rows, then as many rows of q4_0 as are left: random codes, scales of a few thousandths.
-core::WeightView random_blocks(int64_t experts, int64_t n, int64_t k, int64_t first_rows) {
-  auto blocks = std::make_shared<core::WeightBlocks>();
-  *blocks = {.experts = experts, .rows = n, .columns = k};
-  for (auto [format, rows] :
-       {std::pair{base::WeightFormat::q8_0, first_rows}, {base::WeightFormat::q4_0, n - first_rows}}) {
-    const int64_t bytes = base::bytes_of(format, rows * k), block_bytes = base::info_of(format).block_bytes;
-    Tensor data(allocator(), {experts, bytes}, DType::u8);
-    base::CounterRng rng{7, static_cast<uint64_t>(format)};
-    for (int64_t i = 0; i < experts * bytes; ++i) {
-      const auto random = static_cast<uint8_t>(rng.bits(static_cast<uint64_t>(i)));
-      data.data<uint8_t>()[i] = i % block_bytes == 1 ? 0x18 : random;  // the scale's exponent
-    }
-    blocks->parts.push_back({.format = format, .data = data, .rows = rows});
-  }
-  return {.blocks = blocks};
-}
-
-TEST_P(Matmul, WritesARangeOfColumnsAndNothingElse) {
-  for (auto [dtype, c_dtype] : kFormats) {
-    for (auto [m, n, k] : {std::array<int64_t, 3>{5, 33, 40}, {70, 100, 130}, {3, 64, 700}, {200, 16, 1100}}) {
-      for (bool adds : {false, true}) {
-        MatmulArgs args = make_args({m, n, k, false, true, dtype, c_dtype});
-        args.c = random_tensor({m, n + 29}, c_dtype, 3);
-        args.c_first_column = 13;
-        args.c_columns = n;
-        args.bias = random_tensor({n}, c_dtype, 4);
-        if (adds) args.addend = random_tensor({m, n + 29}, c_dtype, 5);
-        EXPECT_LE(excess_error(args, k), 1.0) << m << " " << n << " " << k;  // compares the columns around it too
-      }
-    }
-  }
-}
-
-TEST_P(Matmul, AWeightInBlocksGivesTheProductOfItsNumbers) {
-  const int64_t n = 70, k = 96;
-  for (int64_t m : {1, 9, 40}) {
-    MatmulArgs args = make_args({m, n, k});
-    args.b = random_blocks(1, n, k, 32);
-    args.bias = random_tensor({n}, DType::f32, 4);
-    EXPECT_LE(excess_error(args, k), 1.0);
-    MatmulArgs back = make_args({m, k, n, false, false});  // the gradient of the layer's input
-    back.b = args.b;
-    EXPECT_LE(excess_error(back, n), 1.0);
-  }
-  MatmulArgs groups = make_args({12, n, k});
-  groups.b = random_blocks(3, n, k, 32);
-  groups.group_offsets = core::make_tensor(allocator(), {4}, std::vector<int32_t>{0, 5, 5, 12});
-  EXPECT_LE(excess_error(groups, k), 1.0);
-}
-
-TEST_P(Matmul, AWeightInBlocksIsRoundedToTheFormatOfTheActivations) {
-  const int64_t m = 9, n = 70, k = 96;
-  for (DType dtype : {DType::bf16, DType::f16}) {
-    MatmulArgs args = make_args({m, n, k, false, true, dtype, dtype});
-    args.b = random_blocks(1, n, k, 32);
-    run(args);
-    MatmulArgs plain = args;
-    plain.c = Tensor(allocator(), {m, n}, dtype);
-    plain.b = {.data = Tensor(allocator(), {n, k}, dtype)};
-    cpu_table()->dequantize(core::runtime({}).stream(), {.weight = args.b, .y = plain.b.data});
-    run(plain);
-    EXPECT_EQ(std::memcmp(args.c.raw(), plain.c.raw(), args.c.bytes()), 0);
-  }
-}
-
 TEST_P(Matmul, ARowHasTheSameBitsWhateverTheOtherRowsTheThreadsAndThePacking) {
   // Several blocks of K; then rows that a kernel may read in place, in several slices of K.
   const int64_t sizes[][3] = {{75, 103, 4333}, {80, 103, 1056}};
@@ -424,22 +272,6 @@ TEST_P(Matmul, SquaresLeftBesideAGradientAreThoseOfAPassOverItWhateverTheThreads
         EXPECT_EQ(std::memcmp(alone.c.raw(), args.c.raw(), args.c.bytes()), 0) << m << " x " << n << " x " << k;
       }
     }
-  }
-}
-
-TEST_P(Matmul, APackedWeightIsRenewedWhenItsVersionGrows) {
-  for (DType dtype : {DType::f32, DType::bf16}) {
-    MatmulArgs args = make_args({2, 70, 90, false, true, dtype, dtype});
-    std::shared_ptr<core::DerivedWeight> derived;
-    args.b.derived = &derived;
-    EXPECT_LE(excess_error(args, 90), 1.0);
-    const core::DerivedWeight* first = derived.get();
-    run(args);
-    EXPECT_EQ(derived.get(), first) << "packed again without need";
-    args.b.data = random_tensor({70, 90}, dtype, 9);
-    args.b.version = 2;
-    EXPECT_LE(excess_error(args, 90), 1.0);
-    EXPECT_EQ(derived->version, 2u);
   }
 }
 

@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 #include "core/cuda/check.h"
-#include "kernels/choices.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/matmul/fused_matmul.h"
 
 namespace sinter::kernels::cuda {
@@ -308,36 +308,32 @@ void measure(Stream& stream, Plan& plan, Pointers p, size_t out_bytes, const std
   if (elsewhere) SINTER_CUDA_CHECK(cudaFree(elsewhere));
 }
 
-}  // namespace sinter::kernels::cuda
-
-namespace sinter::kernels {
-
 namespace {
 
 // What algorithms hold for: they are numbers of one version of the library.
 std::string choices_title(core::Device device) {
   return fmt::format("cublasLt {} on {}{}", cublasLtGetVersion(), core::runtime(device).description(),
-                     cuda::options().tf32 ? " with TF32" : "");
+                     options().tf32 ? " with TF32" : "");
 }
 
 }  // namespace
 
-std::vector<std::string> cuda_kernel_choices(core::Device device) {
-  std::lock_guard lock(cuda::plans_mutex());
+std::vector<std::string> measured_choices(core::Device device) {
+  std::lock_guard lock(plans_mutex());
   std::vector<std::string> lines{choices_title(device)};
-  for (const auto& [key, plan] : cuda::all_plans()) {
+  for (const auto& [key, plan] : all_plans()) {
     if (!plan.is_measured) continue;
     std::vector<uint64_t> words(8);
     static_assert(sizeof(cublasLtMatmulAlgo_t) == 64);
     if (!plan.runs_apart) std::memcpy(words.data(), &plan.candidates[plan.chosen].algo, 64);
-    lines.push_back(fmt::format("{} : {} {:x}", fmt::join(cuda::fields_of(key), " "), plan.runs_apart ? 1 : 0,
-                                fmt::join(words, " ")));
+    lines.push_back(
+        fmt::format("{} : {} {:x}", fmt::join(fields_of(key), " "), plan.runs_apart ? 1 : 0, fmt::join(words, " ")));
   }
-  cuda::append_fused_choices(lines);
+  append_fused_choices(lines);
   return lines;
 }
 
-void restore_cuda_kernel_choices(core::Device device, const std::vector<std::string>& lines) {
+void restore_choices(core::Device device, const std::vector<std::string>& lines) {
   if (lines.front() != choices_title(device)) {
     base::log_warning(
         "the checkpoint's algorithms are of {}, this is {}: they are measured anew, and sums may differ in "
@@ -345,9 +341,9 @@ void restore_cuda_kernel_choices(core::Device device, const std::vector<std::str
         lines.front(), choices_title(device));
     return;
   }
-  std::lock_guard lock(cuda::plans_mutex());
+  std::lock_guard lock(plans_mutex());
   for (size_t i = 1; i < lines.size(); ++i) {
-    if (cuda::restore_fused_choice(lines[i], device)) continue;
+    if (restore_fused_choice(lines[i], device)) continue;
     std::istringstream text(lines[i]);
     std::vector<int64_t> fields(18);
     for (int64_t& field : fields) text >> field;
@@ -357,10 +353,10 @@ void restore_cuda_kernel_choices(core::Device device, const std::vector<std::str
     uint64_t words[8] = {};
     for (uint64_t& word : words) text >> word;
     SINTER_CHECK(text && colon == ":", "the checkpoint's kernel choice '{}' is not one", lines[i]);
-    cuda::Choice choice{{}, runs_apart != 0};
+    Choice choice{{}, runs_apart != 0};
     std::memcpy(&choice.algorithm, words, sizeof(words));
-    cuda::restored_choices()[fields] = choice;
+    restored_choices()[fields] = choice;
   }
 }
 
-}  // namespace sinter::kernels
+}  // namespace sinter::kernels::cuda

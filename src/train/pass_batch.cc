@@ -1,4 +1,4 @@
-#include "train/step_batch.h"
+#include "train/pass_batch.h"
 
 #include "base/error.h"
 
@@ -31,7 +31,7 @@ int64_t local_tokens(const StepShape& shape, const parallel::ContextAxis* contex
   return shape.num_tokens / (context ? context->size() : 1);
 }
 
-StepBatch::StepBatch(const spec::ModelSpec& spec, const StepShape& shape, core::Allocator& allocator,
+PassBatch::PassBatch(const spec::ModelSpec& spec, const StepShape& shape, core::Allocator& allocator,
                      const parallel::ContextAxis* context)
     : shape_(shape),
       context_(context),
@@ -43,7 +43,7 @@ StepBatch::StepBatch(const spec::ModelSpec& spec, const StepShape& shape, core::
   if (view_) batch_.context = &view_->get();
 }
 
-void StepBatch::load(const data::MicroBatch& host, uint64_t first_token) {
+void PassBatch::load(const data::MicroBatch& host, uint64_t first_token) {
   std::vector<int32_t> rows;
   if (context_) {
     const parallel::ContextRows part =

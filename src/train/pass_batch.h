@@ -10,10 +10,10 @@
 
 namespace sinter::train {
 
-class StepBatch {
+class PassBatch {
  public:
   // `context` null: whole sequences. The places that no plan counts come from `allocator`.
-  StepBatch(const spec::ModelSpec& spec, const StepShape& shape, core::Allocator& allocator,
+  PassBatch(const spec::ModelSpec& spec, const StepShape& shape, core::Allocator& allocator,
             const parallel::ContextAxis* context);
   // first_token: number of the micro-batch's first token in the step.
   void load(const data::MicroBatch& host, uint64_t first_token);
@@ -25,7 +25,7 @@ class StepBatch {
   const StepShape& shape_;
   const parallel::ContextAxis* context_;
   const std::vector<int64_t> windows_;
-  data::DeviceBatch device_;
+  data::TrainingBatch device_;
   std::optional<parallel::DeviceContextView> view_;
   core::RaggedBatch batch_;
   models::LossPlaces places_;
