@@ -292,6 +292,12 @@ std::vector<Prompt> read_prompts(const Renderer& renderer, const spec::TuneRecip
 
 BatchSizes plan_rollouts(train::RunPlan& plan, const spec::TuneRecipe& recipe, const parallel::Mesh& mesh,
                          const std::function<std::unique_ptr<RolloutBatches>(RolloutParts parts)>& make) {
+  const spec::ParallelSpec& layout = mesh.layout();
+  SINTER_CHECK(
+      layout.tp == 1 && layout.pp == 1 && layout.cp == 1 && layout.ep == 1,
+      "answers are sampled by ranks that have the whole model: use parallel.tp, pp, cp and ep 1 (found {}, {}, {} "
+      "and {}), and ranks for data",
+      layout.tp, layout.pp, layout.cp, layout.ep);
   SINTER_CHECK(recipe.base.data.validation.empty() && recipe.base.data.validation_share == 0,
                "verbs that sample answers do not read data.validation: the reward of every step is in the metrics");
   SINTER_CHECK(!recipe.counts_epochs || recipe.tune.epochs > 0, "sampling answers needs train.steps or tune.epochs");

@@ -179,6 +179,10 @@ void end_plan(train::RunPlan& plan, const spec::TuneRecipe& recipe, const parall
               const MoreTensors& more) {
   SINTER_CHECK(!recipe.has_adapter() || (!base::is_fp8(recipe.base.train.precision)),
                "train.precision = \"fp8\" does not go with an adapter; use \"bf16\"");
+  const spec::ParallelSpec& layout = mesh.layout();
+  SINTER_CHECK(!plan.objective->reads_values() || (layout.pp == 1 && layout.cp == 1),
+               "this objective looks at whole answers at once: use parallel.pp and cp 1 (found {} and {})", layout.pp,
+               layout.cp);
   if (recipe.has_adapter()) {
     plan_adapter(plan, recipe, more);
   } else if (!more.table.empty() && !more.is_classifier) {
