@@ -53,7 +53,7 @@ tokenizer = "tok"
 sequence_length = 120
 packing = "documents"
 [train]
-steps = 4000
+steps = 3000
 micro_batch = 32
 precision = "bf16"
 [optimizer]

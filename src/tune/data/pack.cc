@@ -115,8 +115,8 @@ RowSchedule::RowSchedule(int64_t num_rows, int64_t rows_per_micro_batch, int64_t
 }
 
 std::vector<int64_t> RowSchedule::rows(int64_t step, int64_t m, int64_t rank) const {
-  // Micro-batches go round the ranks as training numbers them: the same rows lie in the same micro-batch on any number of
-  // ranks, and draw the same dropout.
+  // Micro-batches go round the ranks as training numbers them: the same rows lie in the same micro-batch on any number
+  // of ranks, and draw the same dropout.
   std::vector<int64_t> out;
   const int64_t first = step * rows_per_micro_batch_ * micro_batches_ * ranks_;
   for (int64_t r = 0; r < rows_per_micro_batch_; ++r) {
