@@ -273,6 +273,7 @@ void plan_memory_rows(RunPlan& plan, const parallel::Mesh& mesh) {
                                             plan.division.weights ? ", of two blocks" : ""),
                                 store.weight_bytes()});
   if (plan.shape.fp8) plan.memory_rows.push_back({"weights (fp8, both orders) and scales", plan.memory.fp8_bytes});
+  plan.memory_rows.insert(plan.memory_rows.end(), plan.more_memory.begin(), plan.more_memory.end());
   size_t gradient_bytes = 0;
   for (const core::Tensor& grad : store.gradients()) gradient_bytes += grad.bytes();
   gradient_bytes += GradientSync::buffer_bytes(store, plan.shape.max_micro_batches);
