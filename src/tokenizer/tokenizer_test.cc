@@ -89,15 +89,21 @@ TEST(Tokenizer, EveryStageEqualsTheHuggingFaceLibrary) {
   }
 }
 
-TEST(Tokenizer, SmallSentencePieceModelEqualsTheLibrary) {
-  const Tokenizer tokenizer = Tokenizer::load(kGolden + "small.model");
-  for (const auto& row : base::load_json(kGolden + "small.model.json")) {
+Tokenizer expect_library(const std::string& model) {
+  Tokenizer tokenizer = Tokenizer::load(kGolden + model);
+  for (const auto& row : base::load_json(kGolden + model + ".json")) {
     const auto text = row["text"].get<std::string>();
     EXPECT_EQ(tokenizer.encode(text), row["ids"].get<Ids>()) << "'" << text << "'";
     EXPECT_EQ(tokenizer.decode(row["ids"].get<Ids>()), row["decoded"].get<std::string>());
   }
-  EXPECT_EQ(tokenizer.encode("<s>hi", {.add_special = true})[0], 1);
+  return tokenizer;
 }
+
+TEST(Tokenizer, SmallSentencePieceModelEqualsTheLibrary) {
+  EXPECT_EQ(expect_library("small.model").encode("<s>hi", {.add_special = true})[0], 1);
+}
+
+TEST(Tokenizer, SentencePieceModelThatRemovesSpacesEqualsTheLibrary) { expect_library("spaces.model"); }
 
 TEST(Tokenizer, DecodeGivesBackAnyBytes) {
   for (const Tokenizer* tokenizer : {&gpt2(), &cl100k()}) {
