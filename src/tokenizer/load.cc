@@ -112,6 +112,13 @@ void read_tokenizer_config(const std::string& path, Tokenizer& tokenizer, Tokeni
   decide("add_eos_token", ids.eos, parts.around.after);
 }
 
+// Whether tokenizer_config.json says that there is no BOS (Qwen), whatever config.json names.
+bool denies_bos(const fs::path& path) {
+  if (!fs::exists(path)) return false;
+  const nlohmann::json root = base::load_json(path.string());
+  return root.is_object() && root.contains("bos_token") && root["bos_token"].is_null();
+}
+
 // config.json fills what tokenizer_config.json left open.
 void read_model_config(const std::string& path, Tokenizer& tokenizer) {
   const nlohmann::json root = base::load_json(path);
@@ -124,7 +131,7 @@ void read_model_config(const std::string& path, Tokenizer& tokenizer) {
     const auto found = static_cast<int32_t>(first.integer(-1, INT32_MAX));
     if (tokenizer.has_id(found)) id = found;
   };
-  set(ids.bos, "bos_token_id");
+  if (!denies_bos(fs::path(path).parent_path() / "tokenizer_config.json")) set(ids.bos, "bos_token_id");
   set(ids.eos, "eos_token_id");
   set(ids.pad, "pad_token_id");
   tokenizer.set_special_ids(ids);

@@ -66,11 +66,10 @@ bool write_fractions(std::string& text) {
   return true;
 }
 
-// As Python's int(): a sign and digits.
+// As Python's int(): a sign and digits of any script, single underscores between them.
 bool is_integer(const std::string& text) {
-  const size_t first = !text.empty() && (text[0] == '-' || text[0] == '+') ? 1 : 0;
-  return text.size() > first && std::all_of(text.begin() + static_cast<ptrdiff_t>(first), text.end(),
-                                            [](char c) { return c >= '0' && c <= '9'; });
+  static const PythonRegex kInteger(R"([+-]?\d+(_\d+)*\Z)");
+  return kInteger.search(text, nullptr, true);
 }
 
 // As Python prints the number: no plus, no zeros before it.

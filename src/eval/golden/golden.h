@@ -31,9 +31,20 @@ class CaseCounter {
 };
 
 // The cases that need no model: draws, filters, checkers. `file` is the parsed file, `name` its name without ".json".
-// HumanEval's tests are read from the data set, in ../../data/eval/humaneval or $SINTER_EVAL_DATA/humaneval.
+// HumanEval's tests and MBPP's questions are read from the data set (data_set_file).
 std::vector<VerifyCheck> verify_sampling(const nlohmann::ordered_json& file);
 std::vector<VerifyCheck> verify_answers(const std::string& folder, const std::string& name,
                                         const nlohmann::ordered_json& file);
+
+// Prompts that such files hold.
+VerifyCheck verify_gsm8k_cot_prompt(const nlohmann::ordered_json& file);
+VerifyCheck verify_humaneval_prompts(const nlohmann::ordered_json& file);
+VerifyCheck verify_mbpp_prompts(const std::string& folder, const nlohmann::ordered_json& file);
+VerifyCheck verify_math_prompts(const nlohmann::ordered_json& file);
+
+// The chat template of the golden folders.
+const char* chatml_template();
+// A file of the data sets, in ../../data/eval beside the golden folder or in $SINTER_EVAL_DATA; "" where there is none.
+std::string data_set_file(const std::string& folder, const std::string& name);
 
 }  // namespace sinter::eval

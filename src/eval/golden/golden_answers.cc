@@ -1,6 +1,4 @@
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -43,7 +41,9 @@ std::vector<VerifyCheck> verify_gsm8k_answers(const Json& file) {
       }
     }
   }
-  return {filtered.check(), verdicts.check()};
+  std::vector<VerifyCheck> checks{filtered.check(), verdicts.check()};
+  if (file.contains("gsm8k_cot_8_shot_context")) checks.push_back(verify_gsm8k_cot_prompt(file));
+  return checks;
 }
 
 // Programs in the sandbox, many at once: each mostly waits for its interpreter.
@@ -66,22 +66,46 @@ VerifyCheck sandbox_missing(const std::string& name) {
 // The tests of HumanEval by task, where the data set lies beside the golden folder; else none.
 std::map<std::string, std::string> load_tests(const std::string& folder) {
   std::map<std::string, std::string> tests;
-  const char* named = std::getenv("SINTER_EVAL_DATA");
-  for (const std::string& base : {folder + "/../../data/eval", std::string(named ? named : "")}) {
-    const std::string path = base + "/humaneval/HumanEval.jsonl.gz";
-    if (!tests.empty() || base.empty() || !std::filesystem::exists(path)) continue;
-    for (const Document& document : read_documents(path).documents) {
-      tests[value_text(*find_field(document, "task_id"))] = value_text(*find_field(document, "test"));
-    }
+  const std::string path = data_set_file(folder, "humaneval/HumanEval.jsonl.gz");
+  if (path.empty()) return tests;
+  for (const Document& document : read_documents(path).documents) {
+    tests[value_text(*find_field(document, "task_id"))] = value_text(*find_field(document, "test"));
   }
   return tests;
+}
+
+using Programs = std::vector<std::pair<std::string, double>>;  // and whether each passes
+
+// humaneval_instruct: what stands before the first fence goes behind the prompt.
+void add_instruct_programs(const Json& file, const std::map<std::string, std::string>& tests, CaseCounter& cuts,
+                           Programs& programs) {
+  const Task& task = shipped_tasks().tasks.at("humaneval_instruct");
+  std::map<std::string, Json> documents;
+  for (const Json& sample : file.at("samples")) {
+    const std::string id = sample.at("task_id"), tail = sample.at("target_tail");  // "\ncheck(NAME)"
+    const auto test = tests.find(id);
+    documents[id] = {{"prompt", sample.at("prompt")},
+                     {"test", test == tests.end() ? "" : test->second},
+                     {"entry_point", tail.substr(7, tail.size() - 8)}};
+  }
+  for (const Json& sample : file.value("instruct", Json::array())) {
+    const auto found = documents.find(sample.at("task_id"));
+    if (found == documents.end()) continue;
+    for (const Json& completion : sample.at("completions")) {
+      const std::string answer = cut_at_stops(completion.at("raw"), task.generation.until);
+      const std::string program = task.program.text(jinja::from_json(found->second), {{"answer", Value(answer)}});
+      const std::string prompt = found->second["prompt"], kept = completion.at("program_after_prompt");
+      cuts.expect(program.starts_with(prompt + kept + "\n"), "instruct: " + answer.substr(0, 80));
+      if (!tests.empty()) programs.emplace_back(program, completion.at("pass@1"));
+    }
+  }
 }
 
 std::vector<VerifyCheck> verify_humaneval(const std::string& folder, const Json& file) {
   const std::map<std::string, std::string> tests = load_tests(folder);
   CaseCounter cuts("humaneval cut at stops"), chances("pass@k"), programs("humaneval programs");
   const auto until = file.at("settings").at("generation_kwargs").at("until").get<std::vector<std::string>>();
-  std::vector<std::pair<std::string, double>> runs;
+  Programs runs;
   for (const Json& sample : file.at("samples")) {
     for (const Json& completion : sample.at("completions")) {
       const std::string raw = completion.at("raw"), cut = cut_at_stops(raw, until);
@@ -94,6 +118,7 @@ std::vector<VerifyCheck> verify_humaneval(const std::string& folder, const Json&
                         completion.at("pass@1"));
     }
   }
+  add_instruct_programs(file, tests, cuts, runs);
   for (const Json& row : file.at("arithmetic_n_c_k_value")) {
     chances.expect(std::abs(pass_at_k(row[0], row[1], row[2]) - row[3].get<double>()) < 1e-12, row.dump());
   }
@@ -103,7 +128,16 @@ std::vector<VerifyCheck> verify_humaneval(const std::string& folder, const Json&
       chances.expect(std::abs(pass_at_k(row.at("n"), row.at("c"), k) - value.get<double>()) < 1e-12, row.dump());
     }
   }
-  std::vector<VerifyCheck> checks{cuts.check(), chances.check()};
+  if (file.contains("pass_at_k_mean")) {
+    for (const auto& [name, wanted] : file["pass_at_k_mean"].items()) {
+      std::vector<double> values;
+      for (const Json& row : file["pass_at_k"]) {
+        values.push_back(pass_at_k(row.at("n"), row.at("c"), std::stoll(name.substr(name.find('@') + 1))));
+      }
+      chances.expect(std::abs(mean_of(values) - wanted.get<double>()) < 1e-12, "mean " + name);
+    }
+  }
+  std::vector<VerifyCheck> checks{cuts.check(), chances.check(), verify_humaneval_prompts(file)};
   if (runs.empty()) {
     checks.push_back({"humaneval programs", "not run", 0, 0,
                       "programs were not run: HumanEval.jsonl.gz, which has their tests, is not beside the folder"});
@@ -118,11 +152,12 @@ std::vector<VerifyCheck> verify_humaneval(const std::string& folder, const Json&
   return checks;
 }
 
-std::vector<VerifyCheck> verify_mbpp(const Json& file) {
-  if (!sandbox_problem().empty()) return {sandbox_missing("mbpp")};
+std::vector<VerifyCheck> verify_mbpp(const std::string& folder, const Json& file) {
+  const VerifyCheck prompts = verify_mbpp_prompts(folder, file);
+  if (!sandbox_problem().empty()) return {prompts, sandbox_missing("mbpp")};
   CaseCounter programs("mbpp programs");
   const auto until = file.at("settings").at("generation_kwargs").at("until").get<std::vector<std::string>>();
-  std::vector<std::pair<std::string, double>> runs;
+  Programs runs;
   for (const Json& sample : file.at("samples")) {
     for (const Json& completion : sample.at("completions")) {
       runs.emplace_back(cut_at_stops(completion.at("raw"), until) + "\n" + sample.at("target").get<std::string>(),
@@ -130,7 +165,7 @@ std::vector<VerifyCheck> verify_mbpp(const Json& file) {
     }
   }
   run_programs(runs, programs);
-  return {programs.check()};
+  return {prompts, programs.check()};
 }
 
 std::vector<VerifyCheck> verify_math(const Json& file) {
@@ -171,7 +206,8 @@ std::vector<VerifyCheck> verify_math(const Json& file) {
           c.dump() + " for " + wanted);
     }
   }
-  return {stripped.check(), boxes.check(), hendrycks.check(), normal.check(), answers.check(), minerva.check()};
+  return {stripped.check(), boxes.check(),   hendrycks.check(),        normal.check(),
+          answers.check(),  minerva.check(), verify_math_prompts(file)};
 }
 
 std::vector<VerifyCheck> verify_ifeval(const Json& file) {
@@ -268,7 +304,7 @@ std::vector<VerifyCheck> verify_mgsm(const Json& file) {
 std::vector<VerifyCheck> verify_answers(const std::string& folder, const std::string& name, const Json& file) {
   if (name == "gsm8k_answers") return verify_gsm8k_answers(file);
   if (name == "humaneval") return verify_humaneval(folder, file);
-  if (name == "mbpp") return verify_mbpp(file);
+  if (name == "mbpp") return verify_mbpp(folder, file);
   if (name == "mgsm") return verify_mgsm(file);
   if (name == "math") return verify_math(file);
   if (name == "ifeval") return verify_ifeval(file);

@@ -9,22 +9,30 @@ namespace sinter::eval {
 
 using Json = nlohmann::ordered_json;
 
+namespace {
+
+PythonRandom seeded_by(const Json& seed) {
+  return PythonRandom::from_digits(seed.is_string() ? seed.get<std::string>() : seed.dump());
+}
+
+}  // namespace
+
 std::vector<VerifyCheck> verify_sampling(const Json& file) {
   CaseCounter raw("random numbers"), draws("random draws"), shuffles("random shuffles");
   for (const Json& c : file.at("raw")) {
-    PythonRandom random = PythonRandom::from_digits(c.at("seed").dump());
+    PythonRandom random = seeded_by(c.at("seed"));
     for (const Json& u : c.at("getrandbits32")) raw.expect(random.next32() == u, "seed " + c["seed"].dump());
     for (const Json& x : c.at("then_random")) raw.expect(random.random() == x, "seed " + c["seed"].dump());
   }
   for (const Json& c : file.at("sample")) {
-    PythonRandom random = PythonRandom::from_digits(c.at("seed").dump());
+    PythonRandom random = seeded_by(c.at("seed"));
     for (const Json& call : c.at("three_calls")) {
       draws.expect(random.sample(c.at("n"), c.at("k")) == call.get<std::vector<uint32_t>>(),
                    fmt::format("{} of {}", c["k"].dump(), c["n"].dump()));
     }
   }
   for (const Json& c : file.at("shuffle")) {
-    PythonRandom random = PythonRandom::from_digits(c.at("seed").dump());
+    PythonRandom random = seeded_by(c.at("seed"));
     for (const Json& wanted : c.at("six_shuffles_of_0123")) {
       std::vector<int> items{0, 1, 2, 3};
       random.shuffle(items);
@@ -39,7 +47,7 @@ std::vector<VerifyCheck> verify_sampling(const Json& file) {
   }
   for (const auto& [key, c] : file.items()) {
     if (!key.starts_with("gsm8k_")) continue;
-    PythonRandom random = PythonRandom::from_digits(c.at("seed").dump());
+    PythonRandom random = seeded_by(c.at("seed"));
     for (const Json& row : c.at("rows")) {
       draws.expect(random.sample(c.at("pool"), static_cast<uint32_t>(row.size())) == row.get<std::vector<uint32_t>>(),
                    key);

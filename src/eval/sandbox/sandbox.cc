@@ -65,8 +65,10 @@ std::vector<std::string> make_command(const std::string& bwrap, const std::strin
   add({"--proc", "/proc", "--dev", "/dev", "--size", std::to_string(limits.file_bytes), "--tmpfs", "/tmp", "--chdir",
        "/tmp", "--setenv", "PATH", "/usr/bin", "--setenv", "LANG", "C.UTF-8", "--setenv", "PYTHONHASHSEED", "0"});
   if (filter_fd >= 0) add({"--seccomp", std::to_string(filter_fd)});
+  // All read-only in the end, /proc too: root's writes to the kernel's settings below /proc/sys would reach the
+  // machine.
   add({"--ro-bind-data", std::to_string(program_fd), "/tmp/program.py", "--remount-ro", "/dev", "--remount-ro", "/",
-       python, "-I", "-B", "/tmp/program.py"});
+       "--remount-ro", "/proc", python, "-I", "-B", "/tmp/program.py"});
   return words;
 }
 
@@ -109,6 +111,16 @@ bool read_output(int fd, Clock::time_point deadline, int64_t most, std::string& 
   }
 }
 
+// Waits for the end of a process that has closed its output, which may run on. True: in time.
+bool await_end(pid_t child, Clock::time_point deadline, int& status) {
+  for (;;) {
+    const pid_t ended = ::waitpid(child, &status, WNOHANG);
+    if (ended == child || (ended < 0 && errno != EINTR)) return true;
+    if (Clock::now() >= deadline) return false;
+    ::poll(nullptr, 0, 1);
+  }
+}
+
 SandboxResult run_bwrap(const std::string& program, const SandboxLimits& limits) {
   const std::string bwrap = find_program("bwrap"), python = find_program("python3");
   const int program_fd = make_memory_file("program", program.data(), program.size());
@@ -128,11 +140,15 @@ SandboxResult run_bwrap(const std::string& program, const SandboxLimits& limits)
   if (filter_fd >= 0) ::close(filter_fd);
   SandboxResult result;
   const auto length = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limits.seconds));
-  result.timed_out = !read_output(ends[0], Clock::now() + length, limits.output_bytes, result.output);
-  // bwrap is the first process of its own process namespace's parent: when it dies everything inside dies with it.
-  if (result.timed_out) ::kill(-child, SIGKILL);
+  const Clock::time_point deadline = Clock::now() + length;
   int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  result.timed_out =
+      !read_output(ends[0], deadline, limits.output_bytes, result.output) || !await_end(child, deadline, status);
+  // bwrap is the first process of its own process namespace's parent: when it dies everything inside dies with it.
+  if (result.timed_out) {
+    ::kill(-child, SIGKILL);
+    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    }
   }
   ::close(ends[0]);
   result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

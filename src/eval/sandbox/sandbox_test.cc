@@ -1,6 +1,7 @@
 #include "eval/sandbox/sandbox.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -78,7 +79,50 @@ TEST_F(SandboxTest, TheDiskCannotBeFilled) {
   EXPECT_FALSE(std::filesystem::exists("/tmp/f0"));
 }
 
-TEST_F(SandboxTest, MemoryIsBounded) { EXPECT_FALSE(run_python("x = bytearray(4 << 30)").passed); }
+TEST_F(SandboxTest, MemoryIsBounded) {
+  EXPECT_FALSE(run_python("x = bytearray(4 << 30)").passed);
+  const SandboxResult result = run_python("x = []\nwhile True:\n    x.append(bytearray(1 << 24))");  // bit by bit
+  EXPECT_FALSE(result.passed);
+  EXPECT_NE(result.output.find("MemoryError"), std::string::npos) << result.output;
+}
+
+// This process, the parent of the sandbox, is not seen in it and is still there.
+TEST_F(SandboxTest, ProcessesOutsideCannotBeKilled) {
+  const std::string outside = std::to_string(::getpid());
+  for (const std::string& target : {std::string("os.getppid()"), std::string("1"), std::string("-1"), outside}) {
+    const SandboxResult result = run_python("import os, signal\nos.kill(" + target + ", signal.SIGKILL)\n");
+    EXPECT_LE(result.status, 255) << target;  // reached: we are alive
+  }
+  EXPECT_FALSE(run_python("import os\nos.kill(" + outside + ", 0)").passed);
+}
+
+// The first half of a daemon's double fork, by every call that makes a process.
+TEST_F(SandboxTest, NothingOutlivesTheProgram) {
+  for (const char* call : {"os.fork()", "os.forkpty()", "os.posix_spawn('/bin/sleep', ['sleep', '60'], {})",
+                           "os.system('sleep 60 &')", "__import__('multiprocessing').Process(target=print).start()"}) {
+    const SandboxResult result = run_python(std::string("import os\nmade = ") + call + "\nassert made == 0");
+    EXPECT_FALSE(result.passed) << call << ": " << result.output;
+    EXPECT_FALSE(result.timed_out) << call;
+  }
+}
+
+TEST_F(SandboxTest, TheKernelsSettingsCannotBeWritten) {
+  for (const char* path :
+       {"/proc/sys/kernel/core_pattern", "/proc/sys/vm/drop_caches", "/proc/sysrq-trigger", "/proc/1/oom_score_adj",
+        "/proc/self/oom_score_adj", "/sys/kernel/uevent_helper", "/dev/kmsg", "/dev/mem"}) {
+    // Opening is enough: a write that succeeds would change this machine.
+    const SandboxResult result = run_python(std::string("import os\nos.open('") + path + "', os.O_WRONLY)");
+    EXPECT_FALSE(result.passed) << path;
+  }
+}
+
+TEST_F(SandboxTest, ProgramsThatCloseTheirOutputAndWaitEndInTime) {
+  SandboxLimits limits;
+  limits.seconds = 1;
+  const SandboxResult result = run_python("import os, time\nos.close(1)\nos.close(2)\ntime.sleep(600)", limits);
+  EXPECT_TRUE(result.timed_out);
+  EXPECT_FALSE(result.passed);
+}
 
 TEST_F(SandboxTest, EndlessOutputIsCutAndEnds) {
   SandboxLimits limits;

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "data/text/characters.h"
 #include "engine/batch.h"
 #include "engine/prompt.h"
 #include "eval/metrics/filters.h"
@@ -33,6 +34,7 @@ class ModelBackend : public Backend {
     std::string text;
     size_t num_tokens;
   };
+  std::string decode(std::span<const int32_t> tokens, bool skips_special) const;
   std::vector<Stop> stops_of(const GenerationRequest& request) const;
   engine::Request make_request(const GenerationRequest& request) const;
   std::string eos_text() const;
@@ -48,6 +50,13 @@ std::string ModelBackend::eos_text() const {
   int64_t eos = tokenizer_.special_ids().eos;
   if (eos < 0 && !model_.spec.eos_tokens.empty()) eos = model_.spec.eos_tokens[0];
   return eos >= 0 ? tokenizer_.token_text(static_cast<int32_t>(eos)) : "";
+}
+
+// Valid UTF-8. Models have rows behind the tokenizer's last token, to fill up: they have no text.
+std::string ModelBackend::decode(std::span<const int32_t> tokens, bool skips_special) const {
+  std::vector<int32_t> known(tokens.begin(), tokens.end());
+  std::erase_if(known, [&](int32_t token) { return token >= tokenizer_.vocab_size(); });
+  return data::to_valid_utf8(tokenizer_.decode(known, skips_special));
 }
 
 std::vector<ModelBackend::Stop> ModelBackend::stops_of(const GenerationRequest& request) const {
@@ -98,7 +107,7 @@ void ModelBackend::generate(std::span<const GenerationRequest> requests, const O
     tokens[r].push_back(token);
     return std::none_of(stops[r].begin(), stops[r].end(), [&](const Stop& stop) {
       const size_t count = std::min(stop.num_tokens, tokens[r].size());
-      return tokenizer_.decode(std::span(tokens[r]).last(count)).find(stop.text) != std::string::npos;
+      return decode(std::span(tokens[r]).last(count), false).find(stop.text) != std::string::npos;
     });
   };
   const std::string eos = eos_text();
@@ -108,7 +117,7 @@ void ModelBackend::generate(std::span<const GenerationRequest> requests, const O
     out.prompt_tokens = static_cast<int64_t>(own[r].prompt.size());
     std::vector<std::string> all = requests[r].until;
     all.push_back(eos);
-    out.text = cut_at_stops(tokenizer_.decode(out.tokens, true), all);
+    out.text = cut_at_stops(decode(out.tokens, true), all);
     on_result(r, out);
   };
   engine::run_batch(engine, own, callbacks);
