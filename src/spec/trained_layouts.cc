@@ -32,10 +32,10 @@ std::vector<Key> keys_of(const ParallelSpec& p) {
       number("interleave", p.interleave, 1, true),
       number("cp", p.cp, 1, true),
       number("ep", p.ep, 1, p.dp() * p.cp % p.ep == 0),
-      flag("offload_optimizer", p.offload.optimizer, true),
-      flag("offload_gradients", p.offload.gradients, true),
-      flag("offload_parameters", p.offload.parameters, true),
-      flag("offload_activations", p.offload.activations, true),
+      flag("offload_optimizer", p.offload.optimizer, false),
+      flag("offload_gradients", p.offload.gradients, false),
+      flag("offload_parameters", p.offload.parameters, false),
+      flag("offload_activations", p.offload.activations, false),
   };
 }
 

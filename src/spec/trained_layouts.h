@@ -8,8 +8,8 @@
 
 namespace sinter::spec {
 
-// The keys of [parallel] that a layout needs and `sinter train` does not run yet, as they would be written ("tp = 4");
-// empty where it runs whole.
+// The keys of [parallel] that a layout needs and `sinter train` does not run on GPUs yet, as they would be written
+// ("tp = 4"); empty where it runs whole. On the CPU it offloads too.
 std::vector<std::string> untrained_keys(const ParallelSpec& layout);
 
 // Why `sinter train` cannot run a layout all of whose keys it knows, with the nearest that it can; "" when it can.

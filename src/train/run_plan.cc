@@ -310,6 +310,13 @@ void plan_memory_rows(RunPlan& plan, const parallel::Mesh& mesh) {
   const size_t batches = plan.shape.pipeline.pp > 1 ? A : 1;
   plan.memory_rows.push_back(
       {"batch and losses", 4 * (batches * (T * 5 + 2 * S + 1) + A * T * (1 + heads) + 2 * batches * heads * T)});
+  if (mesh.all().size() > 1 && plan.device.kind == core::DeviceKind::cpu) {
+    const GradientSync sync(store, mesh, plan.axes.get(), plan.shape.max_micro_batches);
+    size_t bytes = sync.communicator_bytes();
+    if (mesh.tensor().size() > 1)  // sums of the residual stream
+      bytes += T * static_cast<size_t>(plan.model.hidden) * base::dtype_bytes(plan.shape.compute);
+    plan.memory_rows.push_back({"communicator buffers", bytes});
+  }
   plan_disk(plan);
   if (saves_in_background(plan) && !plan.host) {  // what is offloaded has no room for a second copy
     plan.checkpoint_copy_bytes = StateCopy::bytes(state_tensors(store, optimizer, plan.is_whole()), mesh.all().rank(),
@@ -391,7 +398,8 @@ void RunPlan::continue_after(int64_t done, int64_t tokens_seen) {
 
 namespace {
 
-void check_layout(const spec::ParallelSpec& layout) {
+void check_layout(spec::ParallelSpec layout, core::Device device) {
+  if (device.kind == core::DeviceKind::cpu) layout.offload = {};
   const std::vector<std::string> missing = spec::untrained_keys(layout);
   SINTER_CHECK(missing.empty(), "[parallel] {} is not trained yet: leave it out (docs/parallelism.md)",
                fmt::join(missing, ", "));
@@ -435,7 +443,7 @@ void plan_device(RunPlan& plan, const parallel::Mesh& mesh) {
   const spec::Recipe& recipe = plan.recipe;
   plan.device = comm::local_device(recipe.train.device, comm::launch());
   if (base::is_fp8(recipe.train.precision)) check_fp8(plan.device);
-  check_layout(mesh.layout());
+  check_layout(mesh.layout(), plan.device);
   load_tokenizer(plan, mesh);
   const std::string& dir = recipe.checkpoint.dir;
   SINTER_CHECK(!std::filesystem::exists(dir) || std::filesystem::is_directory(dir),
@@ -455,9 +463,6 @@ void plan_layout(RunPlan& plan, const parallel::Mesh& mesh) {
   plan.division = division_of(mesh, plan.model);
   const spec::OffloadSpec& offload = layout.offload;
   if (offload.has_state() || offload.activations) {
-    SINTER_CHECK(plan.device.kind == core::DeviceKind::cpu,
-                 "[parallel] offloading is done on train.device = \"cpu\" so far, not on {}: leave offload_... out",
-                 plan.device.to_string());
     SINTER_CHECK(plan.export_model == nullptr, "[parallel] offload_... is for pretraining so far: leave it out");
     plan.host = core::make_host_memory(offload.folder);
     plan.host_plan = std::make_shared<core::RecordingAllocator>();
