@@ -46,7 +46,7 @@ class GradientReducer {
   void start(size_t index);
 
   core::Tensor gradients_;
-  std::vector<Bucket> buckets_;   // of stretches that several ranks sum; last stretch of the buffer first
+  std::vector<Bucket> buckets_;    // of stretches that several ranks sum; last stretch of the buffer first
   std::vector<size_t> under_way_;  // oldest first
   int64_t overlapped_ = 0;
 };
