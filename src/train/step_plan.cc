@@ -5,8 +5,8 @@
 
 #include "kernels/trace.h"
 #include "train/chunks.h"
-#include "train/pipeline.h"
 #include "train/pass_batch.h"
+#include "train/pipeline.h"
 
 namespace sinter::train {
 namespace {
