@@ -89,8 +89,16 @@ def main():
     answer = c.until("[stopped]")
     assert "qqqqq" not in answer, answer
     c.until("> ")
-    c.type("half a line\x03")
-    c.until("> ")
+    for pause in [0] * 10 + [0.05] * 3:  # at once Ctrl-C may come before the line's reading has begun
+        c.type("half a line")
+        time.sleep(pause)
+        c.type("\x03")
+        c.until("> ")
+    if has_editing:
+        c.type("héé…")
+        c.until("héé…")
+        c.type("\x03")
+        c.until("> ")
     if has_editing:
         c.type("/syste\x1b[D\x1b[D\x1b[Dx\x1b[3~\x15/exix\x7ft\r")  # arrows, delete, erase the line, backspace
     else:

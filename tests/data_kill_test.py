@@ -61,11 +61,16 @@ def main():
         subprocess.run([a.sinter, "data", "run", scratch + "/p.toml", "run.output=" + scratch + "/whole"], check=True, stdout=subprocess.DEVNULL)
         whole_time = time.time() - start
         whole = digests(scratch + "/whole")
+        if a.ranks > 1:  # how long ranks take, whose start takes longer than one process; also what they write unbroken
+            start = time.time()
+            subprocess.run(base + ["run.output=" + scratch + "/ranked"], check=True, stdout=subprocess.DEVNULL)
+            whole_time = time.time() - start
+            assert digests(scratch + "/ranked") == whole, f"{a.ranks} ranks write other bytes than one process"
         command = base + ["run.output=" + scratch + "/broken"]
         kills = early = 0
         while kills < a.kills:
             run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-            time.sleep(rng.uniform(0.02, whole_time * 0.6))
+            time.sleep(rng.uniform(0.02, whole_time * 0.9))
             if run.poll() is None:
                 os.killpg(run.pid, signal.SIGKILL)
                 kills += 1

@@ -229,10 +229,19 @@ def settings(b, url, shots):
     b.open(url)
     assert b.run("return document.querySelectorAll('.turn').length") == turns and b.run("return document.documentElement.dataset.theme") == "dark"
     b.run("document.getElementById('theme').click()")
+    # Where the browser's room is full the newest conversation is kept all the same.
+    b.run("localStorage.setItem('other', 'x'.repeat(4000000))")
+    b.run("talks.push(...[...Array(40).keys()].map(i => ({ id: i, title: 'old', turns: [{ role: 'assistant', text: 'y'.repeat(50000), tokens: [] }] })))")
+    ask(b, "Still there?")
+    b.run("localStorage.removeItem('other')")
+    b.open(url)
+    said = b.run("return document.getElementById('talk').textContent")
+    assert "Still there?" in said, said[-300:]
+    b.run("talks = talks.filter(t => t.title !== 'old'); save(); show();")
 
 
 def phone(b, shots):
-    b.size(375, 700, is_phone=True)
+    b.size(360, 740, is_phone=True)
     b.shot(shots, "phone_light")
     assert not is_wider_than_screen(b), "wider than a phone"
     for name in ("show-settings", "show-charts"):

@@ -10,4 +10,20 @@ void Tape::backward() {
   }
 }
 
+void Tape::later(std::function<void()> work) {
+  if (splits_weights_) {
+    weights_.push_back(std::move(work));
+  } else {
+    work();
+  }
+}
+
+void Tape::backward_weights() {
+  for (std::function<void()>& work : weights_) {
+    work();
+    work = nullptr;
+  }
+  weights_.clear();
+}
+
 }  // namespace sinter::autograd

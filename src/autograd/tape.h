@@ -91,18 +91,29 @@ struct Parameter {
 
 class Tape {
  public:
-  explicit Tape(Recompute mode) : mode_(mode) {}
+  // host: where inputs of checkpointed blocks wait for their backward; null: they stay where they are.
+  explicit Tape(Recompute mode, core::Allocator* host = nullptr) : mode_(mode), host_(host) {}
+  core::Allocator* host() const { return host_; }
   Recompute mode() const { return mode_; }
   // Adds a backward function; it is destroyed, with all it holds, right after it ran.
   void record(std::function<void()> backward) { steps_.push_back(std::move(backward)); }
   // Runs everything recorded, last first.
   void backward();
+
+  // Pipelines that fill their bubbles: backward() leaves what only gives gradients of weights for backward_weights().
+  void split_weights() { splits_weights_ = true; }
+  bool splits_weights() const { return splits_weights_; }
+  // From within a backward function: runs at once, or in backward_weights() in the order of these calls.
+  void later(std::function<void()> work);
+  void backward_weights();
   // A value whose gradient will gather in a new slot.
   static Variable make_variable(Tensor value) { return {std::move(value), std::make_shared<GradSlot>(), nullptr}; }
 
  private:
   Recompute mode_;
-  std::vector<std::function<void()>> steps_;
+  core::Allocator* host_;
+  std::vector<std::function<void()>> steps_, weights_;
+  bool splits_weights_ = false;
 };
 
 }  // namespace sinter::autograd

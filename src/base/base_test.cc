@@ -8,6 +8,7 @@
 #include <future>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <sstream>
 #include <thread>
 #include <vector>
 
@@ -140,6 +141,20 @@ TEST(Table, LinesUpColumns) {
   table.add_row({"a", "1.5"});
   table.add_row({"long", "22"});
   EXPECT_EQ(table.to_string(), "name  value\n----  -----\na       1.5\nlong     22\n");
+}
+
+TEST(Table, NoLineIsWiderThan120ColumnsEvenWhereAWordIs) {
+  Table table({"task", "file", "from"});
+  const std::string path = "core/" + std::string(50, 'a') + "_" + std::string(50, 'b') + ".jsonl";
+  table.add_row({"a task", path, "host/" + std::string(90, 'c') + " and more words to read"});
+  std::istringstream lines(table.to_string());
+  std::string file;
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_LE(line.size(), 120u) << line;
+    if (line.find("core/") != std::string::npos) file = line;
+  }
+  EXPECT_NE(file.find("core/aaa"), std::string::npos);
+  EXPECT_EQ(table.to_string().find("core/ a"), std::string::npos) << "a word that is cut gets no space";
 }
 
 TEST(File, AtomicWriteReplacesAndReadsBack) {

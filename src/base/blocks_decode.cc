@@ -7,7 +7,7 @@ namespace sinter::base {
 namespace {
 
 // bitsandbytes' 4-bit float over its largest value: codes 0 to 7, bit 3 is the sign.
-constexpr float kFp4Values[8] = {0.0f, 0.005208333f, 0.66666667f, 1.0f, 0.33333333f, 0.5f, 0.16666667f, 0.25f};
+constexpr float kFp4Values[8] = {0.0f, 0.0625f / 12, 0.66666667f, 1.0f, 0.33333333f, 0.5f, 0.16666667f, 0.25f};
 
 float code_value(WeightFormat format, const uint8_t* codes, int64_t i) {
   const int byte = codes[format == WeightFormat::int8 || format == WeightFormat::fp8_e4m3 ? i : i / 2];

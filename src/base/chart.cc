@@ -319,7 +319,7 @@ th, td {{ text-align: left; padding: .2rem .8rem .2rem 0; border-bottom: 1px sol
 td.short {{ white-space: nowrap; }}
 svg {{ max-width: 100%; height: auto; border-radius: 4px; }}
 .banner {{ background: #b00020; color: white; padding: .7rem 1rem; border-radius: 4px; font-weight: 600; }}
-pre {{ background: #f6f6f6; padding: .8rem; overflow-x: auto; font-size: 13px; }}
+pre {{ background: #f6f6f6; padding: .8rem; white-space: pre-wrap; font-size: 13px; }}
 .note {{ background: #f0a020; color: #222; }}
 @media (prefers-color-scheme: dark) {{
   body {{ background: #16181c; color: #ddd; }}

@@ -113,14 +113,25 @@ namespace {
 
 using Cells = std::vector<std::string>;
 
-// Words of a cell in lines of at most `width`; a longer word stays whole.
-Cells wrapped(const std::string& cell, size_t width) {
+// Where a word of ASCII that is longer than `width` goes on in the next line: behind a sign such as '/', else anywhere.
+size_t cut_of(std::string_view word, size_t width) {
+  const bool is_ascii = std::all_of(word.begin(), word.end(), [](char c) { return static_cast<signed char>(c) > 0; });
+  if (word.size() <= width || !is_ascii) return word.size();
+  const size_t sign = word.substr(0, width).find_last_of("/_-,.=");
+  return sign == std::string_view::npos ? width : sign + 1;
+}
+
+// Words of a cell in lines of at most `width`; a longer word stays whole or is cut.
+Cells wrapped(const std::string& cell, size_t width, bool cuts = true) {
   Cells lines;
   for (size_t begin = 0; begin <= cell.size();) {
     const size_t end = std::min(cell.find(' ', begin), cell.size());
-    const std::string word = cell.substr(begin, end - begin);
+    std::string word = cell.substr(begin, end - begin);
     begin = end + 1;
-    if (!lines.empty() && display_width(lines.back()) + 1 + display_width(word) <= width) {
+    bool was_cut = false;
+    for (size_t cut = 0; cuts && (cut = cut_of(word, width)) < word.size(); word.erase(0, cut), was_cut = true)
+      lines.push_back(word.substr(0, cut));
+    if (!was_cut && !lines.empty() && display_width(lines.back()) + 1 + display_width(word) <= width) {
       lines.back() += " " + word;
     } else {
       lines.push_back(word);
@@ -156,7 +167,7 @@ std::string Table::to_string(int indent) const {
     return all > kTableWidth ? all - kTableWidth : 0;
   };
   for (size_t c = 0; c < columns && excess() > 0; ++c) {
-    const size_t least = longest_line(wrapped(header_[c], 1));
+    const size_t least = longest_line(wrapped(header_[c], 1, false));
     widths[c] = std::max({content[c], least, widths[c] - std::min(widths[c], excess())});
   }
   while (excess() > 0) {

@@ -437,6 +437,7 @@ void add_inspect(Command app) {
   auto flags = std::make_shared<Flags>();
   const Command verb = app.add_verb(
       "inspect", "show what is in a model folder, safetensors or GGUF file, tokenizer, checkpoint or token shards");
+  verb.footer("Examples:\n  sinter inspect MODEL\n  sinter inspect model.gguf\n  sinter inspect run");
   verb.option("PATH", &flags->path, "a folder, or one of its files").required();
   verb.flag("--summary", &flags->is_summary, "leave out the table of tensors");
   verb.flag("--values", &flags->with_values,

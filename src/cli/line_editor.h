@@ -38,6 +38,9 @@ class InterruptFlag {
   static bool take();  // whether it was set; it is not any more
 };
 
+// Waits until standard input has something to read (true; also at its end) or an InterruptFlag is set (false).
+bool wait_for_key();
+
 // Keys that are pressed while this lives do not show up in what is printed; they wait for the next line.
 class QuietKeys {
  public:

@@ -22,11 +22,13 @@ std::optional<LineEditor::Line> LineEditor::read(const std::string& prompt) {
     std::fflush(stdout);
   }
   Line line;
+  if (state_->is_terminal && !wait_for_key()) {
+    InterruptFlag::take();
+    std::printf("\n");
+    return Line{.text = "", .was_interrupted = true};
+  }
   if (std::getline(std::cin, line.text)) return line;
-  if (!InterruptFlag::take()) return std::nullopt;
-  std::cin.clear();
-  std::clearerr(stdin);
-  return Line{.text = "", .was_interrupted = true};
+  return std::nullopt;
 }
 
 }  // namespace sinter::cli

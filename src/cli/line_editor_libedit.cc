@@ -6,6 +6,7 @@
 #include <clocale>
 #include <cstdio>
 #include <cstring>
+#include <cwchar>
 #include <iostream>
 
 #include "cli/line_editor.h"
@@ -23,6 +24,19 @@ struct LineEditor::State {
     State* state = nullptr;
     ::el_get(editor, EL_CLIENTDATA, &state);
     return state->prompt.data();
+  }
+
+  // One character, or none where Ctrl-C comes or the input ends: el_gets returns then.
+  static int next_key(EditLine*, wchar_t* key) {
+    std::mbstate_t part{};
+    while (wait_for_key()) {
+      char byte = 0;
+      if (::read(0, &byte, 1) != 1) return 0;
+      const size_t used = std::mbrtowc(key, &byte, 1, &part);
+      if (used == 0 || used == 1) return 1;
+      if (used == static_cast<size_t>(-1)) part = {};  // not a character: left out
+    }
+    return -1;
   }
 };
 
@@ -44,6 +58,7 @@ LineEditor::LineEditor(const std::string& history_path) : state_(std::make_uniqu
   ::el_set(s.editor, EL_EDITOR, "emacs");
   ::el_set(s.editor, EL_HIST, ::history, s.history);
   ::el_set(s.editor, EL_SIGNAL, 0);
+  ::el_set(s.editor, EL_GETCFN, &State::next_key);
   ::el_set(s.editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
   ::el_source(s.editor, nullptr);  // the user's ~/.editrc
 }

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -61,6 +63,17 @@ void add_help(const CommandLine& line) {
   });
 }
 
+// What is wrong, on standard error; bytes of a file that a terminal would obey are written out.
+void print_problem(std::string_view text) {
+  std::string line = "sinter: ";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool is_plain = (byte >= 0x20 && byte != 0x7f) || c == '\n' || c == '\t';
+    line += is_plain ? std::string(1, c) : fmt::format("\\x{:02x}", byte);
+  }
+  std::fputs((line + "\n").c_str(), stderr);
+}
+
 // What was printed must have arrived: a full disk behind a redirection is a failure.
 void check_output() {
   std::cout.flush();
@@ -101,13 +114,13 @@ int run(int argc, char** argv) {
   } catch (const QuietExit& e) {
     return e.status;
   } catch (const base::UsageError& e) {
-    std::fprintf(stderr, "sinter: %s\n", e.what());
+    print_problem(e.what());
     return 2;
   } catch (const std::filesystem::filesystem_error& e) {  // whose own text names functions of the library
-    std::fprintf(stderr, "sinter: '%s': %s\n", e.path1().c_str(), e.code().message().c_str());
+    print_problem(fmt::format("'{}': {}", e.path1().string(), e.code().message()));
     return 1;
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "sinter: %s\n", e.what());
+    print_problem(e.what());
     return 1;
   }
 }

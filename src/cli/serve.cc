@@ -114,7 +114,7 @@ void add_engine_options(Command verb, ServedModelFlags& flags) {
 
 void add_serve(Command app) {
   auto flags = std::make_shared<Flags>();
-  Command verb = app.add_verb("serve", "Serve a model over HTTP: the APIs of OpenAI and Anthropic, and a page");
+  Command verb = app.add_verb("serve", "serve a model over HTTP: the APIs of OpenAI and Anthropic, and a page");
   verb.option("MODEL", &flags->model.model, "model folder, or a training run's for its newest").required();
   add_served_model_options(verb, flags->model);
   add_listen_options(verb, *flags);

@@ -48,6 +48,7 @@ void add_encode(Command parent) {
   };
   auto options = std::make_shared<Options>();
   const Command verb = parent.add_verb("encode", "print the token ids of a text on one line");
+  verb.footer("Examples:\n  sinter tokenizer encode my-tokenizer text.txt");
   verb.option("TOKENIZER", &options->tokenizer, "model folder, tokenizer.json, *.tiktoken or *.model").required();
   verb.option("FILE", &options->file, "text to encode; - reads standard input").required();
   verb.flag("--special", &options->special, "special tokens written in the text are those tokens");
@@ -89,6 +90,7 @@ void add_decode(Command parent) {
   };
   auto options = std::make_shared<Options>();
   const Command verb = parent.add_verb("decode", "print the text of token ids, byte for byte");
+  verb.footer("Examples:\n  sinter tokenizer encode my-tokenizer text.txt | sinter tokenizer decode my-tokenizer");
   verb.option("TOKENIZER", &options->tokenizer, "model folder, tokenizer.json, *.tiktoken or *.model").required();
   verb.option("FILE", &options->file, "token ids separated by spaces; - (the default) reads standard input");
   verb.flag("--skip-special", &options->skip_special, "leave special tokens out");
@@ -102,16 +104,21 @@ void add_bpe_train(Command parent) {
   struct Options {
     std::vector<std::string> files, special{"<|endoftext|>"};
     std::string out, pattern = "gpt2", text_key = "text";
+    bool force = false;
     int32_t vocab_size = 32768;
     uint64_t min_count = 1;
     bool json = false;
   };
   auto options = std::make_shared<Options>();
   const Command verb = parent.add_verb("train", "train a byte-level BPE on text files");
+  verb.footer(
+      "Examples:\n  sinter tokenizer train my.txt --vocab-size 8192 --out my-tokenizer\n  sinter tokenizer train "
+      "texts/ --special '<|endoftext|>' --special '<|pad|>' --out my-tokenizer");
   verb.option("FILES", &options->files,
               "UTF-8 text files, folders or patterns: .txt, .md, .jsonl, .json, .csv, .parquet; .gz and .zst too")
       .required();
   verb.option("--out", &options->out, "folder (tokenizer.json and tokenizer_config.json) or a .json file").required();
+  verb.flag("--force", &options->force, "replace another tokenizer in --out");
   verb.option("--vocab-size", &options->vocab_size, "tokens in all: 256 bytes, merges and special tokens")
       .shows_default();
   verb.option("--special", &options->special,
@@ -143,6 +150,9 @@ void add_bpe_train(Command parent) {
     if (is_file && !options->special.empty())
       base::log_info("'{}' alone does not say which token ends a document; a folder (--out without .json) does",
                      options->out);
+    const std::string kept = is_file ? options->out : options->out + "/tokenizer.json";
+    const bool is_kept = std::filesystem::is_regular_file(kept) && !options->force;
+    if (is_kept) base::log_info("'{}' is there already: another result is refused without --force", kept);
     base::ProgressLine progress;
     const tokenizer::TrainResult result = tokenizer::train_bpe(
         files.texts(),
@@ -156,6 +166,9 @@ void add_bpe_train(Command parent) {
                                        base::format_duration(spent * (wanted - done) / std::max(done, 1))));
          }});
     progress.finish();
+    SINTER_CHECK(!is_kept || base::read_file(kept) == result.tokenizer.to_json(),
+                 "'{}' is there already and holds another tokenizer; name another place, or say --force to replace it",
+                 kept);
     result.tokenizer.save(options->out);
     const double seconds = now_seconds() - start;
     if (result.tokenizer.vocab_size() < options->vocab_size) {
@@ -210,6 +223,7 @@ void add_tokenizer_inspect(Command parent) {
   };
   auto options = std::make_shared<Options>();
   const Command verb = parent.add_verb("inspect", "what is in a tokenizer, or how it splits a text");
+  verb.footer("Examples:\n  sinter tokenizer inspect my-tokenizer --text 'Hello world'");
   verb.option("TOKENIZER", &options->tokenizer, "model folder, tokenizer.json, *.tiktoken or *.model").required();
   verb.option("--text", &options->text, "show the tokens of this text one by one");
   verb.flag("--special", &options->special, "special tokens written in the text are those tokens");

@@ -4,14 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/help.h"
 #include "cli/plan/plan.h"
-#include "data/source.h"
-#include "data/text_files.h"
 #include "plan/hardware.h"
 #include "plan/memory.h"
 #include "plan/model_shape.h"
@@ -19,25 +17,10 @@
 #include "plan/time.h"
 #include "spec/parameters.h"
 #include "spec/trained_layouts.h"
-#include "tokenizer/tokenizer.h"
+#include "train/layout_choice.h"
 
 namespace sinter::cli {
 namespace {
-
-namespace fs = std::filesystem;
-
-// What fills an absent model.vocab_size: the tokenizer's, where there is one on this machine.
-int64_t vocabulary_of(const spec::Recipe& recipe) {
-  if (recipe.model.vocab_size > 0 || !recipe.model.path.empty()) return recipe.model.vocab_size;
-  std::string path = recipe.data.tokenizer;
-  for (const spec::SourceRecipe& source : recipe.data.sources) {
-    if (path.empty() && !data::stands_for_text(source.path)) path = data::tokenizer_beside(source.path);
-  }
-  if (path.empty() || !fs::exists(path))
-    base::fail("model.vocab_size is not given and '{}' is not here: add model.vocab_size=N for the dry run",
-               path.empty() ? "the data's tokenizer" : path);
-  return tokenizer::Tokenizer::load(path).vocab_size();
-}
 
 plan::Format format_of(base::DType precision) {
   if (base::is_fp8(precision)) return plan::Format::fp8;
@@ -59,10 +42,11 @@ struct Elsewhere {
 Elsewhere plan_elsewhere(const spec::Recipe& recipe, const std::string& cluster) {
   Elsewhere e;
   e.cluster = plan::parse_cluster(plan::load_hardware(), cluster);
-  e.model = spec::make_model_spec(recipe, vocabulary_of(recipe));
+  e.model = spec::make_model_spec(recipe, train::vocabulary_of(recipe));
   e.layout = spec::make_layout(recipe, e.cluster.num_devices);
-  const std::vector<std::string> missing = spec::untrained_keys(e.layout);
-  SINTER_CHECK(missing.empty(), "[parallel] {} is not trained yet", fmt::join(missing, ", "));
+  const std::vector<std::string> missing = spec::untrained_keys(e.layout, e.cluster.device.is_gpu());
+  SINTER_CHECK(missing.empty(), "[parallel] {} is not trained on {} yet", fmt::join(missing, ", "),
+               e.cluster.device.is_gpu() ? "GPUs" : "CPU ranks");
   spec::check_parallel_spec(e.layout, e.model);
   e.format = format_of(recipe.train.precision);
   const plan::Software& software = plan::find_software("sinter");
@@ -89,7 +73,8 @@ void print_elsewhere(const Elsewhere& e) {
              base::format_duration(e.step.seconds), 100 * e.step.mfu, base::format_duration(e.steps * e.step.seconds),
              base::format_count(e.tokens),
              format_whole(e.steps * e.step.seconds / 3600 * static_cast<double>(e.cluster.num_devices)));
-  fmt::print("           by constants {}\n", plan::efficiency_source(e.cluster.device, "sinter", e.format));
+  fmt::print(
+      "{}", wrap_text("by constants " + plan::efficiency_source(e.cluster.device, "sinter", e.format), 11, kHelpWidth));
   base::Table table({"memory of the fullest device", "size"});
   const auto values = plan::part_values(worst.device);
   for (size_t i = 0; i < values.size(); ++i) {

@@ -124,7 +124,13 @@ void add_tune(Command app) {
            "  sinter tune dpo my.toml tune.loss=kto",
            tune::make_dpo_plan);
   add_kind(verb, "reward", "a reward model from preference pairs, as a sequence classifier with one label",
-           "  sinter tune reward my.toml adapter.kind=full optimizer.lr=1e-5", tune::make_reward_plan);
+           "  sinter tune reward my.toml\n"
+           "  sinter tune reward my.toml adapter.kind=full optimizer.lr=1e-5",
+           tune::make_reward_plan);
+  add_kind(verb, "ppo", "learn from rewards of sampled answers, held against values that the model learns beside",
+           "  sinter tune ppo my.toml tune.rewards=model tune.reward_model=run-reward/latest tune.kl=0.05\n"
+           "  sinter tune ppo my.toml adapter.kind=full tune.iterations=4 optimizer.lr=1e-5",
+           tune::make_ppo_plan);
   add_kind(verb, "grpo", "learn from rewards of answers that the model samples itself",
            "  sinter tune grpo recipes/tune/grpo-arithmetic.toml model.path=MODEL data.sources=sums.jsonl\n"
            "  sinter tune grpo my.toml tune.rewards=math tune.reward_field=answer tune.group=16",

@@ -14,6 +14,7 @@
 #include "eval/golden/golden.h"
 #include "eval/quantized/quantized_golden.h"
 #include "models/open_model.h"
+#include "tune/verify/gguf_adapter.h"
 #include "tune/verify/verify.h"
 
 namespace sinter::cli {
@@ -39,7 +40,13 @@ std::vector<eval::VerifyCheck> check_folder(const std::string& folder, const std
   }
   if (!checks.empty()) return checks;
   const std::vector<data::DataCase> cases = data::find_data_cases(folder);
-  if (cases.empty() && eval::is_quantized_golden(folder)) return eval::verify_quantized_golden(folder, options);
+  const std::vector<std::string> adapters = tune::find_gguf_adapters(folder);
+  if (cases.empty() && (!adapters.empty() || eval::is_quantized_golden(folder))) {
+    if (eval::is_quantized_golden(folder)) checks = eval::verify_quantized_golden(folder, options);
+    for (const std::string& adapter : adapters)
+      std::ranges::move(tune::verify_gguf_adapter(adapter), std::back_inserter(checks));
+    return checks;
+  }
   if (cases.empty()) return eval::verify_model(folder, options);
   for (const data::DataCase& one : cases) {
     for (const data::DataCheck& c : data::verify_data_case(one, data_cases))

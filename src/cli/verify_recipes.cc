@@ -12,6 +12,8 @@
 #include "cli/verbs.h"
 #include "core/device.h"
 #include "eval/recipes/compare.h"
+#include "eval/recipes/continuations.h"
+#include "models/open_model.h"
 
 namespace sinter::cli {
 namespace {
@@ -19,12 +21,25 @@ namespace {
 struct Flags {
   uint64_t seed = 1;
   int64_t count = 20, only = -1;
-  std::string device = "cpu", keep;
+  std::string device = "cpu", keep, model, precision = "fp32";
   bool as_json = false;
 };
 
+// What the comparison's children do after training.
+void print_continuations(const Flags& flags) {
+  const nlohmann::json made = eval::make_continuations({.folder = flags.model,
+                                                        .device = core::parse_device(flags.device),
+                                                        .compute = models::parse_precision(flags.precision),
+                                                        .seed = flags.seed});
+  std::printf("%s\n", made.dump().c_str());
+}
+
 void run_recipes(const Flags& flags) {
   (void)core::parse_device(flags.device);
+  if (!flags.model.empty()) {
+    print_continuations(flags);
+    return;
+  }
   const bool is_kept = !flags.keep.empty();
   const std::string temporary = std::filesystem::temp_directory_path() / fmt::format("sinter-recipes-{}", ::getpid());
   const std::string folder = is_kept ? flags.keep : temporary;
@@ -41,12 +56,13 @@ void run_recipes(const Flags& flags) {
                         {"recipe", o.what},
                         {"loss_error", o.loss_error},
                         {"norm_error", o.norm_error},
+                        {"logprob_error", o.logprob_error},
                         {"problem", o.problem}});
       continue;
     }
-    const std::string result = o.problem.empty()
-                                   ? fmt::format("ok (loss {:.1e}, norm {:.1e})", o.loss_error, o.norm_error)
-                                   : "FAIL: " + o.problem;
+    const std::string result = o.problem.empty() ? fmt::format("ok (loss {:.1e}, norm {:.1e}, tokens {:.1e})",
+                                                               o.loss_error, o.norm_error, o.logprob_error)
+                                                 : "FAIL: " + o.problem;
     std::printf("%3ld  %s  %s\n", i, o.what.c_str(), result.c_str());
     if (!o.problem.empty())
       std::printf("     repeat: sinter verify recipes --seed %lu --only %ld --device %s --keep DIR\n", flags.seed, i,
@@ -72,10 +88,13 @@ void add_verify_recipes(Command verify) {
   verb.option("--only", &flags->only, "this recipe of the draw alone");
   verb.option("--device", &flags->device, "cpu, cuda or cuda:N").shows_default();
   verb.option("--keep", &flags->keep, "folder for the recipes and runs that fail (else removed)");
+  verb.option("--continue", &flags->model, "print what this model generates from random prompts, and nothing else");
+  verb.option("--precision", &flags->precision, "with --continue: fp32, bf16 or fp16").shows_default();
   verb.flag("--json", &flags->as_json, "print the outcomes as JSON");
   verb.footer(
       "Each recipe is trained for a few steps by the device's fast kernels and by plain loops on the CPU, each in a\n"
-      "process of its own; losses and gradient norms must agree.\n\n"
+      "process of its own; losses, gradient norms, validation losses and generated tokens must agree. Tokens may\n"
+      "differ where two are as likely within the precision.\n\n"
       "Examples:\n"
       "  sinter verify recipes --seed 7 --count 50\n"
       "  sinter verify recipes --device cuda --seed 7 --only 12 --keep out");

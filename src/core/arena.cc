@@ -100,25 +100,30 @@ PlannedArena& ArenaSet::get(Kind kind, const std::function<MemoryPlan()>& make_p
   return *arena;
 }
 
-PassPlan plan_pass(const AllocationTrace& trace, int64_t forward_end) {
+PassPlan plan_pass(const AllocationTrace& trace, int64_t forward_end, int64_t backward_end) {
   PassPlan plan;
-  AllocationTrace kept, forward, backward;
+  AllocationTrace kept, forward, backward, weights;
   std::vector<AllocationTrace*> part_of;
   for (const auto& entry : trace.entries) {
     const bool is_forward = entry.born < forward_end;
-    const bool is_kept = is_forward && (entry.dies < 0 || entry.dies >= forward_end);
-    part_of.push_back(is_kept ? &kept : is_forward ? &forward : &backward);
+    const bool is_backward = !is_forward && entry.born < backward_end;
+    const int64_t end = is_forward ? forward_end : backward_end;
+    const bool is_kept = (is_forward || (is_backward && backward_end != std::numeric_limits<int64_t>::max())) &&
+                         (entry.dies < 0 || entry.dies >= end);
+    part_of.push_back(is_kept ? &kept : is_forward ? &forward : is_backward ? &backward : &weights);
     part_of.back()->entries.push_back(entry);
     plan.sizes.push_back(entry.bytes);
     plan.is_kept.push_back(is_kept);
     plan.num_forward += is_forward;
+    plan.num_backward += is_backward;
   }
   std::map<AllocationTrace*, MemoryPlan> plans;
   std::map<AllocationTrace*, size_t> next;
-  for (AllocationTrace* part : {&kept, &forward, &backward}) plans[part] = plan_memory(*part);
+  for (AllocationTrace* part : {&kept, &forward, &backward, &weights}) plans[part] = plan_memory(*part);
   for (AllocationTrace* part : part_of) plan.offsets.push_back(plans[part].offsets[next[part]++]);
   plan.kept_bytes = plans[&kept].total_bytes;
-  plan.transient_bytes = std::max(plans[&forward].total_bytes, plans[&backward].total_bytes);
+  plan.transient_bytes =
+      std::max({plans[&forward].total_bytes, plans[&backward].total_bytes, plans[&weights].total_bytes});
   return plan;
 }
 
@@ -135,6 +140,11 @@ void PassArena::begin_forward(int64_t slot) {
 void PassArena::begin_backward(int64_t slot) {
   begin_forward(slot);
   next_ = plan_.num_forward;
+}
+
+void PassArena::begin_weights(int64_t slot) {
+  begin_forward(slot);
+  next_ = plan_.num_forward + plan_.num_backward;
 }
 
 void* PassArena::allocate(size_t bytes) {

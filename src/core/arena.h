@@ -4,13 +4,14 @@
 //   MemoryPlan        an offset for each allocation and the bytes of the whole
 //   PlannedArena      an allocator that gives the n-th allocation of a step its planned place
 //   ArenaSet          one block in which plans of several kinds of step take turns
-//   PassPlan          a plan for passes that overlap (pipelines): what lives from forward to backward, once for each
+//   PassPlan          a plan for passes that overlap (pipelines): what lives from one part to the next, once for each
 //   pass
 //                     in flight, and what does not, shared by all
 //   PassArena         an allocator that replays it
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -96,13 +97,16 @@ class ArenaSet {
 // Of one forward and its backward, when other passes run between them.
 struct PassPlan {
   std::vector<size_t> sizes, offsets;  // of each allocation, in order; in its own part
-  std::vector<bool> is_kept;           // lives from forward into backward
+  std::vector<bool> is_kept;           // lives from one part of the pass into the next
   size_t num_forward = 0;              // allocations of the forward
+  size_t num_backward = 0;             // of the backward, without those of weights' gradients where these come later
   size_t kept_bytes = 0, transient_bytes = 0;
   size_t bytes(int64_t in_flight) const { return static_cast<size_t>(in_flight) * kept_bytes + transient_bytes; }
 };
-// `forward_end`: RecordingAllocator::clock() between forward and backward.
-PassPlan plan_pass(const AllocationTrace& trace, int64_t forward_end);
+// `forward_end`: RecordingAllocator::clock() between forward and backward; `backward_end`: between the backward and
+// that of the weights, where other passes may come between these too.
+PassPlan plan_pass(const AllocationTrace& trace, int64_t forward_end,
+                   int64_t backward_end = std::numeric_limits<int64_t>::max());
 
 // Replays a pass plan for up to `in_flight` passes, each in a slot of its own. Only one forward or backward runs at a
 // time.
@@ -113,6 +117,7 @@ class PassArena : public Allocator {
   // The allocations that follow belong to this slot's pass: from its beginning, or from its backward on.
   void begin_forward(int64_t slot);
   void begin_backward(int64_t slot);
+  void begin_weights(int64_t slot);
   void* allocate(size_t bytes) override;
   void release(void*, size_t bytes) override { count_release(bytes); }
   size_t total_bytes() const { return block_.bytes(); }

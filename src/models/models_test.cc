@@ -10,6 +10,7 @@
 #include "base/threads.h"
 #include "core/arena.h"
 #include "core/host_batch.h"
+#include "io/safetensors.h"
 #include "io/tensor_folder.h"
 #include "models/transformer.h"
 #include "models/weights.h"
@@ -295,6 +296,37 @@ TEST(Weights, SavedFolderLoadsBackEqual) {
     EXPECT_EQ(core::to_host_floats(again.master()), core::to_host_floats(model.store->master())) << name;
     std::filesystem::remove_all(folder);
   }
+}
+
+// As transformers does: equal values pass; others would be other logits.
+TEST(Weights, AHeadBesideATiedEmbeddingMustHoldTheSameValues) {
+  Model model("qwen3", false);
+  ASSERT_TRUE(model.spec.tied_head);
+  const std::string folder = testing::TempDir() + "sinter_tied_" + std::to_string(::getpid());
+  const io::TensorFolder original(golden("qwen3"));
+  const io::TensorEntry& table = original.get("model.embed_tokens.weight");
+  auto load = [&](float change) {
+    std::filesystem::create_directories(folder);
+    std::vector<float> head(reinterpret_cast<const float*>(table.bytes.data()),
+                            reinterpret_cast<const float*>(table.bytes.data()) + table.num_elements());
+    head.back() += change;
+    io::SafetensorsWriter writer(folder + "/model.safetensors");
+    for (const io::TensorEntry& e : original.entries()) writer.declare(e.name, e.dtype, e.shape);
+    writer.declare("lm_head.weight", table.dtype, table.shape);
+    for (const io::TensorEntry& e : original.entries()) writer.write(e.name, e.bytes);
+    writer.write("lm_head.weight", std::as_bytes(std::span(head)));
+    writer.commit();
+    ParameterStore store(model.spec, {});
+    load_weights(store, model.spec, io::TensorFolder(folder));
+  };
+  EXPECT_NO_THROW(load(0));
+  try {
+    load(0.5f);
+    FAIL() << "a head with other values was dropped";
+  } catch (const base::Error& e) {
+    EXPECT_NE(std::string(e.what()).find("hold different values"), std::string::npos) << e.what();
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Weights, MissingAndMisshapenTensorsAreNamed) {

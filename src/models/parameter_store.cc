@@ -28,10 +28,12 @@ uint64_t name_hash(const std::string& name) {  // FNV-1a: stable across builds a
 // Elements of a tensor in the flat buffers.
 int64_t room_of(const ParameterStore::Slot& slot) { return slot.is_apart ? 0 : aligned(slot.info.num_elements()); }
 
-// Place of a tensor within its block: matrices with short gradients, other matrices, vectors, experts.
+// Place of a tensor within its block: matrices with short gradients, other matrices, those that are never divided,
+// vectors, experts.
 int place_in_block(const spec::Parameter& info, bool has_short_gradient) {
-  if (info.expert_axis >= 0) return 3;
-  if (!info.decays) return 2;
+  if (info.expert_axis >= 0) return 4;
+  if (!info.decays) return 3;
+  if (info.role == spec::ParameterRole::router || info.role == spec::ParameterRole::adapter) return 2;
   return has_short_gradient ? 0 : 1;
 }
 
@@ -46,6 +48,7 @@ ParameterStore::ParameterStore(std::vector<spec::LocalParameter> table, const St
     const bool is_apart = options_.apart.contains(p.info.name);
     slots_.push_back({std::move(p.info), 0, {}, p.global_shape, std::move(p.boxes), p.gradient_parts, 0, is_apart});
   }
+  divides_masters_ = options_.division.weights || (options_.division.states && options_.compute != DType::f32);
   lay_out();
   allocate();
   for (size_t i = 0; i < slots_.size(); ++i) bind(i);
@@ -66,16 +69,17 @@ void ParameterStore::lay_out() {
     return std::tuple(is_frozen(slot), slot.info.layer, place_in_block(slot.info, has_short_gradient(slot)));
   };
   std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) { return key(a) < key(b); });
-  int64_t f32_gradients = 0, short_gradients = 0;
   for (size_t i : order_) {
     Slot& slot = slots_[i];
     const bool has_experts = slot.info.expert_axis >= 0;
     const int64_t count = room_of(slot);
+    begin_segment(slot);
     slot.offset = num_elements_;
     num_elements_ += count;
     if (is_frozen(slot)) continue;
-    num_trainable_ += count;
-    int64_t& gradients = has_short_gradient(slot) ? short_gradients : f32_gradients;
+    num_trainable_ = num_elements_;
+    last_is_short_ = has_short_gradient(slot);
+    int64_t& gradients = last_is_short_ ? num_short_gradients_ : num_gradients_;
     slot.grad_offset = gradients;
     gradients += count;
     if (ranges_.empty() || ranges_.back().layer != slot.info.layer || ranges_.back().decays != slot.info.decays ||
@@ -84,6 +88,70 @@ void ParameterStore::lay_out() {
     }
     ranges_.back().end = num_elements_;
   }
+  end_segment();
+}
+
+// A tensor is about to be laid down: is it one with those before?
+void ParameterStore::begin_segment(const Slot& slot) {
+  const Division& division = options_.division;
+  const bool is_expert = slot.info.expert_axis >= 0;
+  Segment next{.begin = num_elements_,
+               .layer = slot.info.layer,
+               .unit = division.unit_of(slot.info.layer),
+               .has_experts = is_expert,
+               .is_divided = !is_frozen(slot) && !slot.is_apart && division.divides(slot.info),
+               .is_frozen = is_frozen(slot)};
+  if (next.is_divided) {
+    next.parts = is_expert ? division.expert_parts : division.parts;
+    next.part = is_expert ? division.expert_part : division.part;
+  }
+  if (!segments_.empty()) {
+    const Segment& last = segments_.back();
+    const bool is_same = last.layer == next.layer && last.has_experts == next.has_experts;
+    if (last.is_frozen == next.is_frozen && last.is_divided == next.is_divided && (is_same || next.is_frozen)) return;
+    end_segment();
+    next.begin = num_elements_;
+  }
+  segments_.push_back(next);
+}
+
+// Pads what was laid down, so that all pieces are equal.
+void ParameterStore::end_segment() {
+  if (segments_.empty()) return;
+  Segment& last = segments_.back();
+  const int64_t step = kAlignElements * last.parts, count = num_elements_ - last.begin;
+  const int64_t padding = (count + step - 1) / step * step - count;
+  num_elements_ += padding;
+  last.end = num_elements_;
+  if (last.is_frozen) return;
+  (last_is_short_ ? num_short_gradients_ : num_gradients_) += padding;
+  num_trainable_ = num_elements_;
+  if (!ranges_.empty()) ranges_.back().end = num_elements_;
+}
+
+// Where each segment stands in the buffers.
+ParameterStore::Sizes ParameterStore::place_segments() {
+  const bool rounds = options_.compute != DType::f32;
+  Sizes sizes;
+  auto place = [](int64_t& size, int64_t count) { return std::exchange(size, size + count); };
+  for (Segment& s : segments_) {
+    const bool has_master_piece = s.is_divided && divides_masters_, has_slot = s.is_divided && divides_weights(),
+               has_gradient_piece = s.is_divided && divides_gradients();
+    if (!s.is_frozen || !rounds)
+      s.master_at = has_master_piece ? place(sizes.master_pieces, s.piece()) : place(sizes.masters, s.count());
+    s.weight_at = has_slot ? 0 : place(sizes.weights, s.count());
+    if (s.is_frozen) continue;
+    s.gradient_at = has_gradient_piece ? place(sizes.gradient_pieces, s.piece()) : place(sizes.gradients, s.count());
+  }
+  return sizes;
+}
+
+const Segment& ParameterStore::segment_of(int64_t offset) const {
+  auto next = std::upper_bound(segments_.begin(), segments_.end(), offset,
+                               [](int64_t at, const Segment& s) { return at < s.begin; });
+  while (next != segments_.begin() && (next - 1)->count() == 0 && next - 1 != segments_.begin()) --next;
+  SINTER_CHECK(next != segments_.begin(), "[store] no segment holds element {}", offset);
+  return *(next - 1);
 }
 
 void ParameterStore::allocate() {
@@ -94,18 +162,31 @@ void ParameterStore::allocate() {
     return t;
   };
   const bool rounds = options_.compute != DType::f32, has_master = options_.trains || !rounds;
-  if (has_master) master_ = zeros(rounds ? num_trainable_ : num_elements_, DType::f32);
-  compute_ = rounds ? zeros(num_elements_, options_.compute) : master_;
-  int64_t vectors = 0, f32_gradients = 0, short_gradients = 0;
+  const Sizes sizes = place_segments();
+  const int64_t slots = place_in_slots(segments_, options_.division);
+  auto pieces = [&](int64_t count, bool is_on_host) {
+    Tensor t(is_on_host ? *options_.host : device.allocator(), {count}, DType::f32);
+    core::runtime(t.device()).set_zero(t.raw(), t.bytes(), core::runtime(t.device()).stream());
+    return t;
+  };
+  if (has_master) master_ = zeros(sizes.masters, DType::f32);
+  if (divides_masters_)
+    master_pieces_ = pieces(sizes.master_pieces, options_.division.host_states || options_.division.host_weights);
+  compute_ = rounds ? zeros(sizes.weights, options_.compute) : master_;
+  if (divides_weights()) weight_slots_ = zeros(slots, options_.compute);
+  int64_t vectors = 0;
   for (const Slot& slot : slots_) {
-    const int64_t count = room_of(slot);
-    if (has_own_vector(slot)) vectors += count;
-    if (!is_frozen(slot)) (has_short_gradient(slot) ? short_gradients : f32_gradients) += count;
+    if (has_own_vector(slot)) vectors += room_of(slot);
   }
   if (vectors > 0) vectors_ = zeros(vectors, DType::f32);
   if (!options_.trains) return;
-  grad_ = zeros(f32_gradients, DType::f32);
-  if (short_gradients > 0) short_grad_ = zeros(short_gradients, options_.gradients);
+  SINTER_CHECK(!divides_gradients() || num_short_gradients_ == 0, "[store] short gradients are not divided");
+  grad_ = zeros(divides_gradients() ? sizes.gradients : num_gradients_, DType::f32);
+  if (divides_gradients()) {
+    gradient_slots_ = zeros(slots, DType::f32);
+    gradient_pieces_ = pieces(sizes.gradient_pieces, options_.division.host_gradients);
+  }
+  if (num_short_gradients_ > 0) short_grad_ = zeros(num_short_gradients_, options_.gradients);
   if (kernels::kernels_for(options_.device).writes_square_sums)
     squares_ = zeros(static_cast<int64_t>(slots_.size()), DType::f32);
 }
@@ -132,16 +213,26 @@ void ParameterStore::bind(size_t index) {
     p.weight.blocks = std::move(blocks);
     return;
   }
-  p.weight.data = compute_.slice(slot.offset, n).reshape(slot.info.shape);
-  if (master_ && slot.offset < master_.num_elements()) {
-    p.master = master_.slice(slot.offset, n).reshape(slot.info.shape);
+  const Segment& segment = segment_of(slot);
+  const int64_t in_segment = slot.offset - segment.begin;
+  const bool rounds = options_.compute != DType::f32, has_master = master_ && !(rounds && is_frozen(slot));
+  const Tensor weights =
+      segment.is_divided && divides_weights() ? weight_slot(segment).slice(in_segment, n) : weights_of(slot.offset, n);
+  p.weight.data = weights.reshape(slot.info.shape);
+  if (has_master && !(segment.is_divided && divides_masters_)) {
+    p.master = masters_of(slot.offset, n).reshape(slot.info.shape);
   } else if (has_own_vector(slot)) {
     int64_t before = 0;
     for (size_t i = 0; i < index; ++i) before += has_own_vector(slots_[i]) ? room_of(slots_[i]) : 0;
     p.master = vectors_.slice(before, n).reshape(slot.info.shape);
   }
-  if (is_trained(slot)) p.grad = gradients_of(slot.offset, n).reshape(slot.info.shape);
-  if (squares_ && p.grad && !has_short_gradient(slot)) p.grad_squares = squares_.slice(static_cast<int64_t>(index), 1);
+  const bool has_slot = segment.is_divided && divides_gradients();
+  if (is_trained(slot)) {
+    const Tensor gradient = has_slot ? gradient_slot(segment).slice(in_segment, n) : gradients_of(slot.offset, n);
+    p.grad = gradient.reshape(slot.info.shape);
+  }
+  if (squares_ && p.grad && !has_slot && !has_short_gradient(slot))
+    p.grad_squares = squares_.slice(static_cast<int64_t>(index), 1);
 }
 
 // Gathers the tensors of every low-rank term at the weight they stand beside.
@@ -181,8 +272,12 @@ ParameterStore::Range ParameterStore::block_range(int64_t layer) const {
 }
 
 std::vector<Tensor> ParameterStore::gradients() const {
-  if (!short_grad_) return {grad_};
-  return {short_grad_, grad_};
+  std::vector<Tensor> all;
+  if (short_grad_) all.push_back(short_grad_);
+  all.push_back(grad_);
+  if (divides_gradients()) all.push_back(gradient_slots_);
+  if (divides_gradients() && !options_.division.host_gradients) all.push_back(gradient_pieces_);
+  return all;
 }
 
 Tensor ParameterStore::gradients_of(int64_t begin, int64_t count) const {
@@ -190,8 +285,64 @@ Tensor ParameterStore::gradients_of(int64_t begin, int64_t count) const {
                                [&](int64_t at, size_t i) { return at < slots_[i].offset; });
   SINTER_CHECK(next != order_.begin(), "[store] no tensor holds element {}", begin);
   const Slot& slot = slots_[*(next - 1)];
+  const Segment& segment = segment_of(begin);
+  if (divides_gradients()) {
+    if (segment.is_divided) return gradient_pieces_.slice(segment.gradient_at + begin - segment.own_begin(), count);
+    return grad_.slice(segment.gradient_at + begin - segment.begin, count);
+  }
   const Tensor& buffer = has_short_gradient(slot) ? short_grad_ : grad_;
   return buffer.slice(slot.grad_offset + begin - slot.offset, count);
+}
+
+Tensor ParameterStore::masters_of(int64_t begin, int64_t count) const {
+  const Segment& segment = segment_of(begin);
+  if (segment.is_divided && divides_masters_)
+    return master_pieces_.slice(segment.master_at + begin - segment.own_begin(), count);
+  return master_.slice(segment.master_at + begin - segment.begin, count);
+}
+
+Tensor ParameterStore::weights_of(int64_t begin, int64_t count) const {
+  const Segment& segment = segment_of(begin);
+  if (segment.is_divided && divides_weights()) return {};
+  if (options_.compute == DType::f32) return masters_of(begin, count);
+  return compute_.slice(segment.weight_at + begin - segment.begin, count);
+}
+
+Tensor ParameterStore::weight_slot(const Segment& segment) const {
+  return weight_slots_.slice(segment.slot_at, segment.count());
+}
+
+Tensor ParameterStore::gradient_slot(const Segment& segment) const {
+  return gradient_slots_.slice(segment.slot_at, segment.count());
+}
+
+size_t ParameterStore::master_bytes() const {
+  const bool is_on_host = options_.division.host_states || options_.division.host_weights;
+  return (master_ ? master_.bytes() : 0) + (master_pieces_ && !is_on_host ? master_pieces_.bytes() : 0);
+}
+
+core::Allocator& ParameterStore::state_memory() const {
+  return options_.division.host_states ? *options_.host : core::runtime(options_.device).allocator();
+}
+
+size_t ParameterStore::weight_bytes() const {
+  const size_t slots = weight_slots_ ? weight_slots_.bytes() : 0;
+  return slots + (options_.compute == DType::f32 ? 0 : compute_.bytes());
+}
+
+std::vector<ParameterStore::Stretch> ParameterStore::owned() const {
+  std::vector<Stretch> out;
+  for (const Segment& s : segments_) {
+    if (s.is_frozen || s.count() == 0) continue;
+    const Stretch own = s.is_divided ? Stretch{s.own_begin(), s.piece()} : Stretch{s.begin, s.count()};
+    const bool is_next = !out.empty() && out.back().begin + out.back().count == own.begin;
+    if (is_next && !options_.division.is_on()) {
+      out.back().count += own.count;
+    } else {
+      out.push_back(own);
+    }
+  }
+  return out;
 }
 
 Parameter* ParameterStore::find(const std::string& name) {
@@ -225,15 +376,32 @@ void ParameterStore::set(Slot& slot, const std::vector<float>& values) {
   SINTER_CHECK(!slot.is_apart, "[store] '{}' stands apart; its weight is set by set_blocks()", slot.info.name);
   core::DeviceRuntime& device = core::runtime(options_.device);
   Parameter& p = slot.parameter;
-  if (p.master) device.copy_to_device(p.master.raw(), values.data(), p.master.bytes(), device.stream());
+  const Segment& segment = segment_of(slot);
+  const bool rounds = options_.compute != DType::f32;
+  if (p.master) {
+    device.copy_to_device(p.master.raw(), values.data(), p.master.bytes(), device.stream());
+  } else if (segment.is_divided && divides_masters_) {
+    const Stretch own = own_part(slot);
+    if (own.count > 0)
+      device.copy_to_device(masters_of(own.begin, own.count).raw(), values.data() + (own.begin - slot.offset),
+                            static_cast<size_t>(own.count) * sizeof(float), device.stream());
+  }
   std::vector<std::byte> rounded;
-  if (options_.compute != DType::f32) {
+  if (rounds && !(segment.is_divided && divides_weights())) {
     rounded.resize(p.weight.data.bytes());
     base::convert_elements(DType::f32, values.data(), options_.compute, rounded.data(), values.size());
     device.copy_to_device(p.weight.data.raw(), rounded.data(), rounded.size(), device.stream());
   }
   device.synchronize(device.stream());
   ++p.weight.version;
+}
+
+ParameterStore::Stretch ParameterStore::own_part(const Slot& slot) const {
+  const Segment& s = segment_of(slot);
+  const int64_t end = slot.offset + slot.info.num_elements();
+  if (!s.is_divided) return {slot.offset, end - slot.offset};
+  const int64_t begin = std::max(slot.offset, s.own_begin());
+  return {begin, std::max<int64_t>(0, std::min(end, s.own_end()) - begin)};
 }
 
 void ParameterStore::set_global(Slot& slot, const std::vector<float>& values) {
@@ -293,7 +461,14 @@ void ParameterStore::bump_versions() {
 }
 
 void ParameterStore::refresh_compute() {
-  if (options_.compute != DType::f32 && master_) {
+  if (options_.compute != DType::f32 && divides_masters_) {
+    core::DeviceRuntime& device = core::runtime(options_.device);
+    for (const Stretch& own : owned()) {
+      if (const Tensor weights = weights_of(own.begin, own.count))
+        kernels::kernels_for(options_.device)
+            .axpby(device.stream(), {.x = masters_of(own.begin, own.count), .y = weights});
+    }
+  } else if (options_.compute != DType::f32 && master_) {
     core::DeviceRuntime& device = core::runtime(options_.device);
     kernels::kernels_for(options_.device)
         .axpby(device.stream(), {.x = master_, .y = compute_.slice(0, master_.num_elements())});

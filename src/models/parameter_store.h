@@ -12,7 +12,9 @@
 // blocks) are a buffer of their own in the same order: embeddings, head and vectors keep f32, since theirs are sums of
 // very many small parts.
 //
-// A rank of a layout holds boxes of the global tensors (spec/local_table.h); shapes here are the local ones.
+// A rank of a layout holds boxes of the global tensors (spec/local_table.h); shapes here are the local ones. Where
+// ranks divide state (segments.h) the buffers hold this rank's pieces, and what is whole only for a while stands in
+// slots.
 #pragma once
 #include <set>
 #include <string>
@@ -21,6 +23,7 @@
 
 #include "autograd/tape.h"
 #include "core/tensor.h"
+#include "models/segments.h"
 #include "spec/local_table.h"
 
 namespace sinter::kernels {
@@ -42,6 +45,8 @@ struct StoreOptions {
   // Names of tensors that stand outside of the flat buffers, without gradients: set_blocks() gives them their weights,
   // in whatever format, where they lie already (a mapped file).
   std::set<std::string> apart;
+  Division division = {};           // of what trains
+  core::Allocator* host = nullptr;  // where Division puts something there; must outlive the store
 };
 
 class ParameterStore {
@@ -84,10 +89,35 @@ class ParameterStore {
   const Tensor& master() const { return master_; }              // (n) f32 of what trains (in fp32 of all); maybe empty
   const Tensor& compute() const { return compute_; }            // (n) compute format; the master in fp32
   const Tensor& grad() const { return grad_; }                  // f32; all of them (n) unless gradients are short
-  // All gradients, flat, in the order of the buffers: one tensor, or two with short gradients.
+  // All gradients, flat, in the order of the buffers: one tensor, or two with short gradients; where they are divided
+  // also the slots, and this rank's pieces where they are on the device.
   std::vector<Tensor> gradients() const;
-  // Elements [begin, begin + count) of the flat order; all of one format, begin is that of a tensor or within one.
+  // Elements [begin, begin + count) of the flat order; all of one format, begin is that of a tensor or within one. Of
+  // divided tensors within this rank's piece.
   Tensor gradients_of(int64_t begin, int64_t count) const;
+  Tensor masters_of(int64_t begin, int64_t count) const;
+  Tensor weights_of(int64_t begin, int64_t count) const;  // empty where divided weights have no home but the masters
+
+  // What is divided at a time, in the flat order.
+  const std::vector<Segment>& segments() const { return segments_; }
+  const Segment& segment_of(int64_t offset) const;
+  const Segment& segment_of(const Slot& slot) const { return segment_of(slot.offset); }
+  bool divides_masters() const { return divides_masters_; }
+  bool divides_gradients() const { return options_.division.gradients; }
+  bool divides_weights() const { return options_.division.weights; }
+  // All of a divided segment, while its block is at work.
+  Tensor weight_slot(const Segment& segment) const;
+  Tensor gradient_slot(const Segment& segment) const;
+  size_t master_bytes() const;  // on the device
+  // Where the state of what is divided lives: the host's memory or the device's.
+  core::Allocator& state_memory() const;
+  size_t weight_bytes() const;  // of everything kernels multiply by, slots counted; 0 in fp32 without slots
+  // Elements [begin, begin + count) of the flat order that this rank keeps the state of and updates, in order.
+  struct Stretch {
+    int64_t begin = 0, count = 0;
+  };
+  std::vector<Stretch> owned() const;
+  Stretch own_part(const Slot& slot) const;  // of one tensor; may be empty
 
   // total (1) f32 = the sum of the squares of all gradients. Reads those whose kernels did not leave theirs
   // (Parameter::has_squares). `kernels` is the table of the store's device.
@@ -109,7 +139,7 @@ class ParameterStore {
   void set_global(Slot& slot, const std::vector<float>& values);
   std::vector<float> values_of(const Slot& slot) const;  // master where there is one, else the weight, dequantized
   std::vector<float> gradient_of(const Slot& slot) const;
-  // Rounds all masters into the compute copy (after an update that did not) and bumps the versions.
+  // Rounds all masters that are here into the compute copy (after an update that did not) and bumps the versions.
   void refresh_compute();
   void bump_versions();
   // Forgets this step's gradients: the next backward overwrites them.
@@ -121,6 +151,12 @@ class ParameterStore {
   bool has_own_vector(const Slot& slot) const;
   void bind_adapters();
   void lay_out();
+  void begin_segment(const Slot& slot);
+  void end_segment();
+  struct Sizes {  // of the buffers, in elements
+    int64_t masters = 0, master_pieces = 0, weights = 0, gradients = 0, gradient_pieces = 0;
+  };
+  Sizes place_segments();
   void allocate();
   void bind(size_t index);
 
@@ -130,8 +166,13 @@ class ParameterStore {
   std::vector<size_t> order_;  // slots by offset
   std::vector<Range> ranges_;
   int64_t num_elements_ = 0, num_trainable_ = 0;
+  int64_t num_gradients_ = 0, num_short_gradients_ = 0;  // of whole gradients in each format
+  bool last_is_short_ = false;                           // of what was laid down last
+  std::vector<Segment> segments_;
+  bool divides_masters_ = false;
   Tensor master_, compute_, grad_, short_grad_;
-  Tensor squares_;  // (slots) f32, or empty
+  Tensor master_pieces_, weight_slots_, gradient_slots_, gradient_pieces_;  // where they are divided
+  Tensor squares_;                                                          // (slots) f32, or empty
   Tensor vectors_;  // f32 masters of norms and biases that have none otherwise
 };
 

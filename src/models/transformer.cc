@@ -227,7 +227,8 @@ Transformer::Stream Transformer::run_block(const Context& context, const Block& 
 void Transformer::begin_layer(const Context& context, int64_t layer) const {
   if (hooks.before_forward) hooks.before_forward(layer);
   if (context.is_recording() && hooks.after_backward) {
-    context.tape->record([this, layer] { hooks.after_backward(layer); });
+    context.tape->record(
+        [this, tape = context.tape, layer] { tape->later([this, layer] { hooks.after_backward(layer); }); });
   }
 }
 

@@ -65,12 +65,14 @@ void write_part(io::TensorFolderWriter& writer, const spec::Parameter& info, con
   }
 }
 
+constexpr std::string_view kHeadName = "lm_head.weight";
+
 bool is_known_extra(const std::string& name, const spec::ModelSpec& spec) {
   auto ends_with = [&](std::string_view suffix) {
     return name.size() >= suffix.size() && name.compare(name.size() - suffix.size(), suffix.size(), suffix) == 0;
   };
   return ends_with("rotary_emb.inv_freq") || ends_with(".attn.bias") || ends_with(".attn.masked_bias") ||
-         (spec.tied_head && name == "lm_head.weight");
+         (spec.tied_head && name == kHeadName);
 }
 
 // GPT-2's first published folders leave out the "transformer." prefix.
@@ -82,6 +84,56 @@ const io::TensorEntry& find_part(const io::TensorFolder& folder, const spec::Par
   return folder.get(part.hf_name);
 }
 
+// A folder that ties head and embedding may hold the head as well, with the same values.
+void check_tied_head(const io::TensorFolder& folder, const spec::ModelSpec& spec) {
+  const io::TensorEntry* head = spec.tied_head ? folder.find(std::string(kHeadName)) : nullptr;
+  if (!head) return;
+  for (const spec::Parameter& p : spec::make_parameter_table(spec)) {
+    if (p.role != spec::ParameterRole::embedding || p.parts.size() != 1) continue;
+    const io::TensorEntry& table = find_part(folder, p.parts[0]);
+    SINTER_CHECK(head->dtype == table.dtype && std::ranges::equal(head->bytes, table.bytes),
+                 "'{}': tie_word_embeddings is true, but '{}' and '{}' hold different values; set it to false to use "
+                 "both, or take "
+                 "'{}' out",
+                 folder.path(), head->name, table.name, head->name);
+  }
+}
+
+const io::TensorEntry& checked_part(const spec::Parameter& info, const spec::ParameterPart& part,
+                                    const io::TensorFolder& folder) {
+  const io::TensorEntry& entry = find_part(folder, part);
+  const std::vector<int64_t> expected = part_shape(info, part);
+  SINTER_CHECK(entry.shape == expected, "'{}': tensor '{}' has shape {}; config.json makes it {}", folder.path(),
+               entry.name, io::shape_to_string(entry.shape), io::shape_to_string(expected));
+  SINTER_CHECK(base::is_floating(entry.dtype), "'{}': tensor '{}' is {}; expected f32, bf16, f16 or f64", folder.path(),
+               entry.name, base::dtype_name(entry.dtype));
+  return entry;
+}
+
+void convert_entry(const io::TensorEntry& entry, DType to, std::byte* destination) {
+  const auto from_bytes = static_cast<int64_t>(base::dtype_bytes(entry.dtype));
+  const auto to_bytes = static_cast<int64_t>(base::dtype_bytes(to));
+  base::parallel_for(entry.num_elements(), 1 << 16, [&](int64_t begin, int64_t end) {
+    base::convert_elements(entry.dtype, entry.bytes.data() + begin * from_bytes, to, destination + begin * to_bytes,
+                           static_cast<size_t>(end - begin));
+  });
+}
+
+// Whether a slot's rows can be converted from the file to where they stand: on the host, whole, without a master of
+// another format. A large model is ready several times sooner so than by way of f32 copies.
+bool can_load_in_place(const ParameterStore& store, const ParameterStore::Slot& slot, const io::TensorFolder& folder) {
+  const Tensor& data = slot.parameter.weight.data;
+  const Tensor& master = slot.parameter.master;
+  if (slot.is_apart || store.options().device.kind != core::DeviceKind::cpu) return false;
+  if (store.options().division.is_on()) return false;  // pieces of masters and weights
+  if (slot.global_shape != slot.info.shape || slot.boxes.size() != 1) return false;
+  if (master && master.raw() != data.raw()) return false;
+  return std::all_of(slot.info.parts.begin(), slot.info.parts.end(), [&](const spec::ParameterPart& part) {
+    // f64 is rounded by way of f32 elsewhere; the same numbers here.
+    return !part.transposed && (find_part(folder, part).dtype != DType::f64 || data.dtype() == DType::f32);
+  });
+}
+
 }  // namespace
 
 const io::TensorEntry& find_plain_part(const spec::ParameterPart& part, const io::TensorFolder& folder) {
@@ -90,19 +142,10 @@ const io::TensorEntry& find_plain_part(const spec::ParameterPart& part, const io
 
 std::vector<float> read_plain_part(const spec::Parameter& info, const spec::ParameterPart& part,
                                    const io::TensorFolder& folder) {
-  const io::TensorEntry& entry = find_part(folder, part);
-  const std::vector<int64_t> expected = part_shape(info, part);
-  SINTER_CHECK(entry.shape == expected, "'{}': tensor '{}' has shape {}; config.json makes it {}", folder.path(),
-               entry.name, io::shape_to_string(entry.shape), io::shape_to_string(expected));
-  SINTER_CHECK(base::is_floating(entry.dtype), "'{}': tensor '{}' is {}; expected f32, bf16, f16 or f64", folder.path(),
-               entry.name, base::dtype_name(entry.dtype));
+  const io::TensorEntry& entry = checked_part(info, part, folder);
   const int64_t columns = info.shape.rank() == 1 ? 1 : info.shape[-1];
   std::vector<float> values(static_cast<size_t>(entry.num_elements()));
-  const auto width = static_cast<int64_t>(base::dtype_bytes(entry.dtype));
-  base::parallel_for(entry.num_elements(), 1 << 16, [&](int64_t begin, int64_t end) {
-    base::convert_elements(entry.dtype, entry.bytes.data() + begin * width, DType::f32, values.data() + begin,
-                           static_cast<size_t>(end - begin));
-  });
+  convert_entry(entry, DType::f32, reinterpret_cast<std::byte*>(values.data()));
   if (!part.transposed) return values;
   std::vector<float> turned(values.size());
   base::parallel_for(part.rows, 16, [&](int64_t begin, int64_t end) {
@@ -120,14 +163,25 @@ void load_plain_slot(ParameterStore& store, ParameterStore::Slot& slot, const io
   info.shape = slot.global_shape;
   const bool is_vector = info.shape.rank() == 1;
   const int64_t columns = is_vector ? 1 : info.shape[-1], stack_rows = is_vector ? info.shape[0] : info.shape[-2];
-  std::vector<float> values(static_cast<size_t>(info.num_elements()));
+  const bool is_in_place = can_load_in_place(store, slot, folder);
+  std::vector<float> values(is_in_place ? 0 : static_cast<size_t>(info.num_elements()));
   for (const spec::ParameterPart& part : info.parts) {
     used.insert(find_part(folder, part).name);
-    const std::vector<float> rows = read_plain_part(info, part, folder);
     const int64_t first = (part.expert < 0 ? 0 : part.expert * stack_rows) + part.row_begin;
+    if (is_in_place) {
+      const Tensor& data = slot.parameter.weight.data;
+      const auto offset = static_cast<size_t>(first * columns) * base::dtype_bytes(data.dtype());
+      convert_entry(checked_part(info, part, folder), data.dtype(), static_cast<std::byte*>(data.raw()) + offset);
+      continue;
+    }
+    const std::vector<float> rows = read_plain_part(info, part, folder);
     std::copy(rows.begin(), rows.end(), values.begin() + first * columns);
   }
-  store.set_global(slot, values);
+  if (is_in_place) {
+    ++slot.parameter.weight.version;
+  } else {
+    store.set_global(slot, values);
+  }
 }
 
 void check_all_used(const io::TensorFolder& folder, const spec::ModelSpec& spec, const std::set<std::string>& used) {
@@ -136,6 +190,7 @@ void check_all_used(const io::TensorFolder& folder, const spec::ModelSpec& spec,
                  "'{}': tensor '{}' has no place in this model; config.json does not describe these weights",
                  folder.path(), entry.name);
   }
+  check_tied_head(folder, spec);
 }
 
 void load_weights(ParameterStore& store, const spec::ModelSpec& spec, const io::TensorFolder& folder) {

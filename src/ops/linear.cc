@@ -19,7 +19,18 @@ void record_linear(const Context& context, const Variable& x, Parameter& weight,
   context.tape->record([context, saved = x.save(), input, added, slot = y.slot, &weight, bias, groups, dx_shape] {
     Tensor dy = take_gradient({{}, slot, nullptr}, "linear");
     Tensor dx = input.slot ? context.make(dx_shape, dy.dtype()) : Tensor();
-    linear_backward(context, dy, saved.get(), weight, slot->has_bias_gradient ? nullptr : bias, groups, dx);
+    Parameter* left = slot->has_bias_gradient ? nullptr : bias;
+    if (context.tape->splits_weights()) {
+      linear_backward_input(context, dy, weight, groups, dx);
+      // Others may add to dy before its turn comes.
+      Tensor kept = context.make(dy.shape(), dy.dtype());
+      context.kernels.axpby(context.stream, {.x = dy, .y = kept});
+      context.tape->later([context, kept, saved, &weight, left, groups] {
+        linear_backward(context, kept, saved.get(), weight, left, groups, {});
+      });
+    } else {
+      linear_backward(context, dy, saved.get(), weight, left, groups, dx);
+    }
     if (dx) accumulate(context, input, std::move(dx));
     if (added.slot) accumulate(context, added, std::move(dy));
   });
@@ -94,11 +105,16 @@ void linear_forward(const Context& context, const Tensor& x, const Parameter& we
                                           .group_offsets = group_offsets});
 }
 
-void linear_backward(const Context& context, const Tensor& dy, const Tensor& x, Parameter& weight, Parameter* bias,
-                     const Tensor& group_offsets, const Tensor& dx) {
+void linear_backward_input(const Context& context, const Tensor& dy, const Parameter& weight,
+                           const Tensor& group_offsets, const Tensor& dx) {
   if (dx) {
     context.kernels.matmul(context.stream, {.a = dy, .b = weight.weight, .c = dx, .group_offsets = group_offsets});
   }
+}
+
+void linear_backward(const Context& context, const Tensor& dy, const Tensor& x, Parameter& weight, Parameter* bias,
+                     const Tensor& group_offsets, const Tensor& dx) {
+  linear_backward_input(context, dy, weight, group_offsets, dx);
   const bool has_bias_gradient = bias && bias->grad;
   if (weight.grad) {
     kernels::MatmulArgs product{.a = dy,

@@ -20,6 +20,9 @@ Variable expert_linear(const Context& context, const Variable& x, Parameter& wei
 
 void linear_forward(const Context& context, const Tensor& x, const Parameter& weight, const Parameter* bias,
                     const Tensor& group_offsets, const Tensor& y, const Tensor& residual = {});
+// Writes dx (R, K) = dy W; nothing where dx is empty.
+void linear_backward_input(const Context& context, const Tensor& dy, const Parameter& weight,
+                           const Tensor& group_offsets, const Tensor& dx);
 // Writes dx (R, K); adds into the parameters' gradients (or sets them, when this is the step's first).
 void linear_backward(const Context& context, const Tensor& dy, const Tensor& x, Parameter& weight, Parameter* bias,
                      const Tensor& group_offsets, const Tensor& dx);

@@ -56,7 +56,17 @@ Variable fused_mlp(const Context& context, const Variable& x, const MlpWeights& 
       act = context.make({R, F}, kept.dtype());
       context.kernels.activation_forward(context.stream, {.kind = kind, .gated = gated, .x = kept, .y = act});
     }
-    linear_backward(context, dy, act, weights.down, slot->has_bias_gradient ? nullptr : weights.down_bias, {}, {});
+    Parameter* down_bias = slot->has_bias_gradient ? nullptr : weights.down_bias;
+    const bool splits = context.tape->splits_weights();
+    if (splits) {  // others may add to dy before its turn comes
+      Tensor later = context.make(dy.shape(), dy.dtype());
+      context.kernels.axpby(context.stream, {.x = dy, .y = later});
+      context.tape->later([context, later, act, weights, down_bias] {
+        linear_backward(context, later, act, weights.down, down_bias, {}, {});
+      });
+    } else {
+      linear_backward(context, dy, act, weights.down, down_bias, {}, {});
+    }
     act = Tensor();
     Tensor dpre = context.make(kept.shape(), kept.dtype());
     // Without a gate the sums of dpre, the bias's gradient, come on the way.
@@ -73,7 +83,14 @@ Variable fused_mlp(const Context& context, const Variable& x, const MlpWeights& 
     kernels::fused_matmul(context.kernels, context.stream, down);
     down = {}, kept = Tensor();
     Tensor dx = input.slot ? context.make(dx_shape, dy.dtype()) : Tensor();
-    linear_backward(context, dpre, saved.get(), weights.up, bias_left, {}, dx);
+    if (splits) {
+      linear_backward_input(context, dpre, weights.up, {}, dx);
+      context.tape->later([context, dpre, saved, weights, bias_left] {
+        linear_backward(context, dpre, saved.get(), weights.up, bias_left, {}, {});
+      });
+    } else {
+      linear_backward(context, dpre, saved.get(), weights.up, bias_left, {}, dx);
+    }
     if (dx) accumulate(context, input, std::move(dx));
     if (added.slot) accumulate(context, added, std::move(dy));
   });

@@ -160,6 +160,12 @@ Format Device::compute_format(Format format) const {
 
 double Device::compute_rate(Format format) const { return peak(compute_format(format)); }
 
+Backend Device::backend() const {
+  auto is = [&](std::string_view word) { return vendor.find(word) != std::string::npos; };
+  if (is("CPU") || vendor == "measured") return Backend::cpu;
+  return vendor.empty() || is("NVIDIA") ? Backend::cuda : Backend::none;
+}
+
 bool Device::has_fast_link() const {
   return link_bandwidth > 0 && !link.starts_with("PCIe") && link_bandwidth > 1.5 * std::min(pcie_bandwidth, 63e9);
 }

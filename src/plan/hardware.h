@@ -43,6 +43,9 @@ struct TrainingShares {
   double gemm_weights = 0;      // as gemm_memory, for the matrix itself: it is packed, or summed into
 };
 
+// What `sinter train` runs a device with; none: it does not run there.
+enum class Backend : uint8_t { none, cpu, cuda };
+
 struct Device {
   std::string name;
   std::vector<std::string> aliases;
@@ -70,6 +73,9 @@ struct Device {
   // (int4 weights on a device without int4 units are widened first). Throws Error when there is none.
   double compute_rate(Format format) const;
   Format compute_format(Format format) const;
+  Backend backend() const;  // by the vendor; a device of a file that names none is taken for a GPU of NVIDIA
+  // Whether parallel layouts on it are those of the trainer's GPU ranks.
+  bool is_gpu() const { return backend() != Backend::cpu; }
   bool has_fast_link() const;  // switched or direct links faster than PCIe
   double pair_link() const { return pair_bandwidth > 0 ? pair_bandwidth : link_bandwidth; }
 };

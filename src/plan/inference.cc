@@ -230,12 +230,12 @@ std::vector<int> valid_tp(const spec::ModelSpec& spec, int limit) {
   return out;
 }
 
-void check_tp(const spec::ModelSpec& spec, int tp) {
+void check_tp(const spec::ModelSpec& spec, int64_t tp) {
   if (tp < 1) base::fail_usage("tp is {}; the least is 1", tp);
   std::vector<int> valid = valid_tp(spec, static_cast<int>(spec.num_heads));
   if (std::find(valid.begin(), valid.end(), tp) != valid.end()) return;
-  int nearest =
-      *std::min_element(valid.begin(), valid.end(), [&](int a, int b) { return std::abs(a - tp) < std::abs(b - tp); });
+  int nearest = *std::min_element(valid.begin(), valid.end(),
+                                  [&](int64_t a, int64_t b) { return std::abs(a - tp) < std::abs(b - tp); });
   base::fail_usage("tp {} does not divide {} heads and {} KV heads; the nearest that does is {}", tp, spec.num_heads,
                    spec.num_kv_heads, nearest);
 }

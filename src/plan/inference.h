@@ -93,7 +93,7 @@ double critical_decode_batch(const Device& device, const WeightFormat& weights);
 // Tensor-parallel widths that divide the heads (and the KV heads, or are a multiple of them), up to `limit`.
 std::vector<int> valid_tp(const spec::ModelSpec& spec, int limit);
 // Throws UsageError naming the nearest valid width.
-void check_tp(const spec::ModelSpec& spec, int tp);
+void check_tp(const spec::ModelSpec& spec, int64_t tp);
 
 // Steady serving of requests with `prompt` and `output` tokens, `batch` at a time.
 struct Serving {

@@ -226,6 +226,9 @@ ResolvedModel resolve_model(const std::string& text) {
       break;
     }
   }
+  if (text.ends_with(".toml"))
+    base::fail_usage("'{}' is a recipe: sinter train {} --dry-run, with --on 16x8xH100 for machines that are not here",
+                     text, text);
   base::fail_usage(
       "'{}' is neither a known model nor a folder with a config.json{}; `sinter plan models` lists the {} known", text,
       hint, model_presets().size());

@@ -83,7 +83,6 @@ std::string train_section(const SearchRequest& request, const spec::ParallelSpec
   const std::vector<Format> trained{Format::fp32, Format::fp16, Format::bf16, Format::fp8};
   const std::string_view format = format_name(request.format);
   const bool is_trained = std::find(trained.begin(), trained.end(), request.format) != trained.end();
-  const bool is_nvidia = request.cluster.device.vendor.find("NVIDIA") != std::string::npos;
   std::string out = fmt::format(
       "\n[train]\ntokens = {}  # FILL IN: 20 per parameter are assumed\nmicro_batch = {}\nbatch_tokens = {}\n"
       "recompute = \"{}\"\nprecision = \"{}\"{}\n",
@@ -91,7 +90,8 @@ std::string train_section(const SearchRequest& request, const spec::ParallelSpec
       spec::recompute_name(p.recompute), precision,
       is_trained ? "" : fmt::format("  # planned in {}, which `sinter train` does not do yet", format));
   if (p.main_gradients == base::DType::bf16) out += "gradients = \"bf16\"\n";
-  out += is_nvidia ? "device = \"cuda\"\n" : "device = \"cpu\"  # or cuda; `sinter train` runs on no other kind\n";
+  out += request.cluster.device.backend() == Backend::cuda ? "device = \"cuda\"\n"
+                                                           : "device = \"cpu\"  # or cuda; there is no other kind\n";
   if (p.moments == base::DType::bf16) out += "\n[optimizer]\nstates = \"bf16\"\n";
   return out;
 }
@@ -109,7 +109,7 @@ std::string training_recipe(const SearchRequest& request, const ResolvedModel& m
   out += fmt::format("# tokenizer = \"FOLDER\"  # FILL IN for text{}\nsequence_length = {}\n",
                      is_named ? "" : ", unless the model's folder has one", p.seq_len);
   out += train_section(request, p) + "\n[parallel]\n";
-  const std::vector<std::string> missing = spec::untrained_keys(p);
+  const std::vector<std::string> missing = spec::untrained_keys(p, request.cluster.device.is_gpu());
   for (const std::string& line : spec::layout_keys(p)) {
     const bool is_missing = std::find(missing.begin(), missing.end(), line) != missing.end();
     out += is_missing ? fmt::format("# {}  # `sinter train` does not do this yet\n", line) : line + "\n";
@@ -128,7 +128,7 @@ std::string slurm_script(const spec::ParallelSpec& p, const Cluster& cluster, co
   int64_t minutes = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(hours * 60)));
   std::string out = "#!/bin/bash\n";
   out += fmt::format("# {} on {} x {}: {}\n", job_name, ranks, cluster.device.name, spec::describe(p));
-  if (const std::vector<std::string> missing = spec::untrained_keys(p); !missing.empty())
+  if (const std::vector<std::string> missing = spec::untrained_keys(p, cluster.device.is_gpu()); !missing.empty())
     out +=
         fmt::format("# `sinter train` does not do {} yet: see [parallel] in the recipe.\n", fmt::join(missing, ", "));
   out += fmt::format("#SBATCH --job-name={}\n#SBATCH --nodes={}\n#SBATCH --ntasks-per-node={}\n", job_name,

@@ -198,12 +198,14 @@ TEST(Search, WhatTheTrainerDoesNotDoStandsInCommentsOfTheRecipe) {
   const std::string text = training_recipe(request, resolve_model("llama-3.1-70b"), p);
   EXPECT_EQ(spec::parse_recipe(text, "emitted").parallel.dp(), 4);
   for (const char* line :
-       {"\nzero = 1\n", "\ntp = 4\n", "\npp = 4\n", "\ninterleave = 5\n", "\nschedule = \"interleaved\"\n",
+       {"\nzero = 1\n", "\n# tp = 4  ", "\npp = 4\n", "\ninterleave = 5\n", "\nschedule = \"interleaved\"\n",
         "\nsequence_parallel = true\n", "\n# offload_optimizer = true  "}) {
     EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
   }
   const std::string script = slurm_script(p, request.cluster, "r.toml", "llama", 1);
-  EXPECT_NE(script.find("does not do offload_optimizer = true yet"), std::string::npos) << script;
+  EXPECT_NE(script.find("does not do tp = 4, offload_optimizer = true yet"), std::string::npos) << script;
+  request.cluster.device = load_hardware("/dev/null").device("Xeon-8480");  // whose ranks do run tp
+  EXPECT_NE(training_recipe(request, resolve_model("llama-3.1-70b"), p).find("\ntp = 4\n"), std::string::npos);
 }
 
 TEST(Search, TheRecipeOfEveryKnownModelIsThatModel) {

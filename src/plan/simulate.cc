@@ -90,6 +90,7 @@ class PipelineRun {
         }
         case ActionKind::forward:
         case ActionKind::backward:
+        case ActionKind::backward_weights:
           compute(r, a, stage);
           break;
         case ActionKind::send_activation:
@@ -107,6 +108,10 @@ class PipelineRun {
     double arrival = rank.message >= 0 ? timeline_.events[static_cast<size_t>(rank.message)].end : 0;
     const std::vector<double>& duration = a.kind == ActionKind::forward ? input_.forward : input_.backward;
     double seconds = duration[static_cast<size_t>(stage)] * slowdown_[r];
+    if (spec::splits_backward(input_.shape))
+      seconds *= a.kind == ActionKind::backward           ? 1 - input_.weight_share
+                 : a.kind == ActionKind::backward_weights ? input_.weight_share
+                                                          : 1;
     bool waited = arrival > rank.compute_free;
     double begin = std::max(rank.compute_free, arrival);
     int64_t cause = waited ? rank.message : rank.last_compute;

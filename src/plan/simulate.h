@@ -21,6 +21,7 @@ struct Straggler {
 struct SimulationInput {
   spec::PipelineShape shape;
   std::vector<double> forward, backward;  // seconds per virtual stage (pp * interleave)
+  double weight_share = 0.5;              // of a backward pass: gradients of weights, where it is split (ZB-H1)
   double transfer = 0;                    // seconds of one send
   bool overlaps_transfer = true;          // sends run beside computation; else the sender waits for them
   double tail = 0;                        // after the last backward of all: gradient traffic, optimizer

@@ -18,6 +18,8 @@ const char* action_word(spec::ActionKind kind) {
       return "forward";
     case spec::ActionKind::backward:
       return "backward";
+    case spec::ActionKind::backward_weights:
+      return "backward of weights";
     case spec::ActionKind::send_activation:
       return "send activation";
     case spec::ActionKind::send_gradient:
@@ -34,7 +36,8 @@ const char* action_word(spec::ActionKind kind) {
 std::string colour(const SimulatedEvent& event) {
   bool is_forward = event.action.kind == spec::ActionKind::forward;
   int lightness = 45 + 9 * (event.action.chunk % 5);
-  return fmt::format("hsl({},{}%,{}%)", is_forward ? 212 : 140, 60, lightness);
+  const bool is_weights = event.action.kind == spec::ActionKind::backward_weights;
+  return fmt::format("hsl({},{}%,{}%)", is_forward ? 212 : is_weights ? 75 : 140, 60, lightness);
 }
 
 }  // namespace

@@ -446,6 +446,12 @@ StepPlan TimeModel::plan() const {
   t.data_parallel += m * b.data_parallel;
   t.pipeline_transfer = m * message_delay();
   t.bubble = (sum - busiest.forward - busiest.backward) / v;
+  // ZB-H1: the others wait for inputs' gradients only, and gradients of weights (half of a backward) fill their wait.
+  if (spec::splits_backward(spec::pipeline_shape(p_))) {
+    double backward = 0;
+    for (const ChunkTime& rank : ranks) backward += rank.backward;
+    t.bubble -= backward - busiest.backward;
+  }
   if (p_.pp > 1) {
     double exposed = software_.overlaps_pipeline ? 0.2 : 1.0;
     t.pipeline_transfer += 2 * transfer() * (exposed * m * v + as_double(p_.pp - 1));

@@ -49,7 +49,8 @@ int64_t find_devices_needed(const TrainingRequest& request, int64_t batch, bool 
 
 std::optional<TrainingPlan::Trained> find_trained(const TrainingRequest& request, const spec::ParallelSpec& chosen,
                                                   int64_t batch) {
-  if (request.software.name != "sinter" || spec::untrained_keys(chosen).empty()) return std::nullopt;
+  if (request.software.name != "sinter" || spec::untrained_keys(chosen, request.cluster.device.is_gpu()).empty())
+    return std::nullopt;
   SearchResult found = search(request, request.cluster.num_devices, batch, true);
   TrainingPlan::Trained trained{.fits = !found.best.empty()};
   if (trained.fits) {
@@ -66,7 +67,7 @@ std::optional<TrainingPlan::Trained> find_trained(const TrainingRequest& request
 void check_wish(const TrainingRequest& request) {
   const LayoutWish& wish = request.wish;
   if (wish.zero < -1 || wish.zero > 3) base::fail_usage("ZeRO stage {}; expected 0, 1, 2 or 3", wish.zero);
-  if (wish.tp > 0) check_tp(request.model, static_cast<int>(std::min<int64_t>(wish.tp, 1 << 20)));
+  if (wish.tp > 0) check_tp(request.model, wish.tp);
   const int64_t devices = request.cluster.num_devices;
   int64_t product = 1;
   for (int64_t width : {wish.tp, wish.pp, wish.cp}) {

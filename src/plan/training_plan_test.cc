@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "plan/models.h"
+#include "spec/trained_layouts.h"
 
 namespace sinter::plan {
 namespace {
@@ -41,6 +42,24 @@ TEST(TrainingPlan, ChosenLayoutUsesEveryDeviceAndFits) {
   }
 }
 
+TEST(TrainingPlan, TheLayoutSaidToRunTodayNeedsNoKernelThatGpusLack) {
+  const TrainingPlan plan = make_training_plan(request("llama-3-8b", "16x8xA100-40GB"));
+  ASSERT_TRUE(plan.trained && plan.trained->fits);
+  const spec::ParallelSpec& runs = plan.trained->layout.parallel;
+  EXPECT_TRUE(spec::untrained_keys(runs, true).empty()) << spec::describe(runs);
+  EXPECT_EQ(runs.tp * runs.cp, 1);
+  EXPECT_EQ(runs.ranks(), 128);
+  EXPECT_LE(plan.trained->layout.memory.device.total(), 39.4 * (1LL << 30));
+}
+
+TEST(TrainingPlan, DevicesSayWhatTheTrainerRunsThemWith) {
+  const HardwareTable table = load_hardware("/dev/null");
+  EXPECT_EQ(table.device("H100").backend(), Backend::cuda);
+  EXPECT_EQ(table.device("EPYC-9654").backend(), Backend::cpu);
+  for (const char* name : {"MI300X", "TPU-v5e", "Gaudi2"})
+    EXPECT_EQ(table.device(name).backend(), Backend::none) << name;
+}
+
 TEST(TrainingPlan, WhatDoesNotFitSaysHowManyDevicesWould) {
   TrainingRequest r = request("llama-3.1-70b", "8xA100-80GB");
   TrainingPlan plan = make_training_plan(r);
@@ -62,6 +81,9 @@ TEST(TrainingPlan, WishesAreKept) {
 }
 
 TEST(TrainingPlan, ImpossibleWishesNameWhatWouldDo) {
+  TrainingRequest huge = request("gpt2", "8xH100");
+  huge.wish.tp = 9999999999999;
+  EXPECT_NE(error_of(huge).find("tp 9999999999999 does not divide"), std::string::npos) << error_of(huge);
   TrainingRequest r = request("llama-3.1-8b", "64xH100");
   r.wish.tp = 3;
   EXPECT_NE(error_of(r).find("nearest that does is 2"), std::string::npos) << error_of(r);

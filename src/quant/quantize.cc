@@ -186,6 +186,8 @@ base::DType folder_dtype(const PartReader& reader, const std::vector<spec::Param
   return found == base::DType::f64 ? base::DType::f32 : found;
 }
 
+}  // namespace
+
 void copy_tokenizer(const PartReader& reader, const std::string& out) {
   if (reader.gguf()) {
     if (!reader.gguf()->find("tokenizer.ggml.model")) return;
@@ -205,8 +207,6 @@ void copy_tokenizer(const PartReader& reader, const std::string& out) {
     if (fs::exists(from)) base::write_file_atomic(out + "/" + name, base::read_file(from.string()));
   }
 }
-
-}  // namespace
 
 void write_folder(const std::string& model, const std::string& out, const std::string& dtype_name,
                   const OnProgress& on_progress) {

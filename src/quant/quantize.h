@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "models/part_reader.h"
 
 namespace sinter::quant {
 
@@ -46,5 +47,8 @@ std::vector<WrittenTensor> write_gguf(const std::string& model, const std::strin
 // `dtype`; "" keeps plain ones as they are stored where all matrices are alike, else f16.
 void write_folder(const std::string& model, const std::string& out, const std::string& dtype,
                   const OnProgress& on_progress = {});
+
+// Tokenizer, chat templates and generation_config.json of a model into a folder.
+void copy_tokenizer(const models::PartReader& reader, const std::string& out);
 
 }  // namespace sinter::quant

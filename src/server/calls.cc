@@ -199,8 +199,7 @@ void read_sampling(const Fields& fields, const CallLimits& limits, GenerationCal
   if (auto v = fields.integer("top_k", -1, 1 << 24)) s.top_k = *v < 0 ? 0 : *v;
   if (auto v = fields.integer("seed", INT64_MIN, INT64_MAX)) {
     s.seed = static_cast<uint64_t>(*v);
-  } else {
-    s.seed = 0;  // the service draws one
+    call.has_seed = true;
   }
   read_dry(fields, s.dry);
   read_logit_bias(fields, s);

@@ -34,6 +34,7 @@ struct StructuredOutput {
 struct GenerationCall {
   std::string model;
   engine::SamplingOptions sampling;
+  bool has_seed = false;  // without one the service draws it
   std::vector<std::string> bad_words;
   std::optional<int64_t> max_tokens;
   int64_t min_tokens = 0;

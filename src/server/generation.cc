@@ -17,12 +17,12 @@ std::string StopCutter::push(std::string_view text) {
     const size_t at = held_.find(stops_[i]);
     if (at != std::string::npos && (first == std::string::npos || at < first)) {
       first = at;
-      stop_ = static_cast<int>(i);
+      stop_text_ = stops_[i];
     }
   }
   if (first != std::string::npos) {
     has_stopped_ = true;
-    std::string out = held_.substr(0, first + (includes_stop_ ? stops_[static_cast<size_t>(stop_)].size() : 0));
+    std::string out = held_.substr(0, first + (includes_stop_ ? stop_text_.size() : 0));
     held_.clear();
     return out;
   }
@@ -188,7 +188,7 @@ void Generation::finish_choice(Choice& choice, const engine::Output& output, Del
   }
   delta.text += choice.cutter.push(choice.decoder.finish());
   delta.text += choice.cutter.finish();
-  if (choice.cutter.stop() >= 0) delta.stop_text = "yes";
+  delta.stop_text = choice.cutter.stop_text();
   delta.finish = output.finish == FinishReason::length && !choice.cutter.has_stopped() ? "length" : "stop";
   choice.result.finish = delta.finish;
   choice.result.stop_text = delta.stop_text;

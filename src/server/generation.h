@@ -26,12 +26,12 @@ class StopCutter {
   std::string push(std::string_view text);
   std::string finish();
   bool has_stopped() const { return has_stopped_; }
-  int stop() const { return stop_; }  // which one; -1: none
+  const std::string& stop_text() const { return stop_text_; }  // the one that was found; "": none
 
  private:
   std::vector<std::string> stops_;
   bool includes_stop_, has_stopped_ = false;
-  int stop_ = -1;
+  std::string stop_text_;
   std::string held_;
 };
 

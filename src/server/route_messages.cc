@@ -115,14 +115,14 @@ class MessagesResponder final : public Responder {
     }
     if (!delta.finish.empty()) {
       finish_ = delta.finish;
-      stopped_by_text_ = !delta.stop_text.empty();
+      stop_text_ = delta.stop_text;
     }
     return out;
   }
 
   std::string end(const TotalUsage& usage) override {
     std::string out = close();
-    Json delta{{"stop_reason", stop_reason()}, {"stop_sequence", nullptr}};
+    Json delta{{"stop_reason", stop_reason()}, {"stop_sequence", stop_sequence()}};
     Json body{
         {"type", "message_delta"}, {"delta", std::move(delta)}, {"usage", {{"output_tokens", usage.output_tokens}}}};
     return out + sse(body, "message_delta") + sse({{"type", "message_stop"}}, "message_stop");
@@ -131,7 +131,7 @@ class MessagesResponder final : public Responder {
   std::string whole(const std::vector<ChoiceResult>& results, const TotalUsage& usage) override {
     choice_.push(results[0].text, true);
     finish_ = results[0].finish;
-    stopped_by_text_ = !results[0].stop_text.empty();
+    stop_text_ = results[0].stop_text;
     Json body = head();
     body["content"] = Json::array();
     if (!choice_.reasoning.empty())
@@ -145,7 +145,7 @@ class MessagesResponder final : public Responder {
           {{"type", "tool_use"}, {"id", call.id}, {"name", call.name}, {"input", std::move(input)}});
     }
     body["stop_reason"] = stop_reason();
-    body["stop_sequence"] = nullptr;
+    body["stop_sequence"] = stop_sequence();
     body["usage"] = {{"input_tokens", usage.prompt_tokens},
                      {"output_tokens", usage.output_tokens},
                      {"cache_read_input_tokens", usage.cached_tokens}};
@@ -162,8 +162,9 @@ class MessagesResponder final : public Responder {
   std::string stop_reason() const {
     if (!choice_.calls.empty() && finish_ == "stop") return "tool_use";
     if (finish_ == "length") return "max_tokens";
-    return stopped_by_text_ ? "stop_sequence" : "end_turn";
+    return stop_text_.empty() ? "end_turn" : "stop_sequence";
   }
+  Json stop_sequence() const { return stop_reason() == "stop_sequence" ? Json(stop_text_) : Json(nullptr); }
   // A block of that kind is open afterwards.
   std::string open(const std::string& kind, Json block) {
     if (open_ == kind && kind != "tool_use") return "";
@@ -183,8 +184,7 @@ class MessagesResponder final : public Responder {
   }
 
   bool streams_;
-  std::string model_, id_ = make_id("msg"), open_, finish_;
-  bool stopped_by_text_ = false;
+  std::string model_, id_ = make_id("msg"), open_, finish_, stop_text_;
   int index_ = 0;
   ChatChoice choice_;
   int64_t prompt_tokens_;

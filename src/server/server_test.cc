@@ -102,7 +102,7 @@ TEST(StopTexts, AreCutWhereverTheStreamIsCut) {
     out += cutter.push(text.substr(i));
     out += cutter.finish();
     EXPECT_EQ(out, "one two ") << "cut at " << i;
-    EXPECT_EQ(cutter.stop(), 0);
+    EXPECT_EQ(cutter.stop_text(), "END");
   }
   StopCutter open({"END"}, false);
   EXPECT_EQ(open.push("an E"), "an ");
@@ -150,7 +150,9 @@ TEST(Calls, WrongFieldsAreRefusedByName) {
   for (const auto& [body, param] : kWrong) {
     const ApiError error = error_of(body, false);
     EXPECT_EQ(error.status, 400) << body.substr(0, 100);
-    if (!param.empty()) EXPECT_EQ(error.param, param) << body;
+    if (!param.empty()) {
+      EXPECT_EQ(error.param, param) << body;
+    }
   }
   EXPECT_EQ(error_of(R"({"messages":[{"role":"user","content":[{"type":"image_url"}]}]})", true).param, "messages");
   EXPECT_EQ(error_of(R"({"messages":[{"role":"user","content":"x"}],"tool_choice":"required"})", true).param,

@@ -215,7 +215,7 @@ engine::Request Service::make_request(const GenerationCall& call, std::vector<in
   }
   request.prompt = std::move(prompt);
   request.sampling = call.sampling;
-  if (call.sampling.seed == 0) request.sampling.seed = draw_seed();
+  if (!call.has_seed) request.sampling.seed = draw_seed();
   for (const std::string& word : call.bad_words) {
     auto ids = model_.tokenizer->encode(word);
     if (ids.empty()) refuse("bad_words", "'bad_words' has an empty text");

@@ -51,7 +51,7 @@ class AdapterTable {
       const std::string module = module_of(part.hf_name);
       modules_.insert(module);
       for (const std::string& name : adapter_.modules_to_save) {
-        if (!ends_with_module(module, name)) continue;
+        if (!module.ends_with(name)) continue;  // as PEFT: "norm" is input_layernorm too
         found_.insert(name);
         ++saved;
         break;

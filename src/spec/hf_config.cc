@@ -54,7 +54,8 @@ class Reader {
   std::string text(const char* key, const std::string& otherwise) const {
     if (!has(key)) return otherwise;
     const json& v = object_[key];
-    SINTER_CHECK(v.is_string(), "'{}': key '{}' is {}; expected a string", origin_, key, v.dump());
+    const bool is_text = v.is_string() && v.get_ref<const std::string&>().find('\0') == std::string::npos;
+    SINTER_CHECK(is_text, "'{}': key '{}' is {}; expected a string", origin_, key, v.dump());
     return v.get<std::string>();
   }
   // For keys whose only supported value is the default.
@@ -305,6 +306,7 @@ ModelSpec parse_hf_config(const json& config, const std::string& origin) {
   r.refuse_unless("quantization_config", nullptr);
   ModelSpec spec = family == Family::gpt2 ? parse_gpt2(r) : parse_llama_like(r, family);
   spec.mtp_heads = r.integer("sinter_mtp_heads", 0);
+  spec.ffn = r.integer("sinter_mtp_intermediate_size", spec.ffn);
   spec.init_std = static_cast<float>(r.number("initializer_range", 0.02));
   parse_tokens(r, spec);
   try {
@@ -443,6 +445,9 @@ json make_hf_config(const ModelSpec& s, const std::string& dtype) {
   j["dtype"] = j["torch_dtype"] = dtype;
   j["use_cache"] = true;
   if (s.mtp_heads > 0) j["sinter_mtp_heads"] = s.mtp_heads;
+  // Mixtral's intermediate_size is an expert's; the dense MLPs of its extra heads have a width of their own.
+  if (s.mtp_heads > 0 && j.contains("intermediate_size") && j["intermediate_size"] != s.ffn)
+    j["sinter_mtp_intermediate_size"] = s.ffn;
   if (s.bos_token >= 0) j["bos_token_id"] = s.bos_token;
   if (s.pad_token >= 0) j["pad_token_id"] = s.pad_token;
   if (s.eos_tokens.size() == 1) j["eos_token_id"] = s.eos_tokens[0];

@@ -133,7 +133,9 @@ TEST(LocalTable, ATiedHeadIsACopyAtTheLastStage) {
   m.tied_head = true;
   std::vector<std::string> names;
   for (const LocalParameter& p : local_table(m, {.pp = 2}, {0, 0, 1})) {
-    if (p.info.name == "embedding.weight") EXPECT_FALSE(p.boxes[0].is_owned);
+    if (p.info.name == "embedding.weight") {
+      EXPECT_FALSE(p.boxes[0].is_owned);
+    }
     names.push_back(p.info.name);
   }
   EXPECT_EQ(names.front(), "embedding.weight");

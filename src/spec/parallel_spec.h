@@ -26,6 +26,8 @@ struct OffloadSpec {
   bool parameters = false;   // weights stream in layer by layer
   bool activations = false;  // checkpointed block inputs (or all stored activations where nothing is recomputed)
   std::string folder;        // "" = host memory; else files in this folder hold what is offloaded
+
+  bool has_state() const { return optimizer || gradients || parameters; }
 };
 
 struct ParallelSpec {
@@ -49,6 +51,7 @@ struct ParallelSpec {
 
   Recompute recompute = Recompute::none;
   OffloadSpec offload;
+  double device_memory_gib = 0;  // the most that a rank may take of its device; 0: all that is there
 
   // Precision of the step.
   base::DType compute = base::DType::bf16;        // weights in use and stored activations

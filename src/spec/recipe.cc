@@ -223,6 +223,7 @@ void visit_parallel(Visitor& v, ParallelSpec& parallel) {
   v.value("offload_parameters", parallel.offload.parameters);
   v.value("offload_activations", parallel.offload.activations);
   v.value("offload_folder", parallel.offload.folder);
+  v.value("device_memory_gib", parallel.device_memory_gib, Range{0, 1 << 20});
   v.value("bucket_mib", parallel.bucket_mib, Range{0.001, 1 << 20});
   v.value("timeout", parallel.timeout, Range{0, 1e6});
 }
@@ -493,6 +494,16 @@ void apply_override(toml::table& root, const std::string& text) {
   table->insert_or_assign(key, *parsed.get("v"));
 }
 
+// train.steps and train.tokens say the same thing: an override of one takes the place of the other in the file.
+void drop_other_length(toml::table& root, const std::vector<std::string>& overrides) {
+  auto is_given = [&](std::string_view key) {
+    return std::any_of(overrides.begin(), overrides.end(), [&](const std::string& o) { return o.starts_with(key); });
+  };
+  toml::table* train = root["train"].as_table();
+  const bool steps = is_given("train.steps="), tokens = is_given("train.tokens=");
+  if (train && steps != tokens) train->erase(steps ? "tokens" : "steps");
+}
+
 Recipe read_recipe(const toml::table& root, const std::string& place) {
   Recipe recipe;
   Reader reader(root, place);
@@ -516,6 +527,7 @@ Recipe parse_recipe(std::string_view text, const std::string& origin, const std:
   const toml::table file = parse_toml(text, origin);
   toml::table root = file;
   for (const std::string& override_text : overrides) apply_override(root, override_text);
+  drop_other_length(root, overrides);
   // What is wrong may be in either.
   const std::string place = overrides.empty() ? origin : fmt::format("{} with {}", origin, fmt::join(overrides, " "));
   Recipe recipe;

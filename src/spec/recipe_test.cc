@@ -55,6 +55,16 @@ TEST(Recipe, OverridesWinAndBareWordsAreStrings) {
   EXPECT_EQ(r.log.every, 3);
 }
 
+TEST(Recipe, StepsOnTheCommandLineTakeThePlaceOfTheFilesTokens) {
+  const std::string steps = recipe_template("small");
+  ASSERT_GT(parse_recipe(steps, "small").train.tokens, 0);
+  const Recipe r = parse_recipe(steps, "small", {"train.steps=200"});
+  EXPECT_EQ(r.train.steps, 200);
+  EXPECT_EQ(r.train.tokens, 0);
+  EXPECT_EQ(parse_recipe(kText, "r.toml", {"train.tokens=4096"}).train.steps, 0);
+  EXPECT_NE(error_of(kText, {"train.steps=1", "train.tokens=1"}).find("keep one"), std::string::npos);
+}
+
 TEST(Recipe, UnknownNamesSuggestTheNearest) {
   EXPECT_NE(error_of(kText, {"train.stepz=7"}).find("did you mean 'steps'"), std::string::npos);
   EXPECT_EQ(error_of(kText, {"train.stepz=7"}).find("r.toml with train.stepz=7: "), 0u);

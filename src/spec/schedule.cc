@@ -11,6 +11,7 @@ namespace {
 struct Step {
   bool is_forward;
   int64_t micro_batch, chunk;
+  bool is_weights = false;  // the second half of a split backward
 };
 
 void check_shape(const PipelineShape& shape, int64_t rank) {
@@ -29,13 +30,14 @@ void check_shape(const PipelineShape& shape, int64_t rank) {
 // The k-th forward of a rank: micro-batches go through the chunks in groups of pp.
 Step nth_forward(const PipelineShape& shape, int64_t k) {
   int64_t group = shape.pp * shape.interleave;
-  return {true, k / group * shape.pp + k % shape.pp, k / shape.pp % shape.interleave};
+  return {
+      .is_forward = true, .micro_batch = k / group * shape.pp + k % shape.pp, .chunk = k / shape.pp % shape.interleave};
 }
 
 // The k-th backward: same order of micro-batches, chunks from last to first.
 Step nth_backward(const PipelineShape& shape, int64_t k) {
   Step step = nth_forward(shape, k);
-  return {false, step.micro_batch, shape.interleave - 1 - step.chunk};
+  return {.is_forward = false, .micro_batch = step.micro_batch, .chunk = shape.interleave - 1 - step.chunk};
 }
 
 // Forwards a rank runs before its first backward.
@@ -53,6 +55,22 @@ int64_t num_warmup(const PipelineShape& shape, int64_t rank) {
   return total;
 }
 
+// ZB-H1: the gradients of weights follow `delay` backward passes later, so that no rank holds more passes than 1F1B's
+// first, and what is left of them fills the time at the end in which 1F1B waits.
+std::vector<Step> with_split_backward(const std::vector<Step>& steps, int64_t delay) {
+  std::vector<Step> split;
+  std::vector<Step> waiting;
+  size_t done = 0;
+  for (const Step& step : steps) {
+    split.push_back(step);
+    if (step.is_forward) continue;
+    waiting.push_back({.is_forward = false, .micro_batch = step.micro_batch, .chunk = step.chunk, .is_weights = true});
+    if (static_cast<int64_t>(waiting.size() - done) > delay) split.push_back(waiting[done++]);
+  }
+  split.insert(split.end(), waiting.begin() + static_cast<int64_t>(done), waiting.end());
+  return split;
+}
+
 std::vector<Step> order_of_steps(const PipelineShape& shape, int64_t rank) {
   int64_t total = shape.micro_batches * shape.interleave;
   int64_t warmup = num_warmup(shape, rank);
@@ -64,6 +82,7 @@ std::vector<Step> order_of_steps(const PipelineShape& shape, int64_t rank) {
     steps.push_back(nth_backward(shape, k - warmup));
   }
   for (int64_t k = total - warmup; k < total; ++k) steps.push_back(nth_backward(shape, k));
+  if (splits_backward(shape)) return with_split_backward(steps, rank);
   if (shape.kind == PipelineKind::gpipe) {
     // GPipe's backward takes the micro-batches last first: the newest activations are freed at once.
     for (int64_t k = 0; k < total; ++k) steps[static_cast<size_t>(total + k)] = nth_backward(shape, total - 1 - k);
@@ -88,7 +107,9 @@ std::vector<Action> make_schedule(const PipelineShape& shape, int64_t rank) {
     auto add = [&](ActionKind kind, int32_t peer) {
       actions.push_back({kind, static_cast<int32_t>(step.micro_batch), static_cast<int32_t>(step.chunk), peer});
     };
-    if (step.is_forward) {
+    if (step.is_weights) {
+      add(ActionKind::backward_weights, -1);
+    } else if (step.is_forward) {
       if (stage > 0) add(ActionKind::receive_activation, previous);
       add(ActionKind::forward, -1);
       if (stage < last_stage) add(ActionKind::send_activation, next);
@@ -103,6 +124,7 @@ std::vector<Action> make_schedule(const PipelineShape& shape, int64_t rank) {
 
 int64_t max_in_flight(const PipelineShape& shape, int64_t rank) {
   check_shape(shape, rank);
+  if (splits_backward(shape)) return std::min(shape.micro_batches, shape.pp);
   return std::min(shape.micro_batches * shape.interleave, num_warmup(shape, rank) + 1);
 }
 

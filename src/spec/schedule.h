@@ -17,8 +17,9 @@ enum class ActionKind : uint8_t {
   forward,
   send_activation,   // block output to the next virtual stage
   receive_gradient,  // gradient of the block output from the next virtual stage
-  backward,
-  send_gradient,  // gradient of the block input to the previous virtual stage
+  backward,          // with split backward passes: of the inputs only
+  send_gradient,     // gradient of the block input to the previous virtual stage
+  backward_weights,  // of the weights, where backward passes are split (ZB-H1)
 };
 
 struct Action {
@@ -40,6 +41,11 @@ PipelineShape pipeline_shape(const ParallelSpec& parallel);
 
 // The list of one rank. Throws base::Error when the shape is not valid (interleaved needs micro_batches % pp == 0).
 std::vector<Action> make_schedule(const PipelineShape& shape, int64_t rank);
+
+// Whether gradients of weights are actions of their own.
+inline bool splits_backward(const PipelineShape& shape) {
+  return shape.kind == PipelineKind::zero_bubble && shape.pp > 1;
+}
 
 // Micro-batch activations (in units of one chunk) alive at once on `rank` when the list runs.
 int64_t max_in_flight(const PipelineShape& shape, int64_t rank);

@@ -18,6 +18,7 @@ std::vector<PipelineShape> all_shapes() {
     for (int64_t m : {1, 2, 4, 7, 8, 24}) {
       shapes.push_back({PipelineKind::gpipe, pp, 1, m});
       shapes.push_back({PipelineKind::one_f_one_b, pp, 1, m});
+      shapes.push_back({PipelineKind::zero_bubble, pp, 1, m});
       for (int64_t v : {1, 2, 3}) {
         if (m % pp == 0) shapes.push_back({PipelineKind::interleaved, pp, v, m});
       }
@@ -49,7 +50,7 @@ bool runs_to_end(const PipelineShape& shape, int64_t* peak_in_flight) {
       }
       for (const Action& a : lists[rank]) {
         if (a.kind == ActionKind::forward) peak_in_flight[rank] = std::max(peak_in_flight[rank], ++alive);
-        if (a.kind == ActionKind::backward) --alive;
+        if (a.kind == (splits_backward(shape) ? ActionKind::backward_weights : ActionKind::backward)) --alive;
       }
     }
   }

@@ -8,6 +8,7 @@
 #include "base/source_dir.h"
 #include "spec/hf_config.h"
 #include "spec/parameters.h"
+#include "spec/recipe.h"
 
 namespace sinter::spec {
 namespace {
@@ -57,6 +58,7 @@ TEST(HfConfig, RefusesWhatWouldChangeTheAnswer) {
   };
   expect_error(with("architectures", {"BertModel"}), "BertModel");
   expect_error(with("hidden_act", "tanhshrink"), "hidden_act");
+  expect_error(with("hidden_act", std::string("silu\0", 5)), "\"silu\\u0000\"; expected a string");
   expect_error(with("quantization_config", {{"bits", 4}}), "quantization_config");
   expect_error(with("rope_parameters", {{"rope_type", "longrope"}, {"factor", 2.0}}), "longrope");
   expect_error(with("rope_parameters", {{"rope_type", "longrope"}}), "rope_type 'longrope' is not supported");
@@ -153,6 +155,16 @@ TEST(HfConfig, CountsBeyondReasonAreErrorsAndTheTokensThatEndATextAddUp) {
     config["sinter_mtp_heads"] = heads;
     EXPECT_THROW(parse_hf_config(config, "test"), base::Error);
   }
+}
+
+TEST(HfConfig, ExtraHeadsOfMixtralKeepTheWidthOfTheirMlp) {
+  ModelRecipe recipe{.family = "mixtral", .vocab_size = 97, .hidden = 32, .layers = 1, .heads = 2};
+  recipe.ffn = 160, recipe.experts = 3, recipe.expert_ffn = 48, recipe.mtp_heads = 1;
+  const ModelSpec spec = make_model_spec({.model = recipe, .data = {.sequence_length = 16}}, 97);
+  const ModelSpec again = parse_hf_config(make_hf_config(spec, "float32"), "written");
+  EXPECT_EQ(again.moe.ffn, 48);
+  EXPECT_EQ(again.ffn, 160);
+  EXPECT_EQ(count_parameters(again).total, count_parameters(spec).total);
 }
 
 TEST(HfConfig, WindowsBelongToTheLayersTheFamilySays) {

@@ -14,7 +14,8 @@ struct Key {
   bool is_set = false, is_trained = false;
 };
 
-std::vector<Key> keys_of(const ParallelSpec& p) {
+// On GPUs the kernels for a part of the vocabulary (tp) and for attention over parts (cp) are not there yet.
+std::vector<Key> keys_of(const ParallelSpec& p, bool on_gpu = false) {
   auto number = [](const char* name, int64_t value, int64_t usual, bool is_trained) {
     return Key{fmt::format("{} = {}", name, value), value != usual, is_trained};
   };
@@ -24,19 +25,18 @@ std::vector<Key> keys_of(const ParallelSpec& p) {
   return {
       number("dp", p.dp(), 0, true),
       number("replica", p.replica, p.zero == 0 ? p.replica : 1, true),
-      number("zero", p.zero, 0, p.zero <= 1),
-      number("tp", p.tp, 1, true),
+      number("zero", p.zero, 0, true),
+      number("tp", p.tp, 1, !on_gpu),
       flag("sequence_parallel", p.sequence_parallel, true),
       number("pp", p.pp, 1, true),
-      {fmt::format("schedule = \"{}\"", pipeline_name(p.schedule)), p.schedule != PipelineKind::one_f_one_b,
-       p.schedule != PipelineKind::zero_bubble},
+      {fmt::format("schedule = \"{}\"", pipeline_name(p.schedule)), p.schedule != PipelineKind::one_f_one_b, true},
       number("interleave", p.interleave, 1, true),
-      number("cp", p.cp, 1, true),
+      number("cp", p.cp, 1, !on_gpu),
       number("ep", p.ep, 1, p.dp() * p.cp % p.ep == 0),
-      flag("offload_optimizer", p.offload.optimizer, false),
-      flag("offload_gradients", p.offload.gradients, false),
-      flag("offload_parameters", p.offload.parameters, false),
-      flag("offload_activations", p.offload.activations, false),
+      flag("offload_optimizer", p.offload.optimizer, true),
+      flag("offload_gradients", p.offload.gradients, true),
+      flag("offload_parameters", p.offload.parameters, true),
+      flag("offload_activations", p.offload.activations, true),
   };
 }
 
@@ -60,6 +60,25 @@ std::string trained_problem(const ParallelSpec& p, const ModelSpec& model) {
     return fmt::format("tp {} does not divide the experts' width {}; the nearest that does is {}", p.tp, model.moe.ffn,
                        divisor_below(model.moe.ffn, p.tp));
   }
+  const int least_zero = p.offload.parameters ? 3 : p.offload.gradients ? 2 : p.offload.optimizer ? 1 : 0;
+  if (p.dp() > 1 && p.zero < least_zero) {
+    return fmt::format("what is offloaded is divided among the dp {} ranks first: zero {} does not, use zero {}",
+                       p.dp(), p.zero, least_zero);
+  }
+  if (p.main_gradients != base::DType::f32 && (p.zero >= 2 || p.offload.has_state()) &&
+      (p.dp() > 1 || p.offload.has_state()))
+    return fmt::format("gradients in {} are not divided or offloaded: use zero 1, or train.gradients = \"f32\"",
+                       base::dtype_name(p.main_gradients));
+  if (p.offload.activations && p.recompute != Recompute::full)
+    return "offload_activations moves the inputs of blocks, which recompute = \"full\" keeps alone; use that";
+  if (p.schedule == PipelineKind::zero_bubble && p.pp > 1 && p.offload.gradients)
+    return "zb-h1 keeps gradients of several micro-batches open at once; use schedule 1f1b with offload_gradients";
+  if (p.schedule == PipelineKind::zero_bubble && p.pp > 1 && p.zero >= 2 && p.dp() > 1) {
+    return fmt::format(
+        "zb-h1 keeps gradients of several micro-batches open at once, which zero {} divides after each; the nearest "
+        "that works is zero 1",
+        p.zero);
+  }
   if (p.sequence_parallel && p.micro_batch * p.seq_len / p.cp % p.tp != 0) {
     return fmt::format("sequence parallelism splits {} tokens of a micro-batch among tp {} x cp {} ranks; leave it out",
                        p.micro_batch * p.seq_len, p.tp, p.cp);
@@ -67,9 +86,9 @@ std::string trained_problem(const ParallelSpec& p, const ModelSpec& model) {
   return "";
 }
 
-std::vector<std::string> untrained_keys(const ParallelSpec& layout) {
+std::vector<std::string> untrained_keys(const ParallelSpec& layout, bool on_gpu) {
   std::vector<std::string> out;
-  for (const Key& key : keys_of(layout)) {
+  for (const Key& key : keys_of(layout, on_gpu)) {
     if (key.is_set && !key.is_trained) out.push_back(key.text);
   }
   return out;

@@ -19,6 +19,11 @@ struct TuneSection {
   double epochs = 1;                   // used when train.steps and train.tokens are 0
   bool packing = true;                 // several samples in a row, each seeing only itself
 
+  // sft: a teacher whose probabilities are learned beside the data
+  std::string teacher;        // a model folder with the same tokens
+  int64_t teacher_top_k = 8;  // of its likeliest tokens; the rest counts as one
+  double teacher_weight = 1;  // share of the loss
+
   // dpo: the objective and its numbers
   std::string loss = "sigmoid";  // sigmoid, hinge, ipo, cdpo, robust, simpo, cpo, orpo, kto
   double beta = 0.1;
@@ -42,16 +47,24 @@ struct TuneSection {
   std::string advantages = "group";           // group, batch, none: what rewards are divided by
   double clip_low = 0.2, clip_high = 0.2;
   double kl = 0;                 // weight of the distance to the reference
-  std::string rl_loss = "grpo";  // grpo, bnpo, dapo, dr_grpo, gspo
+  std::string rl_loss = "grpo";  // grpo, bnpo, dapo, dr_grpo, gspo, cispo
+  bool skip_unfinished = false;  // answers cut for want of room are not learned from
+  std::string reward_model;      // model: the folder of a sequence classifier
+
+  // ppo
+  bool kl_in_loss = false;  // else every token's reward is less by it
+  double discount = 1, gae_lambda = 0.95;
+  double value_weight = 0.1, value_clip = 0.2;
 };
 
 struct TuneRecipe {
   Recipe base;
-  std::string adapter_kind = "lora";  // lora, rslora, dora, or full: all of the model trains
+  std::string adapter_kind = "lora";  // lora, rslora, dora, qlora, or full: all of the model trains
   std::string adapter_from;           // an adapter folder to go on from; "" = a new adapter
   AdapterSpec adapter;
   TuneSection tune;
   bool counts_epochs = false;  // neither train.steps nor train.tokens is given
+  bool is_qlora() const { return adapter_kind == "qlora"; }
   bool has_adapter() const { return adapter_kind != "full"; }
 };
 

@@ -237,9 +237,10 @@ std::string Tokenizer::description() const {
   std::string pattern = parts.pre_tokenizer.pattern         ? std::string(pattern_name(*parts.pre_tokenizer.pattern))
                         : parts.pre_tokenizer.steps.empty() ? "none"
                                                             : fmt::format("{} steps", parts.pre_tokenizer.steps.size());
-  return fmt::format("{} BPE, {} tokens, {} merges, {} added tokens, split: {}, normalizer: {}",
+  return fmt::format("{} BPE, {} tokens, {} merges, {} added token{}, split: {}, normalizer: {}",
                      parts.model.over_bytes ? "byte-level" : "character", vocab_size(), parts.model.merges.size(),
-                     parts.added.size(), pattern, parts.normalizer ? "yes" : "none");
+                     parts.added.size(), parts.added.size() == 1 ? "" : "s", pattern,
+                     parts.normalizer ? "yes" : "none");
 }
 
 }  // namespace sinter::tokenizer

@@ -148,22 +148,32 @@ std::string error_of(Work work) {
 
 std::vector<StateTensor> state_tensors(const models::ParameterStore& store, const Optimizer& optimizer, bool is_whole) {
   std::vector<StateTensor> tensors;
+  // What this rank has of a tensor from element `first` on; a part of it where ranks divide it.
+  auto place_of = [&](const models::ParameterStore::Slot& slot, int64_t first, bool is_part) {
+    const OptimizerShard& shard = optimizer.shard().of(slot.info);
+    return StatePlace{slot.global_shape,
+                      slot.info.shape,
+                      slot.boxes,
+                      first,
+                      is_part ? shard.copy : shard.holder,
+                      is_part ? shard.copies : shard.holders};
+  };
   for (const auto& slot : store.slots()) {
     if (!store.is_trained(slot)) continue;
-    tensors.push_back({kMaster, slot.info.name, slot.parameter.master});
-    const OptimizerShard& shard = optimizer.shard().of(slot.info);
-    if (!is_whole) {
-      tensors.back().place = StatePlace{slot.global_shape, slot.info.shape, slot.boxes, 0, shard.holder, shard.holders};
+    if (slot.parameter.master) {
+      tensors.push_back({kMaster, slot.info.name, slot.parameter.master});
+      if (!is_whole) tensors.back().place = place_of(slot, 0, false);
+    } else if (const auto own = store.own_part(slot); own.count > 0) {
+      tensors.push_back({kMaster, slot.info.name, store.masters_of(own.begin, own.count),
+                         place_of(slot, own.begin - slot.offset, true)});
     }
   }
   for (const Optimizer::FlatState& state : optimizer.flat_states())
     tensors.push_back({state.kind, state.name, state.values});
   for (const Optimizer::State& state : optimizer.states()) {
     const models::ParameterStore::Slot& slot = store.slots()[state.slot];
-    const OptimizerShard& shard = optimizer.shard().of(slot.info);
-    tensors.push_back(
-        {state.kind, slot.info.name, state.values,
-         StatePlace{slot.global_shape, slot.info.shape, slot.boxes, state.first, shard.copy, shard.copies}});
+    const bool is_part = store.segment_of(slot).is_divided;
+    tensors.push_back({state.kind, slot.info.name, state.values, place_of(slot, state.first, is_part)});
   }
   return tensors;
 }

@@ -18,22 +18,39 @@ constexpr uint64_t kRoundingStream = 0x524f554e44;  // apart from dropout's and 
 
 }  // namespace
 
+models::Division division_of(const parallel::Mesh& mesh, const spec::ModelSpec& model) {
+  const spec::ParallelSpec& layout = mesh.layout();
+  models::Division d;
+  d.parts = mesh.shard().size(), d.part = mesh.shard().rank();
+  d.expert_parts = d.parts, d.expert_part = d.part;
+  if (layout.ep > 1) d.expert_parts = mesh.expert_gradient().size(), d.expert_part = mesh.expert_gradient().rank();
+  const bool has_others = d.parts > 1 || d.expert_parts > 1;
+  const spec::OffloadSpec& offload = layout.offload;
+  d.host_states = offload.optimizer, d.host_gradients = offload.gradients, d.host_weights = offload.parameters;
+  d.states = (has_others && layout.zero >= 1) || offload.optimizer || offload.gradients || offload.parameters;
+  d.gradients = (has_others && layout.zero >= 2) || offload.gradients;
+  d.weights = (has_others && layout.zero >= 3) || offload.parameters;
+  d.head_layer = model.num_layers;
+  d.keeps_ends = model.tied_head || layout.pp > 1;
+  return d;
+}
+
 OptimizerShard optimizer_shard(const parallel::Mesh& mesh) {
-  auto part = [](comm::Communicator& parts, comm::Communicator& copies, const comm::Communicator& holders) {
-    return OptimizerShard{
-        parts.rank(),   parts.size(),   copies.rank(), copies.size(), parts.size() > 1 ? &parts : nullptr,
-        holders.rank(), holders.size(), nullptr};
+  auto part = [](comm::Communicator& parts, const comm::Communicator& copies, const comm::Communicator& holders) {
+    return OptimizerShard{parts.size() > 1 ? &parts : nullptr, copies.rank(), copies.size(), holders.rank(),
+                          holders.size()};
   };
   auto whole = [](const comm::Communicator& holders) {
-    return OptimizerShard{0, 1, holders.rank(), holders.size(), nullptr, holders.rank(), holders.size(), nullptr};
+    return OptimizerShard{nullptr, holders.rank(), holders.size(), holders.rank(), holders.size()};
   };
-  const bool is_divided = mesh.layout().zero > 0;
+  const bool is_divided = mesh.layout().zero > 0 || mesh.layout().offload.has_state();
   OptimizerShard shard = is_divided ? part(mesh.shard(), mesh.copies(), mesh.gradient()) : whole(mesh.gradient());
+  if (mesh.tensor().size() > 1) shard.tensor = &mesh.tensor();
   if (mesh.layout().ep == 1) return shard;
   comm::Communicator& same = mesh.expert_gradient();
   OptimizerShard experts = whole(same);
-  if (is_divided)
-    experts = {same.rank(), same.size(), 0, 1, same.size() > 1 ? &same : nullptr, same.rank(), same.size(), nullptr};
+  if (is_divided) experts = {same.size() > 1 ? &same : nullptr, 0, 1, same.rank(), same.size()};
+  experts.tensor = shard.tensor;
   shard.experts = std::make_shared<const OptimizerShard>(experts);
   return shard;
 }
@@ -42,7 +59,8 @@ Optimizer::Optimizer(const spec::OptimizerRecipe& recipe, models::ParameterStore
                      const OptimizerShard& shard)
     : recipe_(recipe), seed_(seed), store_(store), shard_(shard) {
   if (recipe.states == core::DType::u8) {
-    SINTER_CHECK(shard.count == 1, "optimizer.states = \"8bit\" is not cut among ranks yet: use parallel.zero = 0");
+    SINTER_CHECK(!store.options().division.states,
+                 "optimizer.states = \"8bit\" is not cut among ranks yet: use parallel.zero = 0");
     core::Allocator& allocator = core::runtime(store.options().device).allocator();
     m_map_ = core::make_tensor<float>(allocator, {256}, dynamic_map(true));
     v_map_ = core::make_tensor<float>(allocator, {256}, dynamic_map(false));
@@ -55,6 +73,7 @@ Optimizer::Optimizer(const spec::OptimizerRecipe& recipe, models::ParameterStore
             [&](size_t a, size_t b) { return store.slots()[a].offset < store.slots()[b].offset; });
   if (recipe.kind == OptimizerKind::muon) muon_ = std::make_unique<Muon>(recipe, store, shard);
   // Neighbours that are treated alike are one range.
+  const std::vector<models::ParameterStore::Stretch> owned = store.owned();
   int64_t begin = 0;
   for (size_t i = 0; i < order.size(); ++i) {
     const models::ParameterStore::Slot& slot = store.slots()[order[i]];
@@ -66,58 +85,42 @@ Optimizer::Optimizer(const spec::OptimizerRecipe& recipe, models::ParameterStore
              &shard_.of(next.info) == &shard_.of(slot.info);
     };
     if (i + 1 < order.size() && is_alike(store.slots()[order[i + 1]])) continue;
-    const OptimizerShard& own = shard_.of(slot.info);
-    if (!is_muon) plan_exchange(begin, end, own);
-    for (const Owned& part : is_muon ? std::vector<Owned>() : std::vector<Owned>(owned_)) {
-      const int64_t first = std::max(begin, part.begin), last = std::min(end, part.begin + part.count);
-      if (part.owner == own.index && first < last) add_range(first, last, slot.info.decays);
+    for (const auto& own : owned) {
+      const int64_t first = std::max(begin, own.begin), last = std::min(end, own.begin + own.count);
+      if (!is_muon && first < last) add_range(first, last, slot.info.decays);
     }
     begin = end;
   }
-  if (muon_) {
-    for (const Muon::State& state : muon_->states()) states_.push_back({"momentum", state.slot, state.momentum});
-    for (const auto& [slot, owner] : muon_->owners())
-      owned_.push_back({store.slots()[slot].offset, store.slots()[slot].info.num_elements(), owner,
-                        shard_.of(store.slots()[slot].info).group});
-  }
+  if (!muon_) return;
+  for (const Muon::State& state : muon_->states())
+    states_.push_back({"momentum", state.slot, state.momentum, state.first});
 }
 
 Optimizer::~Optimizer() = default;
 
-// Cuts a stretch of the flat order at the borders of the shards: those of all that trains, and of each stretch of
-// experts that are shared otherwise.
-void Optimizer::plan_exchange(int64_t begin, int64_t end, const OptimizerShard& shard) {
-  constexpr int64_t kAlign = 64;
-  const int64_t base = &shard == &shard_ ? 0 : begin, all = &shard == &shard_ ? store_.num_trainable() : end - begin;
-  const int64_t part = (all / kAlign + shard.count - 1) / shard.count * kAlign;
-  while (begin < end) {
-    const int64_t owner = (begin - base) / part, next = std::min(end, base + (owner + 1) * part);
-    Owned* last = owned_.empty() ? nullptr : &owned_.back();
-    if (last && last->owner == owner && last->group == shard.group && last->begin + last->count == begin) {
-      last->count += next - begin;
-    } else {
-      owned_.push_back({begin, next - begin, owner, shard.group});
-    }
-    begin = next;
-  }
-}
-
-// Every owner's new masters to the ranks of the other shards.
+// The new weights of every part to the ranks of the others. Divided weights are fetched when they are used.
 void Optimizer::exchange() {
+  if (!store_.options().division.states || store_.divides_weights()) return;
   std::vector<comm::Handle> works;
-  for (const Owned& part : owned_) {
-    if (!part.group) continue;
-    works.push_back(
-        part.group->start_broadcast(store_.master().slice(part.begin, part.count), static_cast<int>(part.owner)));
+  for (const models::Segment& s : store_.segments()) {
+    if (!s.is_divided || s.parts == 1) continue;
+    const OptimizerShard& shard = s.has_experts && shard_.experts ? *shard_.experts : shard_;
+    const Tensor all = store_.weights_of(s.begin, s.count());
+    works.push_back(shard.group->start_all_gather(all.slice(s.part * s.piece(), s.piece()), all));
   }
   for (comm::Handle& work : works) work->wait();
+}
+
+void Optimizer::publish() {
+  store_.refresh_compute();
+  exchange();
 }
 
 void Optimizer::add_range(int64_t begin, int64_t end, bool decays) {
   core::DeviceRuntime& device = core::runtime(store_.options().device);
   auto zeros = [&](core::DType dtype) {
-    Tensor t(device.allocator(), {end - begin}, dtype);
-    device.set_zero(t.raw(), t.bytes(), device.stream());
+    Tensor t(store_.state_memory(), {end - begin}, dtype);
+    core::runtime(t.device()).set_zero(t.raw(), t.bytes(), core::runtime(t.device()).stream());
     return t;
   };
   Range range{begin, end - begin, decays, {}, {}};
@@ -156,6 +159,7 @@ void Optimizer::add_states(const Range& range) {
 
 size_t Optimizer::state_bytes() const {
   size_t bytes = muon_ ? muon_->bytes() : 0;
+  if (store_.options().division.host_states) return bytes;  // the rest is not on the device
   for (const Range& range : ranges_)
     bytes += range.first.bytes() + range.second.bytes() + range.first_scales.bytes() + range.second_scales.bytes();
   return bytes;
@@ -169,9 +173,8 @@ void Optimizer::update(const Tensor& control, double lr_factor, int64_t step) {
   const bool rounds = store_.options().compute != core::DType::f32;
   const auto lr = static_cast<float>(recipe_.lr * lr_factor);
   for (const Range& range : ranges_) {
-    Tensor master = store_.master().slice(range.begin, range.count),
-           grad = store_.gradients_of(range.begin, range.count);
-    Tensor copy = rounds ? store_.compute().slice(range.begin, range.count) : Tensor();
+    Tensor master = store_.masters_of(range.begin, range.count), grad = store_.gradients_of(range.begin, range.count);
+    Tensor copy = rounds ? store_.weights_of(range.begin, range.count) : Tensor();
     const auto decay =
         static_cast<float>(range.decays && recipe_.kind != OptimizerKind::adam ? recipe_.weight_decay : 0);
     if (recipe_.kind == OptimizerKind::sgd) {
@@ -218,11 +221,7 @@ void Optimizer::update(const Tensor& control, double lr_factor, int64_t step) {
   }
   if (muon_) muon_->update(control, static_cast<float>(recipe_.muon_lr * lr_factor), key);
   exchange();
-  if (rounds && std::any_of(owned_.begin(), owned_.end(), [](const Owned& part) { return part.group != nullptr; })) {
-    store_.refresh_compute();
-  } else {
-    store_.bump_versions();
-  }
+  store_.bump_versions();
 }
 
 }  // namespace sinter::train

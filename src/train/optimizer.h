@@ -14,14 +14,13 @@ namespace sinter::train {
 
 class Muon;
 
-// ZeRO-1: which part of the state a rank keeps and updates. The flat order is cut into `count` equal stretches (of
-// whole 64 elements; the last may be shorter or empty); Muon's matrices are given out whole, the largest first, each to
-// the rank with least.
+// How a store divides state among ranks (models/segments.h), and who the others are.
+models::Division division_of(const parallel::Mesh& mesh, const spec::ModelSpec& model);
 struct OptimizerShard {
-  int64_t index = 0, count = 1;
-  int64_t copy = 0, copies = 1;         // of the ranks that keep the same part
-  comm::Communicator* group = nullptr;  // the ranks of the parts, by index; null: nothing is exchanged
-  int64_t holder = 0, holders = 1;      // of the ranks that hold the same tensors
+  comm::Communicator* group = nullptr;   // the ranks of the parts, in order; null: nothing is divided
+  int64_t copy = 0, copies = 1;          // of the ranks that keep the same part
+  int64_t holder = 0, holders = 1;       // of the ranks that hold the same tensors
+  comm::Communicator* tensor = nullptr;  // the ranks that cut matrices; null: none are
   // Of experts that other ranks of the data axis have others of; null: as all else.
   std::shared_ptr<const OptimizerShard> experts = nullptr;
   const OptimizerShard& of(const spec::Parameter& info) const {
@@ -39,9 +38,12 @@ class Optimizer {
 
   // One update from the store's gradients, if control says so. control as for the kernels, on the device: of
   // kControlSize as step_control writes it, or (2) without Muon, where updates are counted here. Rounds the new masters
-  // into the compute copy, and brings those of other shards here. `step` (from 0) keys random numbers, so that a
+  // into the compute copy, and brings those of other parts here. `step` (from 0) keys random numbers, so that a
   // resumed run draws the same.
   void update(const core::Tensor& control, double lr_factor, int64_t step = 0);
+
+  // After this rank's masters were set: rounds them and brings the weights of other parts here.
+  void publish();
 
   // A stretch of state that belongs to one stored tensor, element for element.
   struct State {
@@ -68,7 +70,6 @@ class Optimizer {
     core::Tensor first, second;                // (count) f32, bf16 or codes: m and v, or velocity and nothing
     core::Tensor first_scales, second_scales;  // of codes: (blocks) f32
   };
-  void plan_exchange(int64_t begin, int64_t end, const OptimizerShard& shard);
   void exchange();
   void add_range(int64_t begin, int64_t end, bool decays);
   void add_states(const Range& range);
@@ -82,12 +83,6 @@ class Optimizer {
   core::Tensor m_map_, v_map_;  // (256) f32, of codes
   std::unique_ptr<Muon> muon_;
   const OptimizerShard shard_;
-  // Stretches of the masters and who updates them.
-  struct Owned {
-    int64_t begin = 0, count = 0, owner = 0;
-    comm::Communicator* group = nullptr;
-  };
-  std::vector<Owned> owned_;
   int64_t num_calls_ = 0;  // of update
 };
 

@@ -14,6 +14,11 @@ using autograd::Variable;
 using core::Tensor;
 using spec::ActionKind;
 
+// What a pass ends with.
+ActionKind last_of_pass(const spec::PipelineShape& shape) {
+  return spec::splits_backward(shape) ? ActionKind::backward_weights : ActionKind::backward;
+}
+
 }  // namespace
 
 int64_t stream_rows(const models::Transformer& chunk, const core::RaggedBatch& batch) {
@@ -26,7 +31,7 @@ std::vector<int64_t> chunks_in_flight(const spec::PipelineShape& shape, int64_t 
   for (const spec::Action& action : spec::make_schedule(shape, rank)) {
     const auto c = static_cast<size_t>(action.chunk);
     if (action.kind == ActionKind::forward) most[c] = std::max(most[c], ++now[c]);
-    if (action.kind == ActionKind::backward) --now[c];
+    if (action.kind == last_of_pass(shape)) --now[c];
   }
   return most;
 }
@@ -44,6 +49,7 @@ struct Pipeline::Step {
   std::span<const PipelineMicroBatch> micro_batches;
   Objective* objective;
   PipelineMemory* memory;
+  core::Allocator* host;
   std::vector<Pass> passes;
   std::vector<std::vector<int64_t>> free_slots;  // of each chunk's memory, the least last
 
@@ -114,11 +120,12 @@ void Pipeline::finish_sends() {
 }
 
 void Pipeline::run(const ops::Context& context, autograd::Recompute mode,
-                   std::span<const PipelineMicroBatch> micro_batches, Objective* objective, PipelineMemory* memory) {
+                   std::span<const PipelineMicroBatch> micro_batches, Objective* objective, PipelineMemory* memory,
+                   core::Allocator* host) {
   SINTER_CHECK(static_cast<int64_t>(micro_batches.size()) == shape_.micro_batches,
                "[pipeline] {} micro-batches; the schedule has {}", micro_batches.size(), shape_.micro_batches);
   in_flight_ = most_in_flight_ = 0;
-  Step step{context, mode, micro_batches, objective, memory, {}, {}};
+  Step step{context, mode, micro_batches, objective, memory, host, {}, {}};
   step.passes.resize(micro_batches.size() * chunks_.size());
   for (int64_t most : chunks_in_flight(shape_, group_.rank())) {
     step.free_slots.emplace_back();
@@ -152,7 +159,8 @@ void Pipeline::act(const spec::Action& action, Step& step) {
       return;
     case ActionKind::forward: {
       step.begin_forward(pass, action.chunk);
-      pass.tape = std::make_unique<Tape>(step.mode);
+      pass.tape = std::make_unique<Tape>(step.mode, step.host);
+      if (spec::splits_backward(shape_)) pass.tape->split_weights();
       most_in_flight_ = std::max(most_in_flight_, ++in_flight_);
       const ops::Context recording = step.of(pass);
       if (!is_last_stage(action.chunk)) {
@@ -177,16 +185,25 @@ void Pipeline::act(const spec::Action& action, Step& step) {
     case ActionKind::backward:
       if (is_last_stage(action.chunk)) begin_backward();
       pass.tape->backward();
-      pass.tape.reset();
       pass.output = {};
-      --in_flight_;
-      if (step.memory && pass.slot >= 0) step.free_slots[static_cast<size_t>(action.chunk)].push_back(pass.slot);
+      if (last_of_pass(shape_) == ActionKind::backward) end_pass(action, step, pass);
+      return;
+    case ActionKind::backward_weights:
+      if (step.memory && pass.slot >= 0) step.memory->begin_weights(action.chunk, pass.slot);
+      pass.tape->backward_weights();
+      end_pass(action, step, pass);
       return;
     case ActionKind::send_gradient:
       send_on(true, pass.input.slot->grad);
       pass.input = {};
       return;
   }
+}
+
+void Pipeline::end_pass(const spec::Action& action, Step& step, Pass& pass) {
+  pass.tape.reset();
+  --in_flight_;
+  if (step.memory && pass.slot >= 0) step.free_slots[static_cast<size_t>(action.chunk)].push_back(pass.slot);
 }
 
 void Pipeline::evaluate(const ops::Context& context, const PipelineMicroBatch& micro_batch, Objective* objective,

@@ -31,6 +31,7 @@ class PipelineMemory {
   virtual ~PipelineMemory() = default;
   virtual core::Allocator& begin_forward(int64_t chunk, int64_t slot) = 0;
   virtual void begin_backward(int64_t chunk, int64_t slot) = 0;
+  virtual void begin_weights(int64_t chunk, int64_t slot) = 0;
 };
 
 class Pipeline {
@@ -40,9 +41,9 @@ class Pipeline {
   Pipeline(comm::Communicator& group, const spec::PipelineShape& shape, std::vector<models::Transformer*> chunks);
 
   // All passes of a step. Gradients add up in the chunks' stores, in the order of the list. `context` has no tape.
-  // objective null: the transformer's own loss.
+  // objective null: the transformer's own loss. host: as in autograd::Tape.
   void run(const ops::Context& context, autograd::Recompute mode, std::span<const PipelineMicroBatch> micro_batches,
-           Objective* objective = nullptr, PipelineMemory* memory = nullptr);
+           Objective* objective = nullptr, PipelineMemory* memory = nullptr, core::Allocator* host = nullptr);
   // The forward of one micro-batch through all stages, for its losses. memory(chunk): what that chunk allocates from.
   void evaluate(const ops::Context& context, const PipelineMicroBatch& micro_batch, Objective* objective,
                 const std::function<core::Allocator&(int64_t chunk)>& memory);
@@ -56,6 +57,7 @@ class Pipeline {
   struct Pass;  // one micro-batch on one chunk
   struct Step;  // what all actions of a run share
   void act(const spec::Action& action, Step& step);
+  void end_pass(const spec::Action& action, Step& step, Pass& pass);
   bool is_last_stage(int64_t chunk) const;
   int tag_of(bool is_gradient, int64_t micro_batch, int64_t chunk) const;
   int64_t receiver_of(bool is_gradient, int64_t chunk) const;

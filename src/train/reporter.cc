@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "base/text.h"
+#include "comm/waiting.h"
+#include "train/balance.h"
 #include "train/peak.h"
 
 namespace sinter::train {
@@ -18,6 +21,8 @@ Reporter::Reporter(const RunPlan& plan, const parallel::Mesh& mesh, Sample sampl
       bytes_before_(bytes_before) {}
 
 void Reporter::start(int64_t resumed_step) {
+  began_ = std::chrono::steady_clock::now();
+  waited_before_ = comm::waited_seconds();
   if (!mesh_.is_first()) return;
   const spec::Recipe& recipe = plan_.recipe;
   const std::string path = recipe.log.metrics.empty() ? recipe.checkpoint.dir + "/metrics.jsonl" : recipe.log.metrics;
@@ -34,6 +39,7 @@ void Reporter::report(StepMetrics m) {
   const double flops = m.tokens_per_second * plan_.flops_per_token;
   peak_flops_ = std::max(peak_flops_, flops);  // it may have been measured while others had the machine
   m.flops_share = flops / peak_flops_;
+  all_seconds_ += m.seconds, ++steps_timed_;
   step_seconds_ = step_seconds_ == 0 ? m.seconds : 0.9 * step_seconds_ + 0.1 * m.seconds;
   if (m.step % plan_.recipe.log.every == 0 || m.step == plan_.steps || m.validation_loss) {
     if (checkpoint_seconds_ > 0) m.checkpoint_seconds = std::exchange(checkpoint_seconds_, 0);
@@ -58,7 +64,18 @@ void Reporter::show_samples(int64_t step) {
 
 void Reporter::note_peak() { peak_bytes_ = std::max(peak_bytes_, device_.allocator().stats().peak_bytes); }
 
+// How evenly the ranks worked since the first step; all of them call it.
+void Reporter::tell_balance() {
+  if (mesh_.all().size() == 1) return;
+  const double all = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count(),
+               working = std::max(0.0, all - (comm::waited_seconds() - waited_before_));
+  std::vector<double> each(static_cast<size_t>(mesh_.all().size()));
+  mesh_.all().all_gather(std::as_bytes(std::span(&working, 1)), std::as_writable_bytes(std::span(each)));
+  if (mesh_.is_first()) base::log_info("{}", describe_balance(each, all));
+}
+
 void Reporter::finish(const StepRunner& runner) {
+  tell_balance();
   if (!mesh_.is_first()) return;
   note_peak();
   const auto peak = static_cast<double>(peak_bytes_ - bytes_before_);
@@ -66,9 +83,17 @@ void Reporter::finish(const StepRunner& runner) {
                  base::format_bytes(double(plan_.memory_bytes())),
                  base::format_bytes(double(runner.arena_peak_bytes())),
                  base::format_bytes(double(plan_.memory.train_peak_bytes)));
+  if (plan_.host && steps_timed_ > 0) {
+    const double copies = runner.copy_seconds() / static_cast<double>(steps_timed_),
+                 step = all_seconds_ / static_cast<double>(steps_timed_);
+    base::log_info("offload: {} in host memory; a step of {} = {} of computing and {} of copies, {:.2f} x the longer",
+                   base::format_bytes(double(plan_.host_state_bytes)), base::format_duration(step),
+                   base::format_duration(step - copies), base::format_duration(copies),
+                   step / std::max(step - copies, copies));
+  }
   if (mesh_.all().size() > 1) {
     base::log_info("gradients: {} of {} buckets were on their way before the backward pass ended",
-                   runner.reducer().num_overlapped(), runner.reducer().num_buckets());
+                   runner.gradients().num_overlapped(), runner.gradients().num_buckets());
   }
 }
 

@@ -1,5 +1,6 @@
 // What a run tells while it goes: lines of metrics, the progress line, samples, and at the end its memory.
 #pragma once
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -28,13 +29,14 @@ class Reporter {
   void add_checkpoint_seconds(double seconds) { checkpoint_seconds_ += seconds; }
   // What is printed next begins a line of its own.
   void break_line() { progress_.finish(); }
-  // At the end: memory against the plan.
+  // At the end, of all ranks: memory against the plan, and how evenly they worked.
   void finish(const StepRunner& runner);
   const MetricsFile* metrics() const { return metrics_.get(); }
 
  private:
   void show_samples(int64_t step);
   void note_peak();
+  void tell_balance();
   const RunPlan& plan_;
   const parallel::Mesh& mesh_;
   const Sample sample_;
@@ -44,6 +46,10 @@ class Reporter {
   std::unique_ptr<MetricsFile> metrics_;
   base::ProgressLine progress_;
   double peak_flops_ = 1, step_seconds_ = 0, checkpoint_seconds_ = 0;
+  std::chrono::steady_clock::time_point began_;
+  double waited_before_ = 0;
+  double all_seconds_ = 0;  // of the steps timed
+  int64_t steps_timed_ = 0;
 };
 
 }  // namespace sinter::train

@@ -22,6 +22,18 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// The masters of what trains, from the state's files: where no rank has them whole.
+std::vector<core::Tensor> read_masters(const std::string& folder, const models::ParameterStore& store) {
+  StateReader reader(folder);
+  std::vector<core::Tensor> masters;
+  for (const auto& slot : store.slots()) {
+    if (!store.is_trained(slot)) continue;
+    masters.emplace_back(core::runtime({}).allocator(), slot.global_shape, core::DType::f32);
+    reader.read({"master", slot.info.name, masters.back()});
+  }
+  return masters;
+}
+
 }  // namespace
 
 RunCheckpoints::RunCheckpoints(RunPlan& plan, const parallel::Mesh& mesh)
@@ -107,7 +119,8 @@ void RunCheckpoints::load(const std::string& from) {
     base::fail("checkpoint '{}', state/index.json: {}", from, e.what());
   }
   kernels::restore_kernel_choices(plan_.device, state_.kernel_choices);
-  store_->refresh_compute();
+  loop_->optimizer().publish();
+  loop_->runner().weights().forget();
   note_what_is_there(from);
   base::log_info("resumed from {} after {} steps", from, base::format_grouped(state_.step));
   plan_.continue_after(state_.step, state_.tokens);
@@ -167,7 +180,9 @@ void RunCheckpoints::save(bool is_end, bool waits) {
   CheckpointWriter::Exporter exporter;
   if (exports) {
     exporter = [this](const std::string& folder, const std::vector<core::Tensor>& masters) {
-      if (!plan_.is_whole()) return export_state(folder, plan_.model, export_dtype(), plan_.tokenizer_files);
+      if (!plan_.has_masters() && plan_.export_model)
+        return plan_.export_model(folder, read_masters(folder, *store_), *store_, export_dtype());
+      if (!plan_.has_masters()) return export_state(folder, plan_.model, export_dtype(), plan_.tokenizer_files);
       if (plan_.export_model) return plan_.export_model(folder, masters, *store_, export_dtype());
       export_model(folder, plan_.model, masters, export_dtype(), plan_.tokenizer_files);
     };
@@ -175,7 +190,7 @@ void RunCheckpoints::save(bool is_end, bool waits) {
   saved_step_ = state_.step;
   saved_model_ = exports;
   saved_at_ = now_seconds();
-  writer_->start(state_, all_state(), exporter, waits, !plan_.is_whole());
+  writer_->start(state_, all_state(), exporter, waits, !plan_.has_masters());
   reporter_->add_checkpoint_seconds(now_seconds() - begin);
   if (state_.step % std::max<int64_t>(plan_.steps / 10, 1) == 0 || is_end) reporter_->break_line();
   if (!is_end) tell_failure();

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "comm/launch.h"
 #include "comm/together.h"
+#include "core/host_memory.h"
 #include "data/tokenize.h"
 #include "plan/flops.h"
 #include "spec/parameters.h"
@@ -118,7 +119,7 @@ void check_fp8(core::Device device) {
       device.to_string(), runtime.description());
 }
 
-void check_precision(const RunPlan& plan, int ranks) {
+void check_precision(const RunPlan& plan) {
   core::DeviceRuntime& runtime = core::runtime(plan.device);
   SINTER_CHECK(
       runtime.supports(plan.shape.compute),
@@ -126,9 +127,9 @@ void check_precision(const RunPlan& plan, int ranks) {
       "itself so that small gradients survive, or \"f32\"",
       base::dtype_name(plan.shape.compute), runtime.description());
   if (plan.shape.gradients == core::DType::f32) return;
-  SINTER_CHECK(plan.shape.compute == plan.shape.gradients && ranks == 1,
-               "train.gradients = \"bf16\" needs train.precision = \"bf16\" and one rank; here are {} and {} ranks",
-               base::dtype_name(plan.shape.compute), ranks);
+  SINTER_CHECK(plan.shape.compute == plan.shape.gradients,
+               "train.gradients = \"bf16\" needs train.precision = \"bf16\"; here it is {}",
+               base::dtype_name(plan.shape.compute));
 }
 
 std::vector<spec::LocalParameter> table_of(const RunPlan& plan) {
@@ -187,7 +188,16 @@ void check_memory(const RunPlan& plan, const parallel::Mesh& mesh) {
   const bool is_cpu = plan.device.kind == core::DeviceKind::cpu;
   const auto neighbours = static_cast<size_t>(mesh.all().size() == 1 ? 1 : comm::launch().local_ranks);
   const size_t host = host_bytes(mesh);
-  const size_t there = is_cpu ? host : runtime.free_memory_bytes();
+  const auto limit = static_cast<size_t>(mesh.layout().device_memory_gib * 0x1p30);
+  size_t there = is_cpu ? host : runtime.free_memory_bytes();
+  if (limit > 0) there = std::min(there, limit);
+  const bool is_in_files = !mesh.layout().offload.folder.empty();
+  const size_t on_host = (is_in_files ? 0 : plan.host_state_bytes) + (is_cpu ? plan.memory_bytes() : 0);
+  SINTER_CHECK(
+      !plan.host || on_host <= host,
+      "what is offloaded takes {} of the host's memory, {} with the rank's own; it has {}: name a folder for it "
+      "with parallel.offload_folder",
+      format_bytes(double(plan.host_state_bytes)), format_bytes(double(on_host)), format_bytes(double(host)));
   SINTER_CHECK(
       is_cpu || plan.checkpoint_copy_bytes <= host,
       "the copy of a checkpoint that is written in the background needs {} of the host's memory, which has {}; "
@@ -199,9 +209,10 @@ void check_memory(const RunPlan& plan, const parallel::Mesh& mesh) {
     parts += fmt::format("\n  {}: {}", row.what, format_bytes(double(row.bytes)));
   base::fail("this run needs {} on {}, which has {} {}:{}\nwhat it would need with one change:{}",
              format_bytes(double(plan.memory_bytes())), plan.device.to_string(), format_bytes(double(there)),
-             !is_cpu          ? "free"
-             : neighbours > 1 ? fmt::format("for each of the machine's {} ranks", neighbours)
-                              : std::string("in all"),
+             limit > 0 && there == limit ? "to give (parallel.device_memory_gib)"
+             : !is_cpu                   ? "free"
+             : neighbours > 1            ? fmt::format("for each of the machine's {} ranks", neighbours)
+                                         : std::string("in all"),
              parts, suggest_less_memory(plan));
 }
 
@@ -258,7 +269,10 @@ bool saves_in_background(const RunPlan& plan) {
 }
 
 // Of all ranks together: they write one folder.
-void plan_disk(RunPlan& plan, models::ParameterStore& store) {
+void plan_disk(RunPlan& plan) {
+  models::StoreOptions options = plan.store_options({core::DeviceKind::shapes, 0});
+  options.division = {};
+  models::ParameterStore store(table_of(plan), options);
   const Optimizer whole(plan.recipe.optimizer, store);
   const auto own = static_cast<double>(store.master().bytes() / sizeof(float));
   const double all =
@@ -272,22 +286,23 @@ void plan_disk(RunPlan& plan, models::ParameterStore& store) {
 
 void plan_memory_rows(RunPlan& plan, const parallel::Mesh& mesh) {
   models::ParameterStore store(table_of(plan), plan.store_options({core::DeviceKind::shapes, 0}));
-  const auto n = static_cast<size_t>(store.num_elements());
   plan.memory = plan_step_of(plan, plan.shape);
-  plan.memory_rows = {{"weights (f32 masters)", store.master().bytes()}};
-  if (plan.shape.compute != core::DType::f32) {
-    plan.memory_rows.push_back(
-        {fmt::format("weights ({})", base::dtype_name(plan.shape.compute)), n * base::dtype_bytes(plan.shape.compute)});
-  }
+  plan.memory_rows = {{"weights (f32 masters)", store.master_bytes()}};
+  if (store.weight_bytes() > 0)
+    plan.memory_rows.push_back({fmt::format("weights ({}{})", base::dtype_name(plan.shape.compute),
+                                            plan.division.weights ? ", of two blocks" : ""),
+                                store.weight_bytes()});
   if (plan.shape.fp8) plan.memory_rows.push_back({"weights (fp8, both orders) and scales", plan.memory.fp8_bytes});
   size_t gradient_bytes = 0;
   for (const core::Tensor& grad : store.gradients()) gradient_bytes += grad.bytes();
+  gradient_bytes += GradientSync::buffer_bytes(store, plan.shape.max_micro_batches);
   plan.memory_rows.push_back(
       {plan.shape.gradients == core::DType::f32 ? "gradients (f32)" : "gradients (matrices bf16, rest f32)",
        gradient_bytes});
   const Optimizer optimizer(plan.recipe.optimizer, store, 0, optimizer_shard(mesh));
   plan.memory_rows.push_back(
       {fmt::format("optimizer ({})", base::dtype_name(plan.recipe.optimizer.states)), optimizer.state_bytes()});
+  if (plan.host_plan) plan.host_state_bytes = plan.host_plan->stats().current_bytes + plan.memory.host_bytes;
   plan.memory_rows.push_back({"activations", plan.memory.arena_bytes()});
   const auto T = static_cast<size_t>(local_tokens(plan.shape, plan.axes ? plan.axes->context() : nullptr)),
              S = static_cast<size_t>(plan.shape.num_sequences);
@@ -295,8 +310,8 @@ void plan_memory_rows(RunPlan& plan, const parallel::Mesh& mesh) {
   const size_t batches = plan.shape.pipeline.pp > 1 ? A : 1;
   plan.memory_rows.push_back(
       {"batch and losses", 4 * (batches * (T * 5 + 2 * S + 1) + A * T * (1 + heads) + 2 * batches * heads * T)});
-  plan_disk(plan, store);
-  if (saves_in_background(plan)) {
+  plan_disk(plan);
+  if (saves_in_background(plan) && !plan.host) {  // what is offloaded has no room for a second copy
     plan.checkpoint_copy_bytes = StateCopy::bytes(state_tensors(store, optimizer, plan.is_whole()), mesh.all().rank(),
                                                   mesh.all().size(), plan.copies_masters(mesh.all().size()));
   }
@@ -309,6 +324,18 @@ void plan_memory_rows(RunPlan& plan, const parallel::Mesh& mesh) {
   if (plan.device.kind == core::DeviceKind::cuda) {
     plan.memory_rows.push_back({"workspaces of the kernels (estimate)", workspace_bytes(plan)});
   }
+}
+
+std::string describe_validation(const spec::DataRecipe& data) {
+  if (data.validation_share > 0)
+    return fmt::format("validation the last {:g} % of each shard, not trained on\n", 100 * data.validation_share);
+  std::string paths;
+  for (const spec::SourceRecipe& source : data.validation) paths += (paths.empty() ? "" : ", ") + source.path;
+  return paths.empty() ? "" : fmt::format("validation {}\n", paths);
+}
+
+std::string format_epochs(double epochs) {
+  return fmt::format("{:.{}f}", epochs, epochs < 0.1 ? 3 : epochs < 10 ? 2 : 0);
 }
 
 double epochs_of(const RunPlan& plan, size_t s) {
@@ -376,10 +403,11 @@ void RunPlan::continue_after(int64_t done, int64_t tokens_seen) {
 
 namespace {
 
-void check_layout(const spec::ParallelSpec& layout) {
-  const std::vector<std::string> missing = spec::untrained_keys(layout);
-  SINTER_CHECK(missing.empty(), "[parallel] {} is not trained yet: leave it out (docs/parallelism.md)",
-               fmt::join(missing, ", "));
+void check_layout(const spec::ParallelSpec& layout, core::Device device) {
+  const bool on_gpu = device.kind == core::DeviceKind::cuda;
+  const std::vector<std::string> missing = spec::untrained_keys(layout, on_gpu);
+  SINTER_CHECK(missing.empty(), "[parallel] {} is not trained{} yet: leave it out (docs/parallelism.md)",
+               fmt::join(missing, ", "), on_gpu ? " on GPUs" : "");
 }
 
 void load_tokenizer(RunPlan& plan, const parallel::Mesh& mesh) {
@@ -420,7 +448,7 @@ void plan_device(RunPlan& plan, const parallel::Mesh& mesh) {
   const spec::Recipe& recipe = plan.recipe;
   plan.device = comm::local_device(recipe.train.device, comm::launch());
   if (base::is_fp8(recipe.train.precision)) check_fp8(plan.device);
-  check_layout(mesh.layout());
+  check_layout(mesh.layout(), plan.device);
   load_tokenizer(plan, mesh);
   const std::string& dir = recipe.checkpoint.dir;
   SINTER_CHECK(!std::filesystem::exists(dir) || std::filesystem::is_directory(dir),
@@ -437,11 +465,19 @@ void plan_layout(RunPlan& plan, const parallel::Mesh& mesh) {
   const std::string problem = spec::trained_problem(layout, plan.model);
   SINTER_CHECK(problem.empty(), "layout {}: {}", spec::describe(layout), problem);
   plan.axes = std::make_unique<parallel::Axes>(mesh, plan.model);
+  plan.division = division_of(mesh, plan.model);
+  const spec::OffloadSpec& offload = layout.offload;
+  if (offload.has_state() || offload.activations) {
+    SINTER_CHECK(plan.device.kind == core::DeviceKind::cpu,
+                 "[parallel] offloading is done on train.device = \"cpu\" so far, not on {}: leave offload_... out",
+                 plan.device.to_string());
+    SINTER_CHECK(plan.export_model == nullptr, "[parallel] offload_... is for pretraining so far: leave it out");
+    plan.host = core::make_host_memory(offload.folder);
+    plan.host_plan = std::make_shared<core::RecordingAllocator>();
+  }
+  if (offload.activations) plan.shape.host = plan.host.get();
   if (plan.axes->is_whole()) return;
   SINTER_CHECK(plan.table.empty(), "layout {}: a model is tuned on data-parallel ranks only; use tp, pp, cp and ep 1",
-               spec::describe(layout));
-  SINTER_CHECK(plan.recipe.optimizer.kind != spec::OptimizerKind::muon || layout.tp == 1,
-               "layout {}: Muon needs whole matrices, which tp cuts; use optimizer.kind = \"adamw\", or tp 1",
                spec::describe(layout));
   plan.table = plan.axes->table(plan.model);
   plan.shape.pipeline = spec::pipeline_shape(layout);
@@ -467,7 +503,7 @@ void plan_passes(RunPlan& plan, const parallel::Mesh& mesh) {
       plan::train_flops_per_token(plan::make_flop_basis(plan.model), static_cast<double>(plan.shape.window),
                                   plan::flop_convention("palm-causal"))
           .total();
-  check_precision(plan, mesh.all().size());
+  check_precision(plan);
   plan_layout(plan, mesh);
   plan_memory_rows(plan, mesh);
   check_memory(plan, mesh);
@@ -546,11 +582,12 @@ std::string describe(const RunPlan& plan, const parallel::Mesh& mesh) {
   for (size_t s = 0; plan.loader && s < plan.loader->sources().size(); ++s) {
     const data::TokenSource& source = *plan.loader->sources()[s];
     const double share = plan.loader->share(s);
-    text += fmt::format("data       {}: {} document{}, {} tokens, {:.3g}% of the run = {:.2g} epochs\n",
+    text += fmt::format("data       {}: {} document{}, {} tokens, {:.3g} % of the run = {} epochs\n",
                         plan.recipe.data.sources[s].path, format_grouped(source.num_documents()),
                         source.num_documents() == 1 ? "" : "s", format_grouped(source.num_tokens()), 100 * share,
-                        epochs_of(plan, s));
+                        format_epochs(epochs_of(plan, s)));
   }
+  text += describe_validation(plan.recipe.data);
   text += fmt::format("device     {}, {}{}, recompute {}{}\n", core::runtime(plan.device).description(),
                       base::dtype_name(plan.shape.compute), plan.shape.fp8 ? " with linear layers in fp8" : "",
                       spec::recompute_name(plan.recipe.train.recompute), plan.shape.graphs ? ", CUDA graphs" : "");
@@ -561,6 +598,10 @@ std::string describe(const RunPlan& plan, const parallel::Mesh& mesh) {
       {"all", format_grouped(static_cast<int64_t>(plan.memory_bytes())), format_bytes(double(plan.memory_bytes()))});
   text += table.to_string();
   text += describe_disk(plan.disk, free_disk_bytes(plan.recipe.checkpoint.dir)) + "\n";
+  if (plan.host)
+    text += fmt::format(
+        "offloaded  {} in {}\n", format_bytes(double(plan.host_state_bytes)),
+        mesh.layout().offload.folder.empty() ? "the host's memory" : "files in " + mesh.layout().offload.folder);
   if (plan.device.kind != core::DeviceKind::cpu && plan.checkpoint_copy_bytes > 0)
     text += fmt::format("host memory: {}, {}\n", format_bytes(double(plan.checkpoint_copy_bytes)), kCopyRow);
   return text;
@@ -588,6 +629,7 @@ std::string describe_json(const RunPlan& plan, const parallel::Mesh& mesh) {
                            {"flops_per_token", plan.flops_per_token},
                            {"sources", sources},
                            {"memory_bytes", memory},
+                           {"offloaded_bytes", plan.host_state_bytes},
                            {"checkpoint_copy_bytes", plan.checkpoint_copy_bytes}};
   return out.dump(2);
 }

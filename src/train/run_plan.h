@@ -38,8 +38,12 @@ struct RunPlan {
   // What is set where a run tunes a model: its tensors, of which only some train (empty: all of the model, as `model`
   // says), where their first values come from, and what is written at the end.
   std::vector<spec::LocalParameter> table;
-  std::set<std::string> apart;           // of them, the frozen ones that are kept in the format they come in
-  std::unique_ptr<parallel::Axes> axes;  // of this rank's place; null while the model is not known
+  std::set<std::string> apart;            // of them, the frozen ones that are kept in the format they come in
+  std::unique_ptr<parallel::Axes> axes;   // of this rank's place; null while the model is not known
+  models::Division division;              // what ranks divide of what they would all hold
+  std::shared_ptr<core::Allocator> host;  // for what is offloaded; null: nothing is
+  std::shared_ptr<core::RecordingAllocator> host_plan;              // what a store without data takes of it
+  size_t host_state_bytes = 0;                                      // offloaded in all, of one rank
   std::function<void(models::ParameterStore& store)> load_weights;  // empty: from the recipe's model.path, or drawn
   // In the background: may read what does not train. `trained`: the masters of what does, in the table's order.
   using Export = std::function<void(const std::string& folder, const std::vector<core::Tensor>& trained,
@@ -63,10 +67,20 @@ struct RunPlan {
   bool is_whole() const { return !axes || axes->is_whole(); }
   // The store of this run, on its device or on another.
   models::StoreOptions store_options(core::Device on) const {
-    return {.device = on, .compute = shape.compute, .trains = true, .gradients = shape.gradients, .apart = apart};
+    return {.device = on,
+            .compute = shape.compute,
+            .trains = true,
+            .gradients = shape.gradients,
+            .apart = apart,
+            .division = division,
+            .host = on.kind == core::DeviceKind::shapes ? host_plan.get() : host.get()};
+  }
+  // Whether every rank has all masters.
+  bool has_masters() const {
+    return is_whole() && !division.weights && !(division.states && shape.compute != core::DType::f32);
   }
   // Whether the first rank's copy holds all masters: one rank always writes a model folder, many every export_every.
-  bool copies_masters(int ranks) const { return is_whole() && (ranks == 1 || recipe.checkpoint.export_every > 0); }
+  bool copies_masters(int ranks) const { return has_masters() && (ranks == 1 || recipe.checkpoint.export_every > 0); }
   size_t memory_bytes() const;
   // Of the tokenizer that the data were made with, 16 hex digits; "" where the data do not say.
   std::string tokenizer_hash() const;

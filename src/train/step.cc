@@ -74,6 +74,7 @@ class StepRunner::Memory : public PipelineMemory {
   void begin_backward(int64_t chunk, int64_t slot) override {
     passes_[static_cast<size_t>(chunk)]->begin_backward(slot);
   }
+  void begin_weights(int64_t chunk, int64_t slot) override { passes_[static_cast<size_t>(chunk)]->begin_weights(slot); }
   size_t peak_bytes() const {
     size_t peak = train_ ? train_->stats().peak_bytes : 0;
     for (const auto& pass : passes_) peak += pass->stats().peak_bytes;
@@ -105,9 +106,10 @@ StepRunner::StepRunner(std::vector<models::Transformer*> chunks, const parallel:
       memory_(std::make_unique<Memory>(device_.allocator(), plan)),
       record_(device_.allocator(), {kernels::kRecordSize}, DType::f32),
       one_(device_.allocator(), {1}, DType::f32),
-      gradients_(transformer_.store(), mesh, axes),
+      gradients_(transformer_.store(), mesh, axes, shape.max_micro_batches),
+      weights_(transformer_.store(), mesh),
       fp8_(make_fp8(shape, transformer_.store())),
-      uses_graphs_(shape.graphs && !objective_.reads_values() &&
+      uses_graphs_(shape.graphs && !transformer_.store().options().division.is_on() && !objective_.reads_values() &&
                    !has_dropout(transformer_.spec(), transformer_.store()) &&
                    graph_obstacle(transformer_.spec(), device_.stream().device, mesh.all().size()).empty()) {
   const spec::ModelSpec& spec = transformer_.spec();
@@ -126,13 +128,30 @@ StepRunner::StepRunner(std::vector<models::Transformer*> chunks, const parallel:
   if (heads > 0) mtp_losses_ = Tensor(device_.allocator(), {heads * A, T}, DType::f32);
   for (const Tensor& t : {record_, losses_}) kernels_.fill(device_.stream(), {t, 0.0f});
   kernels_.fill(device_.stream(), {one_, 1.0f});
-  if (!gradients_.has_work()) return;
-  for (models::Transformer* chunk : chunks_)
-    chunk->hooks.after_backward = [this](int64_t layer) { gradients_.after_backward(layer); };
+  set_hooks();
+}
+
+void StepRunner::set_hooks() {
+  const models::ParameterStore& store = transformer_.store();
+  for (models::Transformer* chunk : chunks_) {
+    models::BlockHooks& hooks = chunk->hooks;
+    const int64_t head = chunk->spec().num_layers;
+    if (gradients_.has_work()) hooks.after_backward = [this](int64_t layer) { gradients_.after_backward(layer); };
+    if (store.divides_gradients() || store.divides_weights()) {
+      hooks.before_forward = [this, head](int64_t layer) {
+        weights_.before_forward(layer);
+        if (layer >= head) gradients_.begin_gradients(layer);  // the loss makes the head's at once
+      };
+      hooks.before_backward = [this](int64_t layer) {
+        weights_.before_backward(layer);
+        gradients_.begin_gradients(layer);
+      };
+    }
+  }
 }
 
 StepRunner::~StepRunner() {
-  for (models::Transformer* chunk : chunks_) chunk->hooks.after_backward = nullptr;
+  for (models::Transformer* chunk : chunks_) chunk->hooks = {};
 }
 
 size_t StepRunner::arena_peak_bytes() const { return memory_->peak_bytes(); }
@@ -172,7 +191,7 @@ void StepRunner::run_micro_batch(const data::MicroBatch& host, size_t index, int
 
 // Forward and backward of the batch that is loaded, on fixed addresses: the plan's, and those of the batch.
 void StepRunner::run_pass(const data::MicroBatch& host, const models::DropoutKey& dropout) {
-  autograd::Tape tape(shape_.recompute);
+  autograd::Tape tape(shape_.recompute, shape_.host);
   const ops::Context context{kernels_, device_.stream(), memory_->begin_step(), &tape, fp8_.get()};
   objective_.forward({context, transformer_, batches_[0]->get(), &host, dropout, batches_[0]->places()});
   tape.backward();
@@ -213,7 +232,7 @@ void StepRunner::run_pipeline(const std::vector<data::MicroBatch>& micro_batches
   }
   const ops::Context context{kernels_, device_.stream(), device_.allocator(), nullptr, fp8_.get()};
   pipeline_of(static_cast<int64_t>(micro_batches.size()))
-      .run(context, shape_.recompute, passes, &objective_, memory_.get());
+      .run(context, shape_.recompute, passes, &objective_, memory_.get(), shape_.host);
   for (size_t i = 0; tells_losses() && i < micro_batches.size(); ++i) keep_losses(i);
 }
 
@@ -260,6 +279,7 @@ StepCounts StepRunner::start(const std::vector<data::MicroBatch>& micro_batches,
   transformer_.store().begin_step();
   if (fp8_) fp8_->begin_step(kernels_, device_.stream());
   gradients_.begin_step(count);
+  if (counts.has_small) gradients_.begin_first_pass(record_.slice(kSumSmallSquares, 1));
 
   if (shape_.pipeline.pp > 1) {
     run_pipeline(micro_batches, step);
@@ -269,7 +289,7 @@ StepCounts StepRunner::start(const std::vector<data::MicroBatch>& micro_batches,
     for (size_t i = 0; i < micro_batches.size(); ++i) {
       run_micro_batch(micro_batches[i], i, step);
       if (i > 0 || !counts.has_small) continue;
-      transformer_.store().sum_gradient_squares(kernels_, stream, record_.slice(kSumSmallSquares, 1));
+      gradients_.finish_first_pass(record_.slice(kSumSmallSquares, 1));
     }
     gradients_.finish();
   }
@@ -325,8 +345,9 @@ std::optional<double> StepRunner::evaluate(const std::vector<data::MicroBatch>& 
   places.balance = {};
   const core::RaggedBatch& batch = batches_[0]->get();
   const auto own = static_cast<int64_t>(micro_batches.size());
-  // Ranks that hold experts for each other run equally often; what is run once more is not counted.
-  const int64_t passes = axes_ && axes_->expert() ? mesh_.all().max(own) : own;
+  // Ranks that hold experts or weights for each other run equally often; what is run once more is not counted.
+  const bool run_together = (axes_ && axes_->expert()) || transformer_.store().divides_weights();
+  const int64_t passes = run_together ? mesh_.all().max(own) : own;
   for (int64_t i = 0; i < passes; ++i) {
     const data::MicroBatch* given = i < own ? &micro_batches[static_cast<size_t>(i)] : nullptr;
     if (given) batches_[0]->load(*given, 0);

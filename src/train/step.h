@@ -23,6 +23,7 @@
 #include "train/pipeline.h"
 #include "train/step_batch.h"
 #include "train/step_plan.h"
+#include "train/weight_stream.h"
 
 namespace sinter::train {
 
@@ -80,7 +81,10 @@ class StepRunner {
 
   int64_t num_replays() const;  // passes that ran as a graph
   size_t arena_peak_bytes() const;
-  const parallel::GradientReducer& reducer() const { return gradients_.reducer(); }
+  const GradientSync& gradients() const { return gradients_; }
+  // Spent on copies between the device and the host's memory, of what is offloaded.
+  double copy_seconds() const { return weights_.copy_seconds() + gradients_.copy_seconds(); }
+  WeightStream& weights() { return weights_; }        // to be told of new masters (forget)
   ops::Fp8Layers* fp8() const { return fp8_.get(); }  // null when none is in fp8
 
  private:
@@ -98,6 +102,7 @@ class StepRunner {
   void keep_losses(size_t index);
   void set_scale(core::Tensor& scale, const core::Tensor& loss_scale, double value);
   void set_scales(const StepCounts& counts, const core::Tensor& loss_scale);
+  void set_hooks();
   void sum_over_ranks(StepCounts& counts);
   Pipeline& pipeline_of(int64_t micro_batches);
   // Whether what this rank has of losses counts: the tensor axis's ranks and other stages' have copies or nothing.
@@ -121,6 +126,7 @@ class StepRunner {
   core::Tensor record_;                              // (kRecordSize) f32
   core::Tensor one_;                                 // (1) f32
   GradientSync gradients_;
+  WeightStream weights_;
   std::unique_ptr<ops::Fp8Layers> fp8_;
   std::map<int64_t, std::unique_ptr<Pipeline>> pipelines_;  // by micro-batches
   bool uses_graphs_;

@@ -35,6 +35,7 @@ void StepLoop::begin(const std::vector<data::MicroBatch>& batches, int64_t step)
   runner_.sum_squares(squares_);
   guard_.decide(runner_.record().slice(kSumLoss, 1), begun.counts.count, squares_, runner_.record());
   optimizer_.update(guard_.control(), begun.lr_factor, step);
+  runner_.weights().forget();
   records_[static_cast<size_t>(step) % records_.size()].post(runner_.record());
   in_flight_.push_back(begun);
 }

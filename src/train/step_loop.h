@@ -46,6 +46,7 @@ class StepLoop {
   StepRunner& runner() { return runner_; }
   const StepRunner& runner() const { return runner_; }
   const Optimizer& optimizer() const { return optimizer_; }
+  Optimizer& optimizer() { return optimizer_; }
   DivergenceGuard& guard() { return guard_; }
   NoiseScale& noise_scale() { return noise_scale_; }
 

@@ -1,6 +1,7 @@
 #include "train/step_plan.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "kernels/trace.h"
 #include "train/chunks.h"
@@ -17,7 +18,7 @@ bool has_dropout(const spec::ModelSpec& spec) {
 // A pass of one chunk without data. between(): after the forward.
 void run_planned_pass(const ops::Context& context, const models::Transformer& chunk, Objective& objective,
                       const StepBatch& batch, const models::DropoutKey& dropout, bool is_pipeline,
-                      const std::function<void()>& between) {
+                      const std::function<void()>& between, const std::function<void()>& before_weights = {}) {
   models::LossPlaces places = batch.places();
   if (!context.tape) places.balance = {};
   autograd::Variable input, output;
@@ -35,6 +36,10 @@ void run_planned_pass(const ops::Context& context, const models::Transformer& ch
   if (between) between();
   if (is_pipeline && !part.has_head) output.slot->grad = context.make(stream, dtype);
   context.tape->backward();
+  if (!context.tape->splits_weights()) return;
+  output = {}, input = {};  // sent on
+  if (before_weights) before_weights();
+  context.tape->backward_weights();
 }
 
 }  // namespace
@@ -97,13 +102,17 @@ StepPlan plan_step(const spec::ModelSpec& spec, const StepShape& shape, const st
     core::MemoryPlan train;
     {
       core::RecordingAllocator recorder;
-      autograd::Tape tape(shape.recompute);
+      core::RecordingAllocator host;
+      autograd::Tape tape(shape.recompute, shape.host ? &host : nullptr);
       const ops::Context context{*kernels::shapes_table(), device.stream(), recorder, &tape, fp8.get()};
-      int64_t forward_end = 0;
-      run_planned_pass(context, chunk, *objective, batch, dropout, is_pipeline,
-                       [&] { forward_end = recorder.clock(); });
+      if (spec::splits_backward(shape.pipeline)) tape.split_weights();
+      int64_t forward_end = 0, backward_end = std::numeric_limits<int64_t>::max();
+      run_planned_pass(
+          context, chunk, *objective, batch, dropout, is_pipeline, [&] { forward_end = recorder.clock(); },
+          [&] { backward_end = recorder.clock(); });
+      plan.host_bytes += host.stats().peak_bytes * static_cast<size_t>(own.in_flight);
       if (is_pipeline) {
-        own.pass = core::plan_pass(recorder.trace(), forward_end);
+        own.pass = core::plan_pass(recorder.trace(), forward_end, backward_end);
         plan.train_peak_bytes += own.pass.bytes(own.in_flight);
       } else {
         plan.train = core::plan_memory(recorder.trace());

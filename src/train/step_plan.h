@@ -26,9 +26,10 @@ struct StepShape {
   core::DType gradients = core::DType::f32;  // of the matrices of the blocks
   double mtp_weight = 0;
   uint64_t seed = 0;
-  bool has_weights = false;      // micro-batches weigh their tokens
-  spec::PipelineShape pipeline;  // of max_micro_batches; pp 1: none
-  bool graphs = false;           // capture the passes and replay them, unless graph_obstacle() names a reason not to
+  core::Allocator* host = nullptr;  // where inputs of recomputed blocks wait; null: on the device
+  bool has_weights = false;         // micro-batches weigh their tokens
+  spec::PipelineShape pipeline;     // of max_micro_batches; pp 1: none
+  bool graphs = false;              // capture the passes and replay them, unless graph_obstacle() names a reason not to
 };
 
 // Why the passes of a run cannot be captured once and replayed (core/graph.h); empty when they can. A pass may be
@@ -47,6 +48,7 @@ struct StepPlan {
   };
   std::vector<Chunk> chunks;
   size_t train_peak_bytes = 0;  // most bytes alive at once: what no layout can go below
+  size_t host_bytes = 0;        // of StepShape::host
   size_t fp8_bytes = 0;         // fp8 weights and scales, beside the arena
   size_t arena_bytes() const;
 };

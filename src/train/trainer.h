@@ -31,7 +31,8 @@ struct TrainResult {
   int64_t validation_step = 0;  // whose that is
   std::string stopped;          // "" when all steps are done, else why not: "SIGTERM", "time limit", "diverged: ..."
   std::string checkpoint;       // the last one written; "" when there is none
-  std::vector<double> losses;   // of all steps logged, earlier runs included; rank 0 only
+  double last_step_seconds = 0;
+  std::vector<double> losses;  // of all steps logged, earlier runs included; rank 0 only
 };
 
 class Trainer {

@@ -10,6 +10,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/rng.h"
+#include "kernels/kernel_list.h"
+#include "spec/trained_layouts.h"
 #include "train/guard.h"
 #include "train/metrics.h"
 #include "train/muon.h"
@@ -37,6 +39,25 @@ TEST(Schedule, WarmsUpThenFollowsItsShapeToTheFinalRatio) {
   EXPECT_NEAR(lr_factor(s, 99, 100), 0.1, 1e-12);
   s.kind = spec::ScheduleKind::constant;
   EXPECT_EQ(lr_factor(s, 99, 100), 1.0);
+}
+
+// Whether CUDA has a kernel, by the list of kernels.
+bool cuda_has(std::string_view kernel) {
+#define SINTER_HAS(name, Args, cpu, cuda) \
+  if (kernel == #name) return std::string_view(#cuda) == "cuda";
+  SINTER_KERNELS(SINTER_HAS)
+#undef SINTER_HAS
+  ADD_FAILURE() << "no kernel " << kernel;
+  return false;
+}
+
+TEST(TrainedLayouts, GpusTrainTensorAndContextParallelismOnceTheirKernelsAreThere) {
+  spec::ParallelSpec tensor, context;
+  tensor.tp = context.cp = 2;
+  EXPECT_EQ(spec::untrained_keys(tensor, true).empty(),
+            cuda_has("vocab_embedding_forward") && cuda_has("softmax_loss"));
+  EXPECT_EQ(spec::untrained_keys(context, true).empty(), cuda_has("attention_partial_backward"));
+  EXPECT_TRUE(spec::untrained_keys(tensor, false).empty() && spec::untrained_keys(context, false).empty());
 }
 
 // A guard on its own, fed numbers.

@@ -87,7 +87,9 @@ TYPED_TEST(CommOf, ReductionsAreTakenInTheOrderOfTheRanks) {
       for (int64_t i = 0; i < count; ++i) {
         ASSERT_EQ(number(all.data<T>()[i]), reduced_at<T>(i, op)) << i;
         ASSERT_EQ(number(piece.data<T>()[i]), reduced_at<T>(rank() * count + i, op)) << i;
-        if (rank() == root) ASSERT_EQ(number(one.data<T>()[i]), reduced_at<T>(i, op)) << i;
+        if (rank() == root) {
+          ASSERT_EQ(number(one.data<T>()[i]), reduced_at<T>(i, op)) << i;
+        }
       }
     }
   }
@@ -109,7 +111,9 @@ TYPED_TEST(CommOf, MovesBringTheRightPieces) {
   for (int64_t i = 0; i < n * ranks(); ++i) {
     ASSERT_EQ(number(all.data<T>()[i]), number(typed_value<T>(i / n, i % n)));
     ASSERT_EQ(number(exchanged.data<T>()[i]), number(typed_value<T>(i / n, rank() * n + i % n)));
-    if (rank() == root) ASSERT_EQ(number(gathered.data<T>()[i]), number(typed_value<T>(i / n, i % n)));
+    if (rank() == root) {
+      ASSERT_EQ(number(gathered.data<T>()[i]), number(typed_value<T>(i / n, i % n)));
+    }
   }
   for (int64_t i = 0; i < n; ++i) {
     ASSERT_EQ(number(from_root.data<T>()[i]), number(typed_value<T>(root, i)));

@@ -74,7 +74,7 @@ std::vector<float> first_gradient(const spec::Recipe& recipe, comm::Communicator
   train::StepRunner runner(transformer, plan.shape, plan.memory, mesh);
   runner.run(plan.loader->step(0), 0);
   if (comm.size() > 1) {
-    EXPECT_GT(runner.reducer().num_overlapped(), runner.reducer().num_buckets() / 2);
+    EXPECT_GT(runner.gradients().num_overlapped(), runner.gradients().num_buckets() / 2);
   }
   return core::to_host<float>(store.grad());
 }

@@ -249,6 +249,7 @@ void add_data(Command app) {
       .shows_default()
       .at_least(0);
   batches.flag("--validation", &batch_flags->is_validation, "the validation batches instead");
+  batches.footer("Examples:\n  sinter data batches recipe.toml -o batches.safetensors --steps 10");
   batches.on_run([batch_flags] { run_batches(*batch_flags); });
 }
 

@@ -125,6 +125,9 @@ void run_batch(const BatchOptions& o) {
 void add_plan_batch(Command plan) {
   auto o = std::make_shared<BatchOptions>();
   const Command c = plan.add_verb("batch", "critical batch size, batch schedules and their steps");
+  c.footer(
+      "Examples:\n  sinter plan batch llama-3-8b --tokens 15T\n  sinter plan batch --schedule 16M@0,32M@69B --tokens "
+      "790B");
   c.option("model", &o->model, "model: its predicted loss gives the critical batch and a schedule");
   c.option("--loss", &o->losses, "losses to tell the critical batch for");
   c.option("--tokens", &o->tokens, "training tokens, such as 10.4T (default with a model: 20 per parameter)");

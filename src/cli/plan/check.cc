@@ -18,6 +18,7 @@ void add_plan_check(Command plan) {
   };
   auto options = std::make_shared<Options>();
   const Command check = plan.add_verb("check", "compare predictions with published measurements");
+  check.footer("Examples:\n  sinter plan check points.json");
   check.option("files", &options->files, "points (JSON) or sweeps (CSV)").required().existing_file();
   check.option("--hardware", &options->hardware, "device table in TOML that adds to the built-in one");
   check.flag("--json", &options->json, "print every prediction and the summaries as JSON");

@@ -179,6 +179,9 @@ void run_cost_command(const CostOptions& o) {
 void add_plan_cost(Command plan) {
   auto o = std::make_shared<CostOptions>();
   const Command c = plan.add_verb("cost", "GPU hours, days, money, staff, energy and carbon of a training run");
+  c.footer(
+      "Examples:\n  sinter plan cost llama-3-8b --tokens 15T\n  sinter plan cost --parameters 405B --tokens 15.6T "
+      "--gpus 16384xH100");
   c.option("model", &o->model, "a model's name or folder");
   c.option("--parameters", &o->parameters, "parameters in place of a model, such as 405B");
   c.option("--tokens", &o->tokens, "training tokens, such as 15.6T");

@@ -113,12 +113,14 @@ void add_plan_devices(Command plan) {
   };
   auto o = std::make_shared<Options>();
   const Command devices = plan.add_verb("devices", "the hardware table: rates, memory, links, power, prices");
+  devices.footer("Examples:\n  sinter plan devices\n  SINTER_HARDWARE=mine.toml sinter plan devices --json");
   devices.option("name", &o->name, "one device");
   devices.option("--hardware", &o->hardware, "your own hardware table (TOML), beside the built-in one");
   devices.flag("--json", &o->json, "print JSON");
   devices.on_run([o] { run_devices(o->hardware, o->name, o->json); });
   auto m = std::make_shared<Options>();
   const Command models = plan.add_verb("models", "the models known by name, with exact parameter counts");
+  models.footer("Examples:\n  sinter plan models");
   models.flag("--json", &m->json, "print JSON");
   models.on_run([m] { run_models(m->json); });
 }

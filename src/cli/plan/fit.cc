@@ -172,6 +172,7 @@ void add_plan_fit(Command plan) {
   auto o = std::make_shared<FitOptions>();
   const Command c =
       plan.add_verb("fit", "scaling laws of your own sweep: parametric and IsoFLOP, with intervals and a plot");
+  c.footer("Examples:\n  sinter plan fit sweep.csv");
   c.option("sweep", &o->sweep, "CSV with a header: loss and two of parameters, tokens, flops").required();
   c.option("--flops", &o->flops, "predict the best model for this budget");
   c.option("--svg", &o->svg, "write the picture to this file");

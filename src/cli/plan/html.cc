@@ -124,7 +124,7 @@ std::string banner(const TrainingRequest& request, const TrainingPlan& p) {
                        base::format_bytes(p.memory.worst().device.total()));
   if (p.trained)
     text += fmt::format("{}`sinter train` does not do {} yet; {}.", text.empty() ? "" : " ",
-                        fmt::join(spec::untrained_keys(p.parallel), ", "),
+                        fmt::join(spec::untrained_keys(p.parallel, request.cluster.device.is_gpu()), ", "),
                         p.trained->fits ? "the best it runs is " + spec::describe(p.trained->layout.parallel)
                                         : std::string("nothing that it runs fits"));
   const char* kind = p.fits && p.trained && p.trained->fits ? "banner note" : "banner";

@@ -330,6 +330,7 @@ void add_plan_inference(Command plan) {
   auto o = std::make_shared<InferenceOptions>();
   const Command c =
       plan.add_verb("inference", "prefill and decode bounds, sequences that fit, tp, quantization, cost per token");
+  c.footer("Examples:\n  sinter plan inference llama-3-8b --gpus 2xH100");
   c.option("model", &o->model, "a model's name or folder").required();
   add_cluster_options(c, o->cluster, "H100");
   c.option("--weights", &o->weights, fmt::format("weight format: {}", fmt::join(plan::weight_format_names(), ", ")))

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/command.h"
+#include "cli/help.h"
 #include "cli/plan/plan.h"
 #include "plan/cost.h"
 #include "plan/flops.h"
@@ -97,9 +98,10 @@ plan::Cluster make_cluster(const ClusterOptions& o) {
 void print_explanation(const std::vector<ExplainedLine>& lines) {
   fmt::print("\nHow each number comes about\n");
   for (const ExplainedLine& line : lines) {
-    fmt::print("  {}\n      = {}\n", line.name, line.formula);
-    if (!line.numbers.empty()) fmt::print("      = {}\n", line.numbers);
-    fmt::print("      = {}\n", line.result);
+    fmt::print("  {}\n", line.name);
+    for (const std::string& part : {line.formula, line.numbers, line.result}) {
+      if (!part.empty()) fmt::print("{}", wrap_text("= " + part, 6, kHelpWidth));
+    }
   }
 }
 

@@ -157,6 +157,7 @@ void run_plan(const PlanOptions& o) {
   }
   if (!o.json && m.max_positions > 0 && seq_len > m.max_positions)
     base::log_warning("--seq-len {} is beyond the {} positions that the model is made for", seq_len, m.max_positions);
+  if (request && !o.json) print_answer(*request, training);
   print_parameters(m, out, o.json, why);
   print_flops(m, static_cast<double>(seq_len), out, o.json, o.explain, why);
   if (request) {

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
@@ -26,32 +28,35 @@ std::string format_days(double days) {
                        : fmt::format("{:.3g} years", days / 365.25);
 }
 
-// Fit, time and money in three lines; and what of it is true of `sinter train` today.
-void print_answer(const TrainingRequest& request, const TrainingPlan& p) {
-  const plan::StageMemory& worst = p.memory.worst();
-  const std::string needs = fmt::format("{} of {} per device", base::format_bytes(worst.device.total()),
-                                        base::format_bytes(request.cluster.device.memory_bytes));
-  const auto width = p.fits ? "Fits" : "DOES NOT FIT";
-  fmt::print("{}: {}, in the layout {}.\n", width, needs, spec::describe(p.parallel));
-  fmt::print("A step takes {} ({} tokens/s, MFU {:.1f} %); {} tokens take {}, {} GPU hours, {}.\n",
-             base::format_duration(p.step.seconds), base::format_count(p.step.tokens_per_second), 100 * p.step.mfu,
-             base::format_count(p.tokens), format_days(p.cost.days), format_whole(p.cost.gpu_hours),
-             format_money(p.cost.money));
-  if (!p.trained) return fmt::print("\n");
+// Red on a terminal.
+std::string in_red(const std::string& text) {
+  const char* no_color = std::getenv("NO_COLOR");
+  const bool is_red = ::isatty(STDOUT_FILENO) == 1 && !(no_color && *no_color);
+  return is_red ? "\033[1;31m" + text + "\033[0m" : text;
+}
+
+void print_line(const std::string& text) { fmt::print("{}", wrap_text(text, 0, kHelpWidth)); }
+
+// What of the plan is true of `sinter train` today; nothing where all of it is.
+void print_trained(const TrainingRequest& request, const TrainingPlan& p) {
+  const plan::Device& device = request.cluster.device;
+  if (request.software.name == "sinter" && device.backend() == plan::Backend::none)
+    print_line(fmt::format(
+        "`sinter train` runs on GPUs of NVIDIA and on CPUs, not on {}: this is what it would do there.", device.name));
+  if (!p.trained) return;
   const plan::Candidate& layout = p.trained->layout;
-  const std::string missing = fmt::format("{}", fmt::join(spec::untrained_keys(p.parallel), ", "));
-  fmt::print("`sinter train` does not do {} yet. ", missing);
+  print_line(fmt::format("`sinter train` does not do {} there yet.",
+                         fmt::join(spec::untrained_keys(p.parallel, device.is_gpu()), ", ")));
+  const std::string name = spec::describe(layout.parallel), needs = base::format_bytes(layout.memory.device.total());
   if (p.trained->fits) {
-    fmt::print("The best that it runs today: {}, {} a step, MFU {:.1f} %, {} per device.\n\n",
-               spec::describe(layout.parallel), base::format_duration(layout.step.seconds), 100 * layout.step.mfu,
-               base::format_bytes(layout.memory.device.total()));
+    print_line(fmt::format("The best that it runs today: {}, {} a step, MFU {:.1f} %, {} per device.", name,
+                           base::format_duration(layout.step.seconds), 100 * layout.step.mfu, needs));
     return;
   }
-  fmt::print("Nothing that it runs today fits: the smallest, {}, needs {} per device{}.\n\n",
-             spec::describe(layout.parallel), base::format_bytes(layout.memory.device.total()),
-             p.trained->devices_needed > 0
-                 ? fmt::format("; with {}x{} one fits", p.trained->devices_needed, request.cluster.device.name)
-                 : ", on more of these devices too");
+  print_line(fmt::format("Nothing that it runs today fits: the smallest, {}, needs {} per device{}.", name, needs,
+                         p.trained->devices_needed > 0
+                             ? fmt::format("; with {}x{} one fits", p.trained->devices_needed, device.name)
+                             : ", on more of these devices too"));
 }
 
 void print_memory(const TrainingRequest& request, const TrainingPlan& p) {
@@ -74,11 +79,12 @@ void print_memory(const TrainingRequest& request, const TrainingPlan& p) {
   if (p.fits) {
     fmt::print("Fits {} ({} left).\n\n", request.cluster.device.name, base::format_bytes(limit - total));
   } else {
-    fmt::print(
-        "DOES NOT FIT {}: {} more than the {} of it that can be planned with, in the layout that needs least.{}\n\n",
-        request.cluster.device.name, base::format_bytes(total - p.usable_bytes), base::format_bytes(p.usable_bytes),
-        p.devices_needed > 0 ? fmt::format(" With {}x{} a layout fits.", p.devices_needed, request.cluster.device.name)
-                             : "");
+    fmt::print("{} {}: {} more than the {} of it that can be planned with, in the layout that needs least.{}\n\n",
+               in_red("DOES NOT FIT"), request.cluster.device.name, base::format_bytes(total - p.usable_bytes),
+               base::format_bytes(p.usable_bytes),
+               p.devices_needed > 0
+                   ? fmt::format(" With {}x{} a layout fits.", p.devices_needed, request.cluster.device.name)
+                   : "");
   }
 }
 
@@ -163,16 +169,14 @@ void explain_time(const TrainingRequest& request, const TrainingPlan& p, std::ve
       window > 0 && window < s.seq_len ? static_cast<double>(window) : static_cast<double>(s.seq_len) / 2;
   add(t.attention, "attention",
       "2 x tokens x mean keys x widths of queries and values / tp x (forward + 3.33 backward) x blocks x micro-batches "
-      "/ "
-      "(share x peak)",
+      "/ (share x peak)",
       fmt::format("2 x {:.5g} x {:.5g} x {} / {} x 4.33 x {} / ({:.3f} x {:.4g})", own, keys,
                   p.shape.qk_width() + p.shape.v_width(), s.tp, passes, e.attention * request.software.attention_scale,
                   peak));
   const plan::TimeModel times(p.shape, s, request.cluster, request.software, e, request.format);
   add(t.elementwise, "element-wise",
       "bytes of norms, residuals, rotation, activation in one block x (forward + 2 backward) x blocks x micro-batches "
-      "/ "
-      "(share x bandwidth)",
+      "/ (share x bandwidth)",
       fmt::format("{:.5g} x 3 x {} / ({:.3f} x {:.4g}){}",
                   request.software.elementwise_scale * times.elementwise_bytes(p.shape.block(0)), passes, e.memory,
                   d.bandwidth, e.kernel > 0 ? fmt::format(" + {:.3g} s for each kernel", e.kernel) : ""));
@@ -207,13 +211,23 @@ void explain_time(const TrainingRequest& request, const TrainingPlan& p, std::ve
 
 }  // namespace
 
-void print_training_plan(const TrainingRequest& request, const TrainingPlan& p) {
-  fmt::print("{} x {} in {} node{} ({} {:.0f} GB/s per device, {} x {} between nodes), layout {}\n\n",
-             request.cluster.num_devices, request.cluster.device.name, request.cluster.num_nodes(),
-             request.cluster.num_nodes() == 1 ? "" : "s", request.cluster.device.link,
-             request.cluster.device.link_bandwidth / 1e9, request.cluster.rails, request.cluster.network.name,
+void print_answer(const TrainingRequest& request, const TrainingPlan& p) {
+  const plan::Cluster& c = request.cluster;
+  print_line(fmt::format("{} x {} in {} node{} ({} {:.0f} GB/s per device, {} x {} between nodes)", c.num_devices,
+                         c.device.name, c.num_nodes(), c.num_nodes() == 1 ? "" : "s", c.device.link,
+                         c.device.link_bandwidth / 1e9, c.rails, c.network.name));
+  fmt::print("\n{}: {} of {} per device, in the layout {}.\n", p.fits ? "Fits" : in_red("DOES NOT FIT"),
+             base::format_bytes(p.memory.worst().device.total()), base::format_bytes(c.device.memory_bytes),
              spec::describe(p.parallel));
-  print_answer(request, p);
+  print_line(fmt::format("A step takes {} ({} tokens/s, MFU {:.1f} %); {} tokens take {}, {} GPU hours, {}.",
+                         base::format_duration(p.step.seconds), base::format_count(p.step.tokens_per_second),
+                         100 * p.step.mfu, base::format_count(p.tokens), format_days(p.cost.days),
+                         format_whole(p.cost.gpu_hours), format_money(p.cost.money)));
+  print_trained(request, p);
+  fmt::print("\n");
+}
+
+void print_training_plan(const TrainingRequest& request, const TrainingPlan& p) {
   if (std::string note = format_note(request.cluster.device, request.format); !note.empty()) fmt::print("{}\n\n", note);
   print_memory(request, p);
   print_time(request, p);
@@ -224,7 +238,8 @@ void print_training_plan(const TrainingRequest& request, const TrainingPlan& p) 
     bool has_marks = false;
     for (size_t i = 0; i < std::min<size_t>(p.layouts.size(), 5); ++i) {
       const plan::Candidate& c = p.layouts[i];
-      const bool is_marked = request.software.name == "sinter" && !spec::untrained_keys(c.parallel).empty();
+      const bool is_marked = request.software.name == "sinter" &&
+                             !spec::untrained_keys(c.parallel, request.cluster.device.is_gpu()).empty();
       has_marks = has_marks || is_marked;
       table.add_row({spec::describe(c.parallel) + (is_marked ? " *" : ""), base::format_duration(c.step.seconds),
                      fmt::format("{:.1f} %", 100 * c.step.mfu), base::format_bytes(c.memory.device.total()),
@@ -280,7 +295,7 @@ json training_plan_json(const TrainingRequest& request, const TrainingPlan& p) {
                {"memory_bytes", p.trained->layout.memory.device.total()},
                {"devices_needed", p.trained->devices_needed}};
   }
-  return {{"untrained", spec::untrained_keys(p.parallel)},
+  return {{"untrained", spec::untrained_keys(p.parallel, request.cluster.device.is_gpu())},
           {"trained_today", trained},
           {"constants", plan::efficiency_source(request.cluster.device, request.software.name, request.format)},
           {"cluster",

@@ -9,6 +9,8 @@
 
 namespace sinter::cli {
 
+// Fit, time and money in a few lines; then memory, time and the run in full.
+void print_answer(const plan::TrainingRequest& request, const plan::TrainingPlan& plan);
 void print_training_plan(const plan::TrainingRequest& request, const plan::TrainingPlan& plan);
 nlohmann::json training_plan_json(const plan::TrainingRequest& request, const plan::TrainingPlan& plan);
 std::vector<ExplainedLine> explain_training_plan(const plan::TrainingRequest& request, const plan::TrainingPlan& plan);

@@ -208,6 +208,7 @@ void add_plan_scaling(Command plan) {
   auto o = std::make_shared<ScalingOptions>();
   const Command c =
       plan.add_verb("scaling", "compute-optimal size and tokens for a budget, predicted loss, over-training");
+  c.footer("Examples:\n  sinter plan scaling llama-3-8b\n  sinter plan scaling --flops 1e23");
   c.option("model", &o->model, "a model: its predicted loss and how over-trained it is");
   c.option("--tokens", &o->tokens, "training tokens of the model (default: 20 per parameter)");
   c.option("--flops", &o->flops, "budget in FLOPs, such as 1e24");

@@ -194,6 +194,7 @@ void add_plan_simulate(Command plan) {
   o->parallel.seq_len = 0;
   const Command simulate =
       plan.add_verb("simulate", "run a step's pipeline schedule event by event; timelines, stragglers, failures");
+  simulate.footer("Examples:\n  sinter plan simulate llama-3.1-70b --gpus 64xH100 --tp 4 --pp 4 --svg pipeline.svg");
   simulate.option("model", &o->model, "a model's name, a Hugging Face folder or a config.json").required();
   add_cluster_options(simulate, o->cluster, "8xH100");
   simulate.option("--tp", &o->parallel.tp, "tensor-parallel width").shows_default();

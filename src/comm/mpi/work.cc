@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "comm/reduce.h"
+#include "comm/waiting.h"
 
 namespace sinter::comm {
 namespace {
@@ -245,6 +246,10 @@ bool MpiWork::advance() {
 
 void MpiWork::wait() {
   const auto begin = Clock::now();
+  const struct Meter {
+    Clock::time_point begin;
+    ~Meter() { add_waited_seconds(seconds_since(begin)); }
+  } meter{begin};
   int idle = 0;
   while (!advance()) {
     for (MpiWork* other : active()) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <numeric>
 
 #include "data/text/characters.h"
 
@@ -266,6 +267,7 @@ void TextMeasure::measure_words(std::string_view text, TextColumns& columns) {
   hashes_.resize(n);
   prefix_.resize(n + 1);
   chars_before_.resize(n + 1);
+  bytes_before_.assign(n + 1, 0);
   const Powers& power = powers();
   prefix_[0] = 0;
   chars_before_[0] = 0;
@@ -277,6 +279,7 @@ void TextMeasure::measure_words(std::string_view text, TextColumns& columns) {
     hashes_[i] = hash_word(bytes);
     prefix_[i + 1] = reduce(static_cast<unsigned __int128>(prefix_[i]) * power(bytes.size()) + hashes_[i]);
     chars_before_[i + 1] = chars_before_[i] + word.chars;
+    bytes_before_[i + 1] = bytes_before_[i] + (word.end - word.begin);
     with_letter += word.has_letter;
     non_symbol += !word.is_symbol;
     length += word.is_symbol ? 0 : word.chars;
@@ -294,43 +297,84 @@ void TextMeasure::measure_words(std::string_view text, TextColumns& columns) {
   }
 }
 
-void TextMeasure::measure_ngrams(TextColumns& columns) {
+// The share of the commonest n-gram, of those that begin at `places_`. Leaves there the ones that occur again: an
+// n-gram that occurs once is not part of a longer one that occurs twice.
+double TextMeasure::measure_top(size_t n, double chars) {
+  const size_t num_grams = words_.size() + 1 - n;
+  begin_table(places_.size());
+  slot_of_.resize(places_.size());
+  uint32_t best_count = 1, best_first = 0;  // all others occur once, and the first of the text is the first of them
+  for (size_t p = 0; p < places_.size() && places_[p] < num_grams; ++p) {
+    const uint32_t i = places_[p];
+    grams_[i] = mix(grams_[i] * 0x9e3779b97f4a7c15ull + hashes_[i + n - 1]);
+    Slot& slot = find(grams_[i]);
+    slot_of_[p] = static_cast<uint32_t>(&slot - slots_.data());
+    if (slot.count++ == 0) slot.first = i;
+    if (slot.count > best_count || (slot.count == best_count && slot.first < best_first)) {
+      best_count = slot.count;
+      best_first = slot.first;
+    }
+  }
+  size_t again = 0;
+  for (size_t p = 0; p < places_.size() && places_[p] < num_grams; ++p) {
+    if (slots_[slot_of_[p]].count > 1) places_[again++] = places_[p];
+  }
+  places_.resize(again);
+  const double length = chars_before_[best_first + n] - chars_before_[best_first] + static_cast<double>(n - 1);
+  return length * best_count / chars;
+}
+
+// Marks the words from which kProbe bytes of the joined text also stand behind another word.
+void TextMeasure::find_repeated_starts(std::string_view text) {
+  const size_t n = words_.size();
+  joined_.clear();
+  for (const Word& word : words_) joined_.append(word.in(text));
+  joined_.append(kProbe, '\0');
+  begin_table(n);
+  slot_of_.resize(n);
+  for (size_t i = 0; i < n; ++i) {
+    std::array<uint64_t, kProbe / 8> bytes;
+    std::memcpy(bytes.data(), joined_.data() + bytes_before_[i], kProbe);
+    Slot& slot = find(mix(bytes[0] * 0x9e3779b97f4a7c15ull + bytes[1]));
+    slot_of_[i] = static_cast<uint32_t>(&slot - slots_.data());
+    ++slot.count;
+  }
+  is_repeated_.resize(n);
+  for (size_t i = 0; i < n; ++i) is_repeated_[i] = slots_[slot_of_[i]].count > 1;
+}
+
+// The share of n-grams, joined without spaces, that stood in the text before.
+double TextMeasure::measure_duplicates(size_t n, double chars) {
+  const Powers& power = powers();
+  const size_t num_words = words_.size();
+  begin_table(num_words);
+  double found = 0;
+  for (size_t i = 0; i + n <= num_words;) {
+    const size_t bytes = bytes_before_[i + n] - bytes_before_[i];
+    if (!is_repeated_[i] && bytes >= kProbe) {  // its first bytes stand nowhere else
+      ++i;
+      continue;
+    }
+    const uint64_t before = multiply(prefix_[i], power(bytes));
+    const uint64_t gram = prefix_[i + n] + (prefix_[i + n] < before ? kPrime : 0) - before;
+    if (find(gram).count++ == 0) {
+      ++i;
+      continue;
+    }
+    found += chars_before_[i + n] - chars_before_[i];
+    i += n;
+  }
+  return found / chars;
+}
+
+void TextMeasure::measure_ngrams(std::string_view text, TextColumns& columns) {
   const size_t num_words = words_.size();
   grams_.assign(hashes_.begin(), hashes_.end());
-  for (size_t n = 2; n <= 4 && n <= num_words; ++n) {
-    begin_table(num_words);
-    uint32_t best_count = 0, best_first = 0;
-    for (size_t i = 0; i + n <= num_words; ++i) {
-      grams_[i] = mix(grams_[i] * 0x9e3779b97f4a7c15ull + hashes_[i + n - 1]);
-      Slot& slot = find(grams_[i]);
-      if (slot.count++ == 0) slot.first = static_cast<uint32_t>(i);
-      if (slot.count > best_count || (slot.count == best_count && slot.first < best_first)) {
-        best_count = slot.count;
-        best_first = slot.first;
-      }
-    }
-    const double length = chars_before_[best_first + n] - chars_before_[best_first] + static_cast<double>(n - 1);
-    columns.top[n - 2] = length * best_count / columns.chars;
-  }
-  const Powers& power = powers();
-  for (size_t n = 5; n <= 10; ++n) {
-    begin_table(num_words);
-    double chars = 0;
-    for (size_t i = 0; i + n <= num_words;) {
-      // The bytes of the words between, without the spaces.
-      size_t bytes = 0;
-      for (size_t k = i; k < i + n; ++k) bytes += words_[k].end - words_[k].begin;
-      const uint64_t before = multiply(prefix_[i], power(bytes));
-      const uint64_t gram = prefix_[i + n] + (prefix_[i + n] < before ? kPrime : 0) - before;
-      if (find(gram).count++ == 0) {
-        ++i;
-        continue;
-      }
-      chars += chars_before_[i + n] - chars_before_[i];
-      i += n;
-    }
-    columns.dup[n - 5] = chars / columns.chars;
-  }
+  places_.resize(num_words);
+  std::iota(places_.begin(), places_.end(), 0u);
+  for (size_t n = 2; n <= 4 && n <= num_words; ++n) columns.top[n - 2] = measure_top(n, columns.chars);
+  find_repeated_starts(text);
+  for (size_t n = 5; n <= 10; ++n) columns.dup[n - 5] = measure_duplicates(n, columns.chars);
 }
 
 TextColumns TextMeasure::measure(std::string_view text) {
@@ -339,7 +383,7 @@ TextColumns TextMeasure::measure(std::string_view text) {
   measure_fineweb_lines(text, columns);
   measure_lines(text, columns);
   measure_words(text, columns);
-  if (columns.chars > 0) measure_ngrams(columns);
+  if (columns.chars > 0) measure_ngrams(text, columns);
   return columns;
 }
 

@@ -89,21 +89,27 @@ class TextMeasure {
   struct Duplicates {
     double count = 0, chars = 0;
   };
+  static constexpr size_t kProbe = 16;
   Slot& find(uint64_t key);
   void begin_table(size_t entries);
   void measure_lines(std::string_view text, TextColumns& columns);
   void measure_fineweb_lines(std::string_view text, TextColumns& columns);
   void measure_words(std::string_view text, TextColumns& columns);
-  void measure_ngrams(TextColumns& columns);
-  double duplicated(size_t n) const;
+  void measure_ngrams(std::string_view text, TextColumns& columns);
+  double measure_top(size_t n, double chars);
+  void find_repeated_starts(std::string_view text);
+  double measure_duplicates(size_t n, double chars);
   Duplicates duplicates(const std::vector<std::string_view>& pieces);
 
   std::vector<Slot> slots_;
   uint64_t mask_ = 0;
   uint32_t epoch_ = 0;
   std::vector<Word> words_;
-  std::vector<uint64_t> hashes_, prefix_, grams_;  // of a word; of the words before it, joined; of n-grams
-  std::vector<uint32_t> chars_before_;
+  std::vector<uint64_t> hashes_, prefix_, grams_;      // of a word; of the words before it, joined; of n-grams
+  std::vector<uint32_t> chars_before_, bytes_before_;  // of the words before
+  std::vector<uint32_t> places_, slot_of_;             // words that begin n-grams, and where the table holds those
+  std::vector<uint8_t> is_repeated_;
+  std::string joined_;  // all words without spaces, and kProbe zeros
   std::vector<std::string_view> pieces_;
 };
 

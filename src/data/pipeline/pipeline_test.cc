@@ -105,6 +105,42 @@ TEST(Pipeline, ARunThatLostSomeResultsMakesThemAgain) {
   EXPECT_EQ(result_files(scratch.path + "/out"), whole);
 }
 
+TEST(Pipeline, AnyFileOfTheResultsThatIsGoneIsMadeAgain) {
+  const Scratch scratch;
+  base::write_file_atomic(scratch.path + "/in.jsonl", make_documents(60));
+  const auto self = comm::make_self();
+  const std::string out = scratch.path + "/out";
+  const PipelineRecipe recipe = recipe_for(scratch.path + "/in.jsonl", out);
+  run_pipeline(recipe, *self);
+  const auto whole = result_files(out);
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::recursive_directory_iterator(out)) {
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  }
+  ASSERT_GT(files.size(), 10u);
+  for (const fs::path& file : files) {
+    fs::remove(file);
+    run_pipeline(recipe, *self);
+    EXPECT_EQ(result_files(out), whole) << file;
+    EXPECT_TRUE(fs::exists(file)) << file;
+  }
+}
+
+TEST(Pipeline, AnInputThatIsChangedAndChangedBackGivesItsFirstResult) {
+  const Scratch scratch;
+  const std::string input = scratch.path + "/in.jsonl", output = scratch.path + "/out", first = make_documents(120);
+  const auto self = comm::make_self();
+  base::write_file_atomic(input, first);
+  run_pipeline(recipe_for(input, output), *self);
+  const auto whole = result_files(output);
+  base::write_file_atomic(input, first.substr(0, first.size() / 2));
+  run_pipeline(recipe_for(input, output), *self);
+  EXPECT_NE(result_files(output), whole);
+  base::write_file_atomic(input, first);
+  run_pipeline(recipe_for(input, output), *self);
+  EXPECT_EQ(result_files(output), whole);
+}
+
 TEST(Pipeline, AnInputThatWasMendedLeavesNothingAside) {
   const Scratch scratch;
   const std::string input = scratch.path + "/in.jsonl", output = scratch.path + "/out";

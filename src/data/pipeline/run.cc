@@ -33,48 +33,36 @@ namespace fs = std::filesystem;
 
 constexpr int kAttempts = 3;
 
-uint64_t hash_file(const std::string& path) {
-  if (path.empty() || !fs::is_regular_file(path)) return 0;
-  const base::MappedFile file(path);
-  return XXH3_64bits(file.text().data(), file.text().size());
+// Of a file's bytes, or of all files below a folder and their names; 0 where there is none.
+uint64_t hash_files(const std::string& path) {
+  if (path.empty() || !fs::exists(path)) return 0;
+  if (!fs::is_directory(path)) {
+    const base::MappedFile file(path);
+    return XXH3_64bits(file.text().data(), file.text().size());
+  }
+  std::vector<std::string> names;
+  for (const auto& entry : fs::recursive_directory_iterator(path)) {
+    if (entry.is_regular_file()) names.push_back(entry.path().string());
+  }
+  std::sort(names.begin(), names.end());
+  uint64_t key = 1;
+  for (const std::string& name : names)
+    key = base::hash_text(name.substr(path.size()), base::mix_bits(key, hash_files(name)));
+  return key;
 }
 
 // What decides a part's results beside its own bytes.
 uint64_t settings_key(const PipelineRecipe& recipe) {
-  uint64_t key = base::hash_text(recipe.fingerprint, 3);  // 3: the version of these results
+  uint64_t key = base::hash_text(recipe.fingerprint, 4);  // 4: the version of these results
   for (const std::string* path : {&recipe.language_model, &recipe.rank_model, &recipe.perplexity_model,
                                   &recipe.url_domains, &recipe.url_urls, &recipe.url_words, &recipe.url_soft_words,
                                   &recipe.url_subwords, &recipe.url_suffixes, &recipe.bad_words, &recipe.nsfw_model})
-    key = base::mix_bits(key, hash_file(*path));
-  for (const std::string& path : recipe.decontaminate) key = base::mix_bits(key, hash_file(path));
+    key = base::mix_bits(key, hash_files(*path));
+  for (const std::string& path : recipe.decontaminate) key = base::mix_bits(key, hash_files(path));
   for (const EvalItem& item : recipe.task_items)
     key = base::hash_text(item.task, base::hash_text(item.query, base::hash_text(item.label, key)));
   key = base::mix_bits(key, recipe.scorer_key);
   return key;
-}
-
-std::vector<WorkPart> list_work(const PipelineRecipe& recipe) {
-  std::vector<WorkPart> parts;
-  for (const PipelineInput& input : recipe.inputs) {
-    for (FilePart& file : list_parts(input.path, input.source, recipe.part_bytes)) {
-      WorkPart part;
-      part.file = std::move(file);
-      part.number = parts.size();
-      part.epochs = input.epochs;
-      parts.push_back(std::move(part));
-    }
-  }
-  const uint64_t settings = settings_key(recipe);
-  base::parallel_for(static_cast<int64_t>(parts.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      WorkPart& part = parts[static_cast<size_t>(i)];
-      const base::MappedFile file(part.file.path);
-      const std::string_view bytes = file.text().substr(part.file.begin, part.file.end - part.file.begin);
-      part.key = base::mix_bits(base::mix_bits(settings, XXH3_64bits(bytes.data(), bytes.size())),
-                                base::hash_text(part.file.path + part.file.source, part.file.begin));
-    }
-  });
-  return parts;
 }
 
 // A line about parts done, with the rate and the time that is left.
@@ -111,6 +99,34 @@ void each_of_mine(size_t count, const comm::Communicator& world, const std::func
   });
 }
 
+// The parts of the input with their keys. Each rank reads its share of the input for them.
+std::vector<WorkPart> list_work(const PipelineRecipe& recipe, comm::Communicator& world) {
+  std::vector<WorkPart> parts;
+  for (const PipelineInput& input : recipe.inputs) {
+    for (FilePart& file : list_parts(input.path, input.source, recipe.part_bytes)) {
+      WorkPart part;
+      part.file = std::move(file);
+      part.number = parts.size();
+      part.epochs = input.epochs;
+      parts.push_back(std::move(part));
+    }
+  }
+  const uint64_t settings = settings_key(recipe);
+  const auto num_ranks = static_cast<size_t>(world.size());
+  const size_t each = (parts.size() + num_ranks - 1) / num_ranks;  // of rank r: r, r + num_ranks, ...
+  std::vector<uint64_t> mine(each), all(each * num_ranks);
+  each_of_mine(parts.size(), world, [&](size_t i) {
+    const FilePart& part = parts[i].file;
+    const base::MappedFile file(part.path);
+    const std::string_view bytes = file.text().substr(part.begin, part.end - part.begin);
+    mine[i / num_ranks] = base::mix_bits(base::mix_bits(settings, XXH3_64bits(bytes.data(), bytes.size())),
+                                         base::hash_text(part.path + part.source, part.begin));
+  });
+  world.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
+  for (size_t i = 0; i < parts.size(); ++i) parts[i].key = all[i % num_ranks * each + i / num_ranks];
+  return parts;
+}
+
 class Runner {
  public:
   Runner(const PipelineRecipe& recipe, comm::Communicator& world)
@@ -120,7 +136,7 @@ class Runner {
     const auto start = std::chrono::steady_clock::now();
     for (const char* sub : {"work", "documents", "columns", "aside", "tokens"})
       base::create_folders(recipe_.output + "/" + sub);
-    parts_ = list_work(recipe_);
+    parts_ = list_work(recipe_, world_);
     if (world_.rank() == 0) remove_stale();
     world_.barrier();
     first_stage();
@@ -142,7 +158,8 @@ class Runner {
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(recipe_.output + "/work", error)) {
       const std::string name = entry.path().filename().string();
-      if (!name.starts_with("pairs-") && !wanted.contains(name.substr(0, 22))) fs::remove(entry.path(), error);
+      if (!name.starts_with("pairs-") && !wanted.contains(name.substr(0, name.find('.'))))
+        fs::remove(entry.path(), error);
     }
     for (const char* sub : {"documents", "columns", "aside", "tokens"}) {
       base::remove_abandoned_files(recipe_.output + "/" + sub, "");
@@ -163,7 +180,7 @@ class Runner {
     std::atomic<int64_t> done_before{0};
     each_of_mine(parts_.size(), world_, [&](size_t i) {
       const WorkPart& part = parts_[i];
-      if (fs::exists(folder_.stem(part) + ".json")) {
+      if (is_done(part)) {
         ++done_before;
       } else {
         process_with_retries(part, models);
@@ -172,6 +189,22 @@ class Runner {
     });
     summary_.parts = static_cast<int64_t>(parts_.size());
     summary_.parts_done_before = world_.sum(done_before.load());
+  }
+
+  // All that a part leaves is there: what somebody removed or a full disk lost is made again.
+  bool is_done(const WorkPart& part) const {
+    const std::string stem = folder_.stem(part);
+    return fs::exists(stem + ".json") && fs::exists(stem + ".docs.zst") && fs::exists(stem + ".marks") &&
+           fs::exists(folder_.result("columns", part.number, ".jsonl.zst"));
+  }
+  // The marker says what set of parts and tokenizer the part's documents and shard were written for.
+  std::string marker_of(const WorkPart& part) const { return folder_.stem(part) + ".final.json"; }
+  bool is_finished(const WorkPart& part, const std::string& result) const {
+    if (!fs::exists(marker_of(part)) || !fs::exists(folder_.result("documents", part.number, ".jsonl.zst")))
+      return false;
+    const nlohmann::json marker = base::load_json(marker_of(part));
+    return marker.value("result", "") == result && (marker.value("tokens", int64_t{0}) == 0 ||
+                                                    fs::exists(folder_.result("tokens", part.number, kShardExtension)));
   }
 
   // A file system that fails for a moment ends no run; what is wrong for good is thrown at the last attempt.
@@ -241,13 +274,13 @@ class Runner {
     uint64_t all = tokenizer ? tokenizer_hash(*tokenizer) : 0;
     for (const WorkPart& part : parts_) all = base::mix_bits(all, part.key);
 
+    const std::string result = fmt::format("{:016x}", all);
     each_of_mine(parts_.size(), world_, [&](size_t i) {
-      const std::string marker = fmt::format("{}.final-{:016x}.json", folder_.stem(parts_[i]), all);
-      if (!fs::exists(marker)) finish_part(i, keep, tokenizer ? &*tokenizer : nullptr, marker);
+      if (!is_finished(parts_[i], result)) finish_part(i, keep, tokenizer ? &*tokenizer : nullptr, result);
     });
     world_.barrier();
     for (const WorkPart& part : parts_) {
-      const nlohmann::json one = base::load_json(fmt::format("{}.final-{:016x}.json", folder_.stem(part), all));
+      const nlohmann::json one = base::load_json(marker_of(part));
       summary_.kept += one["kept"].get<int64_t>();
       summary_.kept_bytes += one["bytes"].get<int64_t>();
       summary_.tokens += one["tokens"].get<int64_t>();
@@ -255,8 +288,9 @@ class Runner {
   }
 
   void finish_part(size_t i, const std::vector<bool>& keep, const tokenizer::Tokenizer* tokenizer,
-                   const std::string& marker) const {
+                   const std::string& result) const {
     const WorkPart& part = parts_[i];
+    fs::remove(marker_of(part));  // before what it speaks of is replaced
     PackedLines out(folder_.result("documents", part.number, ".jsonl.zst"));
     const std::string shard_path = folder_.result("tokens", part.number, kShardExtension);
     std::unique_ptr<TokenShardWriter> shard;
@@ -288,7 +322,7 @@ class Runner {
       std::error_code error;
       fs::remove(shard_path, error);
     }
-    base::save_json(marker, {{"kept", kept}, {"bytes", bytes}, {"tokens", tokens}});
+    base::save_json(marker_of(part), {{"result", result}, {"kept", kept}, {"bytes", bytes}, {"tokens", tokens}});
   }
 
   // 2.3 epochs: two copies, and a third for three documents of ten, chosen by their content.

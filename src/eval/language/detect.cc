@@ -172,16 +172,18 @@ class Gauss {
  public:
   explicit Gauss(PythonRandom& random) : random_(random) {}
   double next() {
-    if (kept_) return *std::exchange(kept_, std::nullopt);
+    if (std::exchange(has_kept_, false)) return kept_;
     const double angle = random_.random() * 2 * std::numbers::pi;
     const double radius = std::sqrt(-2 * std::log(1 - random_.random()));
     kept_ = std::sin(angle) * radius;
+    has_kept_ = true;
     return std::cos(angle) * radius;
   }
 
  private:
   PythonRandom& random_;
-  std::optional<double> kept_;
+  double kept_ = 0;  // of the pair drawn last
+  bool has_kept_ = false;
 };
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace sinter::eval {
 namespace {
 
-constexpr int kMaxZero = 1;  // the highest stage that the trainer does
+constexpr int kMaxZero = 3;
 
 // Axes that the trainer does, besides data parallelism, which takes the ranks that they leave.
 struct Axis {
@@ -55,7 +55,8 @@ void draw_model(Dice& dice, spec::ModelRecipe& m) {
   m.layers = dice.between(6, 9);
   m.heads = 8;
   m.hidden = 64;
-  m.kv_heads = m.family == "gpt2" ? 8 : 2;
+  m.kv_heads = m.family == "gpt2" ? 8 : dice.one_of({2, 2, 4, 1});
+  if (m.family == "mistral" && dice.chance(50)) m.window = dice.between(5, 40);
   m.ffn = 96;
   m.tied_head = dice.chance(50);
   m.dropout = dice.chance(25) ? 0.1 : 0.0;
@@ -74,11 +75,12 @@ void draw_training(Dice& dice, spec::Recipe& r) {
   r.train.steps = 5;
   r.train.seed = dice.between(1, 1000000);
   r.train.threads = 1;
-  r.train.precision = dice.chance(80) ? base::DType::f32 : base::DType::bf16;
+  r.train.precision = dice.chance(80) ? base::DType::f32 : dice.chance(70) ? base::DType::bf16 : base::DType::f16;
+  if (r.train.precision == base::DType::bf16 && dice.chance(40)) r.train.gradients = base::DType::bf16;
   r.train.recompute =
       dice.one_of({spec::Recompute::none, spec::Recompute::none, spec::Recompute::selective, spec::Recompute::full});
   using Kind = spec::OptimizerKind;
-  r.optimizer.kind = dice.one_of({Kind::adamw, Kind::adamw, Kind::sgd, Kind::muon});
+  r.optimizer.kind = dice.one_of({Kind::adamw, Kind::adamw, Kind::adam, Kind::sgd, Kind::muon});
   r.optimizer.lr = 1e-3;
   r.optimizer.eps = 1e-5;  // else the first steps are signs of gradients, where rounding decides
   r.optimizer.clip = dice.chance(70) ? 1.0 : 0.0;
@@ -92,7 +94,8 @@ void draw_training(Dice& dice, spec::Recipe& r) {
 struct Needs {
   const spec::ModelSpec& model;
   int64_t ranks, micro_batch, seq_len;
-  bool is_muon;
+  spec::Recompute recompute;
+  base::DType gradients;
 };
 
 spec::ParallelSpec draw_sizes(Dice& dice, const Needs& needs) {
@@ -109,8 +112,8 @@ spec::ParallelSpec draw_sizes(Dice& dice, const Needs& needs) {
   p.sequence_parallel = p.tp > 1 && dice.chance(50);
   p.context = dice.one_of({spec::ContextKind::ring, spec::ContextKind::gather});
   if (p.pp > 1) {
-    p.schedule =
-        dice.one_of({spec::PipelineKind::one_f_one_b, spec::PipelineKind::gpipe, spec::PipelineKind::interleaved});
+    p.schedule = dice.one_of({spec::PipelineKind::one_f_one_b, spec::PipelineKind::gpipe,
+                              spec::PipelineKind::interleaved, spec::PipelineKind::zero_bubble});
     if (p.schedule == spec::PipelineKind::interleaved) p.interleave = dice.between(1, 3);
   }
   if (needs.model.moe.num_experts > 0 && dice.chance(60)) p.ep = dice.one_of({2, 4});
@@ -118,7 +121,15 @@ spec::ParallelSpec draw_sizes(Dice& dice, const Needs& needs) {
   p.micro_batch = needs.micro_batch;
   p.seq_len = needs.seq_len;
   // Sequences of a step: a multiple of this many micro-batches.
-  p.global_batch = p.micro_batch * p.dp() * (p.pp > 1 ? p.pp : 1);
+  p.global_batch = p.micro_batch * p.dp() * (p.pp > 1 ? p.pp : 1) * dice.between(1, 2);
+  p.recompute = needs.recompute;
+  p.main_gradients = needs.gradients;
+  if (dice.chance(20)) {
+    p.offload.optimizer = dice.chance(60);
+    p.offload.gradients = dice.chance(50);
+    p.offload.parameters = dice.chance(50);
+    p.offload.activations = dice.chance(50);
+  }
   return p;
 }
 
@@ -128,7 +139,6 @@ spec::ParallelSpec draw_layout(Dice& dice, const Needs& needs, std::vector<std::
     const spec::ParallelSpec p = draw_sizes(dice, needs);
     std::string problem = spec::layout_problem(p, needs.model);
     if (problem.empty()) problem = spec::trained_problem(p, needs.model);
-    if (problem.empty() && needs.is_muon && p.tp > 1) problem = "Muon needs whole matrices, which tp cuts";
     if (problem.empty()) return p;
     excluded.push_back(spec::describe(p) + ": " + problem);
   }
@@ -142,8 +152,12 @@ LayoutCase draw_layout_case(uint64_t seed, uint64_t index, int64_t ranks) {
   draw_model(dice, c.recipe.model);
   draw_training(dice, c.recipe);
   const spec::ModelSpec model = spec::make_model_spec(c.recipe, 0);
-  const Needs needs{model, ranks, c.recipe.train.micro_batch, c.recipe.data.sequence_length,
-                    c.recipe.optimizer.kind == spec::OptimizerKind::muon};
+  const Needs needs{model,
+                    ranks,
+                    c.recipe.train.micro_batch,
+                    c.recipe.data.sequence_length,
+                    c.recipe.train.recompute,
+                    c.recipe.train.gradients};
   c.layout = draw_layout(dice, needs, c.excluded);
   c.is_resumed = dice.chance(40);
   std::vector<std::string> unused;

@@ -31,6 +31,11 @@ bool is_broken_folder(const fs::path& folder) {
   return false;
 }
 
+// Answers of a model's file; not of an adapter's.
+bool is_model(const nlohmann::json& answers) {
+  return answers.is_object() && answers.contains("metadata") && !answers["metadata"].contains("adapter.type");
+}
+
 void find_cases(const fs::path& folder, std::vector<Case>& cases) {
   if (!fs::is_directory(folder)) return;
   if (is_quantized_folder(folder)) return cases.push_back({Case::quantized_folder, folder.string()});
@@ -42,7 +47,7 @@ void find_cases(const fs::path& folder, std::vector<Case>& cases) {
     fs::path answers = entry;
     if (fs::is_directory(entry)) find_cases(entry, cases);
     if (entry.extension() == ".gguf" && fs::exists(answers.replace_extension(".safetensors")) &&
-        fs::exists(answers.replace_extension(".json")) && base::load_json(answers.string()).contains("metadata"))
+        fs::exists(answers.replace_extension(".json")) && is_model(base::load_json(answers.string())))
       cases.push_back({Case::gguf_model, entry.string()});
   }
 }

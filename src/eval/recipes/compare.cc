@@ -13,13 +13,14 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/process.h"
+#include "eval/recipes/continuations.h"
 #include "eval/recipes/draw.h"
 
 namespace sinter::eval {
 namespace {
 
 struct Step {
-  double loss = 0, norm = 0;
+  double loss = 0, norm = 0, validation = 0;
   bool is_skipped = false;
 };
 
@@ -29,7 +30,8 @@ std::vector<Step> read_steps(const std::string& metrics) {
   for (std::string line; std::getline(lines, line);) {
     const nlohmann::json j = base::parse_json(line, metrics);
     auto number = [&](const char* key) { return j[key].is_number() ? j[key].get<double>() : std::nan(""); };
-    steps.push_back({number("loss"), number("grad_norm"), j.value("skipped", false)});
+    const double validation = j.contains("validation_loss") ? number("validation_loss") : 0.0;
+    steps.push_back({number("loss"), number("grad_norm"), validation, j.value("skipped", false)});
   }
   return steps;
 }
@@ -43,20 +45,28 @@ std::string last_line(const std::string& path) {
   return last;
 }
 
-// One training run in a child; "" or what went wrong.
-std::string train(const std::string& recipe, const std::string& run, const std::string& device,
-                  std::vector<std::string> environment) {
-  const std::string log = run + ".log";
-  const base::ProcessResult result =
-      base::run_process({.arguments = {base::program_path(), "train", recipe, "--quiet", "checkpoint.dir='" + run + "'",
-                                       "train.device='" + device + "'"},
-                         .environment = std::move(environment),
-                         .output = log,
-                         .timeout_seconds = 300});
+// Whose kernels a child runs.
+struct Side {
+  std::string run;  // its folder
+  std::string device;
+  std::vector<std::string> environment;
+};
+
+// This program in a child; "" or what went wrong. What it says goes to `log`.
+std::string run_child(const Side& side, const std::string& log, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), base::program_path());
+  const base::ProcessResult result = base::run_process(
+      {.arguments = std::move(arguments), .environment = side.environment, .output = log, .timeout_seconds = 300});
   if (result.timed_out) return "no end after 300 s";
   if (result.status > 128) return fmt::format("ended by signal {}: {}", result.status - 128, last_line(log));
   if (result.status != 0) return fmt::format("status {}: {}", result.status, last_line(log));
   return "";
+}
+
+std::string train(const Side& side, const std::string& recipe) {
+  return run_child(
+      side, side.run + ".log",
+      {"train", recipe, "--quiet", "checkpoint.dir='" + side.run + "'", "train.device='" + side.device + "'"});
 }
 
 double relative(double a, double b) { return std::abs(a - b) / std::max(std::abs(b), 1e-6); }
@@ -73,13 +83,37 @@ void compare_steps(const std::vector<Step>& ours, const std::vector<Step>& expec
       return;
     }
     const double loss = relative(ours[i].loss, expected[i].loss), norm = relative(ours[i].norm, expected[i].norm);
-    out.loss_error = std::max(out.loss_error, std::isnan(loss) ? INFINITY : loss);
+    const double validation = relative(ours[i].validation, expected[i].validation);
+    out.loss_error = std::max(out.loss_error, std::isnan(loss + validation) ? INFINITY : std::max(loss, validation));
     out.norm_error = std::max(out.norm_error, std::isnan(norm) ? INFINITY : norm);
   }
   if (out.loss_error > out.loss_limit)
     out.problem = fmt::format("loss is off by {:.1e}, the limit is {:.0e}", out.loss_error, out.loss_limit);
   else if (out.norm_error > out.norm_limit)
     out.problem = fmt::format("gradient norm is off by {:.1e}, the limit is {:.0e}", out.norm_error, out.norm_limit);
+}
+
+// Both sides continue random prompts with the model that the first one trained.
+void compare_generation(const RecipeComparison& c, const spec::Recipe& recipe, const Side& ours, const Side& theirs,
+                        RecipeOutcome& out) {
+  const base::DType compute =
+      recipe.train.precision == base::DType::f8e4m3 ? base::DType::bf16 : recipe.train.precision;
+  std::vector<nlohmann::json> made;
+  for (const Side* side : {&ours, &theirs}) {
+    const std::string log = side->run + "-generate.log";
+    const std::string problem =
+        run_child(*side, log,
+                  {"verify", "recipes", "--continue", ours.run + "/latest", "--device", side->device, "--precision",
+                   std::string(base::dtype_name(compute)), "--seed", fmt::format("{}", c.seed ^ c.index)});
+    if (!problem.empty()) {
+      out.problem = fmt::format("generation{}: {}", side == &theirs ? " by the reference" : "", problem);
+      return;
+    }
+    made.push_back(base::parse_json(last_line(log), log));
+  }
+  const ContinuationDifference difference = compare_continuations(made[0], made[1], out.logprob_limit);
+  out.logprob_error = difference.logprob_error;
+  out.problem = difference.problem;
 }
 
 // By precision: how far rounding alone carries four steps. Experts chosen otherwise in 16 bits move a few tokens.
@@ -89,6 +123,7 @@ void set_limits(const spec::Recipe& recipe, RecipeOutcome& out) {
   const bool routes = recipe.model.experts > 0;
   out.loss_limit = is_f32 ? 1e-4 : is_fp8 ? 3e-2 : routes ? 1e-2 : 4e-3;
   out.norm_limit = is_f32 ? 2e-3 : is_fp8 ? 2e-1 : routes ? 1e-1 : 4e-2;
+  out.logprob_limit = recipe.train.precision == base::DType::f32 ? 1e-4 : routes ? 1e-1 : 4e-2;
 }
 
 }  // namespace
@@ -103,14 +138,19 @@ RecipeOutcome compare_recipe(const RecipeComparison& c) {
   const std::string shard = stem + "/data.tok", file = stem + "/recipe.toml";
   write_random_shard(shard, recipe.model.vocab_size, c.seed ^ c.index);
   recipe.data.sources = {{shard}};
+  if (draws_two_sources(recipe)) {
+    recipe.data.sources.push_back({stem + "/more.tok", 0.4});
+    write_random_shard(recipe.data.sources[1].path, recipe.model.vocab_size, (c.seed ^ c.index) + 1);
+  }
   base::write_file_atomic(file, spec::recipe_to_toml(recipe));
-  const std::string ours = train(file, stem + "/fast", c.device, {});
-  const std::string theirs = train(file, stem + "/reference", "cpu", {"SINTER_KERNELS=reference"});
-  if (!ours.empty() || !theirs.empty()) {
-    out.problem = ours.empty() ? "the reference failed: " + theirs : ours;
+  const Side ours{stem + "/fast", c.device, {}}, theirs{stem + "/reference", "cpu", {"SINTER_KERNELS=reference"}};
+  const std::string failure = train(ours, file), reference_failure = train(theirs, file);
+  if (!failure.empty() || !reference_failure.empty()) {
+    out.problem = failure.empty() ? "the reference failed: " + reference_failure : failure;
     return out;
   }
-  compare_steps(read_steps(stem + "/fast/metrics.jsonl"), read_steps(stem + "/reference/metrics.jsonl"), out);
+  compare_steps(read_steps(ours.run + "/metrics.jsonl"), read_steps(theirs.run + "/metrics.jsonl"), out);
+  if (out.problem.empty()) compare_generation(c, recipe, ours, theirs, out);
   if (out.problem.empty()) std::filesystem::remove_all(stem);
   return out;
 }

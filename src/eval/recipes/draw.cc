@@ -59,17 +59,59 @@ void draw_model(Dice& dice, bool is_large, spec::ModelRecipe& m) {
     m.experts = dice.between(2, 6);
     m.experts_per_token = dice.between(1, std::min<int64_t>(m.experts, 3));
     m.expert_ffn = dice.one_of<int64_t>({32, 48, 80});
+    m.balance_loss = dice.one_of({0.01, 0.01, 0.0, 0.1});
   }
+  m.norm_eps = dice.one_of({1e-5, 1e-6});
+  if (!is_gpt2) m.rope_theta = dice.one_of({1e4, 1e4, 5e5, 100.0});
+  m.init_std = dice.one_of({0.02, 0.02, 0.05});
+  if (m.mtp_heads > 0) m.mtp_weight = dice.one_of({0.3, 1.0});
+}
+
+void draw_batch(Dice& dice, bool is_cpu, spec::Recipe& r) {
+  r.data.sequence_length =
+      is_cpu ? dice.one_of<int64_t>({16, 33, 48, 64, 100}) : dice.one_of<int64_t>({33, 64, 100, 128, 200, 512});
+  r.data.packing = dice.chance(0.6) ? spec::Packing::documents : spec::Packing::stream;
+  r.data.shuffle = dice.chance(0.7);
+  if (dice.chance(0.3)) {
+    r.data.validation_share = 0.1;
+    r.log.eval_every = dice.between(1, 3);
+    r.log.eval_batches = dice.between(1, 2);
+  }
+  r.train.micro_batch = dice.between(1, 3);
+  const int64_t micro_batches = dice.between(1, 3), micro_tokens = r.data.sequence_length * r.train.micro_batch;
+  r.train.batch_tokens = micro_tokens * micro_batches;
+  if (micro_batches > 1 && dice.chance(0.4)) {
+    r.train.ramp_from_tokens = micro_tokens;
+    r.train.ramp_steps = dice.between(1, 4);
+  }
+  r.train.steps = 4;
+  r.train.seed = dice.between(1, 1000000);
+  // Longer than what is trained on, so that generation may go on.
+  r.model.max_positions = r.data.sequence_length + (dice.chance(0.5) ? 60 : 0);
+}
+
+void draw_optimizer(Dice& dice, spec::OptimizerRecipe& o) {
+  using Kind = spec::OptimizerKind;
+  o.kind = dice.one_of({Kind::adamw, Kind::adamw, Kind::adam, Kind::sgd, Kind::muon});
+  o.lr = 1e-3;
+  // Else the first steps are signs of gradients, where rounding decides.
+  if (o.kind != Kind::sgd) o.eps = 1e-5;
+  o.clip = dice.one_of({1.0, 1.0, 0.1, 0.0});
+  if (o.kind == Kind::sgd) {
+    o.momentum = dice.one_of({0.9, 0.0});
+  } else {
+    o.beta1 = dice.one_of({0.9, 0.8});
+    o.beta2 = dice.one_of({0.95, 0.999});
+    if (dice.chance(0.15)) o.states = base::DType::bf16;
+  }
+  if (o.kind != Kind::adam) o.weight_decay = dice.one_of({0.1, 0.0});
+  const bool is_adam = o.kind == Kind::adamw || o.kind == Kind::adam;
+  if (is_adam && dice.chance(0.15)) o.states = base::DType::u8;
+  if (o.kind == Kind::muon) o.muon_iterations = dice.between(3, 6);
 }
 
 void draw_training(Dice& dice, const DrawOptions& options, spec::Recipe& r) {
-  r.data.sequence_length = options.device == "cpu" ? dice.one_of<int64_t>({16, 33, 48, 64, 100})
-                                                   : dice.one_of<int64_t>({33, 64, 100, 128, 200, 512});
-  r.data.packing = dice.chance(0.6) ? spec::Packing::documents : spec::Packing::stream;
-  r.train.micro_batch = dice.between(1, 3);
-  r.train.batch_tokens = r.data.sequence_length * r.train.micro_batch * dice.between(1, 2);
-  r.train.steps = 4;
-  r.train.seed = dice.between(1, 1000000);
+  draw_batch(dice, options.device == "cpu", r);
   const bool has_fp8 = options.device != "cpu";
   r.train.precision = dice.one_of({base::DType::f32, base::DType::f32, base::DType::bf16, base::DType::bf16,
                                    base::DType::f16, has_fp8 ? base::DType::f8e4m3 : base::DType::bf16});
@@ -77,14 +119,12 @@ void draw_training(Dice& dice, const DrawOptions& options, spec::Recipe& r) {
   if (r.train.precision == base::DType::bf16 && dice.chance(0.2)) r.train.gradients = base::DType::bf16;
   r.train.recompute =
       dice.one_of({spec::Recompute::none, spec::Recompute::none, spec::Recompute::selective, spec::Recompute::full});
-  using Kind = spec::OptimizerKind;
-  r.optimizer.kind = dice.one_of({Kind::adamw, Kind::adamw, Kind::adam, Kind::sgd, Kind::muon});
-  r.optimizer.lr = 1e-3;
-  // Else the first steps are signs of gradients, where rounding decides.
-  if (r.optimizer.kind != Kind::sgd) r.optimizer.eps = 1e-5;
-  r.optimizer.clip = dice.chance(0.7) ? 1.0 : 0.0;
-  if (r.optimizer.kind != Kind::sgd && dice.chance(0.15)) r.optimizer.states = base::DType::bf16;
-  r.schedule.kind = dice.one_of({spec::ScheduleKind::cosine, spec::ScheduleKind::constant, spec::ScheduleKind::wsd});
+  draw_optimizer(dice, r.optimizer);
+  using Schedule = spec::ScheduleKind;
+  r.schedule.kind = dice.one_of({Schedule::cosine, Schedule::constant, Schedule::linear, Schedule::wsd});
+  r.schedule.warmup = dice.between(0, 2);
+  if (r.schedule.kind != Schedule::constant) r.schedule.final_ratio = dice.one_of({0.1, 0.0, 1.0});
+  if (r.schedule.kind == Schedule::wsd) r.schedule.decay_share = dice.one_of({0.2, 0.6});
 }
 
 // fp8's products want multiples of 16 everywhere.
@@ -94,6 +134,8 @@ void round_for_fp8(spec::Recipe& r) {
   r.model.hidden = r.model.family == "gpt2" ? r.model.heads * r.model.head_dim : up(r.model.hidden);
   r.data.sequence_length = up(r.data.sequence_length);
   r.train.batch_tokens = r.data.sequence_length * r.train.micro_batch;
+  r.train.ramp_from_tokens = r.train.ramp_steps = 0;
+  r.model.max_positions = r.data.sequence_length;
 }
 
 }  // namespace
@@ -107,6 +149,8 @@ spec::Recipe draw_recipe(const DrawOptions& options) {
   return r;
 }
 
+bool draws_two_sources(const spec::Recipe& recipe) { return recipe.train.seed % 4 == 0; }
+
 std::string describe(const spec::Recipe& r) {
   const spec::ModelRecipe& m = r.model;
   std::string text = fmt::format("{} {}x{} H {}/{} D {} V {} T {}x{} {} {}", m.family, m.layers, m.hidden, m.heads,
@@ -119,8 +163,15 @@ std::string describe(const spec::Recipe& r) {
   if (m.mtp_heads > 0) text += fmt::format(" mtp {}", m.mtp_heads);
   if (r.train.recompute != spec::Recompute::none)
     text += r.train.recompute == spec::Recompute::full ? " full" : " selective";
+  if (r.train.batch_tokens > r.train.micro_batch * r.data.sequence_length)
+    text += fmt::format(" x{}", r.train.batch_tokens / (r.train.micro_batch * r.data.sequence_length));
+  if (r.train.ramp_steps > 0) text += fmt::format(" ramp {}", r.train.ramp_steps);
+  if (r.train.gradients != base::DType::f32) text += " short gradients";
   constexpr const char* kKinds[] = {"sgd", "adam", "adamw", "muon"};
-  return text + fmt::format(" {}", kKinds[static_cast<int>(r.optimizer.kind)]);
+  constexpr const char* kSchedules[] = {"constant", "cosine", "linear", "wsd"};
+  text += fmt::format(" {}", kKinds[static_cast<int>(r.optimizer.kind)]);
+  if (r.optimizer.states != base::DType::f32) text += fmt::format(" {}", base::dtype_name(r.optimizer.states));
+  return text + fmt::format(" {}", kSchedules[static_cast<int>(r.schedule.kind)]);
 }
 
 void write_random_shard(const std::string& path, int64_t vocab_size, uint64_t seed) {

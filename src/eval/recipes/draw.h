@@ -17,6 +17,9 @@ struct DrawOptions {
 // Without data.sources, checkpoint.dir and train.device, which belong to a run.
 spec::Recipe draw_recipe(const DrawOptions& options);
 
+// Whether its samples come from two sources of other weights.
+bool draws_two_sources(const spec::Recipe& recipe);
+
 // One line for people: family, shape, packing, precision, optimizer.
 std::string describe(const spec::Recipe& recipe);
 

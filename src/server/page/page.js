@@ -3,7 +3,7 @@ const $ = id => document.getElementById(id);
 const make = (tag, cls, text) => { const e = document.createElement(tag); if (cls) e.className = cls; if (text !== undefined) e.textContent = text; return e; };
 const store = {
   get(key, other) { try { return JSON.parse(localStorage.getItem("sinter." + key)) ?? other; } catch { return other; } },
-  set(key, value) { try { localStorage.setItem("sinter." + key, JSON.stringify(value)); } catch { /* full or off */ } },
+  set(key, value) { try { localStorage.setItem("sinter." + key, JSON.stringify(value)); return true; } catch { return false; /* full or off */ } },
 };
 const defaults = { system: "", temperature: 0.8, top_p: 0.95, top_k: 0, max_tokens: 256, seed: "", key: "", schema: "", probs: false };
 let settings = { ...defaults, ...store.get("settings", {}) };
@@ -12,7 +12,14 @@ let now = talks[0] || null;
 let model = { id: "", has_chat_template: true };
 let running = null;  // AbortController of the answer that comes
 
-function save() { store.set("talks", talks.slice(0, 100)); store.set("settings", settings); }
+// The browser keeps a few megabytes: where they are full probabilities go first, then the oldest conversations.
+function save() {
+  store.set("settings", settings);
+  let kept = talks.slice(0, 100);
+  if (store.set("talks", kept)) return;
+  kept = kept.map(t => t === now ? t : { ...t, turns: t.turns.map(turn => ({ ...turn, tokens: [] })) });
+  while (kept.length && !store.set("talks", kept)) kept = kept.slice(0, Math.floor(kept.length * .8));
+}
 function headers() { return { "Content-Type": "application/json", ...(settings.key ? { Authorization: "Bearer " + settings.key } : {}) }; }
 
 // ---- conversations ----

@@ -137,6 +137,21 @@ TEST(Adapter, WhatMatchesNothingIsNamed) {
             std::string::npos);
 }
 
+TEST(Adapter, PatternsLayersAndExclusionsNameModulesAsInPeft) {
+  const spec::ModelSpec model = spec::load_hf_config(golden("llama") + "/config.json");
+  const auto found = [&](PeftConfig config) { return resolve_targets(config, model).targets; };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(found({.pattern = R"(model\.layers\.[12]\..*\.(q|v)_proj)"}),
+            (Names{"model.layers.1.self_attn.q_proj", "model.layers.1.self_attn.v_proj",
+                   "model.layers.2.self_attn.q_proj", "model.layers.2.self_attn.v_proj"}));
+  PeftConfig layers{.adapter = {.targets = {"o_proj"}}, .layers = {0, 2}};
+  EXPECT_EQ(found(layers), (Names{"model.layers.0.self_attn.o_proj", "model.layers.2.self_attn.o_proj"}));
+  PeftConfig excluding{.adapter = {.targets = {"o_proj"}}, .excluded = {"layers.1.self_attn.o_proj"}};
+  EXPECT_EQ(found(excluding), found(layers));
+  EXPECT_NE(error_of([&] { found({.adapter = {.targets = {"o_proj"}}, .layers = {7}}); }).find("no module"),
+            std::string::npos);
+}
+
 TEST(Adapter, AMergedModelGivesTheLogitsOfTheAdapter) {
   const std::string out = (std::filesystem::temp_directory_path() / "sinter-merge-test").string();
   std::filesystem::remove_all(out);

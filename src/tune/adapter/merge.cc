@@ -95,7 +95,8 @@ MergeResult merge_adapter(const std::string& given_base, const std::string& adap
   const std::string base = given_base.empty() ? base_of(adapter) : given_base;
   SINTER_CHECK(!fs::exists(out), "'{}' is there already; name a new folder", out);
   const spec::ModelSpec model = models::load_model_spec(base);
-  const std::vector<spec::Parameter> table = spec::make_adapter_table(model, read_peft_config(adapter).adapter);
+  const std::vector<spec::Parameter> table =
+      spec::make_adapter_table(model, resolve_targets(read_peft_config(adapter), model));
   const std::vector<AdapterTensor> tensors = read_adapter_tensors(adapter, table);
   const io::TensorFolder folder(base);
   for (const spec::Parameter& info : table) {

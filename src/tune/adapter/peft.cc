@@ -1,5 +1,6 @@
 #include "tune/adapter/peft.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -9,6 +10,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "core/host_copy.h"
+#include "eval/tasks/python_regex.h"
 #include "io/safetensors.h"
 #include "models/weights.h"
 
@@ -24,23 +26,24 @@ constexpr const char* kTensorFile = "adapter_model.safetensors";
 
 // Keys of variants that change what an adapter computes. They must be off: null, false, empty or "none".
 constexpr const char* kRefused[] = {
-    "use_qalora",     "use_bdlora",        "alora_invocation_tokens", "trainable_token_indices", "lora_bias",
-    "layers_pattern", "layer_replication", "layers_to_transform",     "target_parameters",       "exclude_modules",
-    "arrow_config",   "kasa_config",       "velora_config",           "monteclora_config"};
+    "use_qalora",  "use_bdlora",        "alora_invocation_tokens", "trainable_token_indices",
+    "lora_bias",   "layer_replication", "target_parameters",       "arrow_config",
+    "kasa_config", "velora_config",     "monteclora_config"};
 
 bool is_off(const json& value) {
   return value.is_null() || value == false || value == "none" ||
          ((value.is_array() || value.is_object()) && value.empty());
 }
 
-std::vector<std::string> names_of(const json& config, const char* key, const std::string& path) {
+// Names of modules; a text instead of a list goes to `pattern`, where there is one.
+std::vector<std::string> names_of(const json& config, const char* key, const std::string& path,
+                                  std::string* pattern = nullptr) {
   if (!config.contains(key) || config[key].is_null()) return {};
   const json& value = config[key];
+  if (value.is_string() && (value == "all-linear" || !pattern)) return {value.get<std::string>()};
   if (value.is_string()) {
-    const auto text = value.get<std::string>();
-    SINTER_CHECK(text.find_first_of("*()[]|\\^$+?") == std::string::npos,
-                 "'{}': {} is the pattern '{}'; expected a list of modules, or \"all-linear\"", path, key, text);
-    return {text};
+    *pattern = value.get<std::string>();
+    return {};
   }
   SINTER_CHECK(value.is_array(), "'{}': {} is {}; expected a list of modules", path, key, value.type_name());
   std::vector<std::string> names;
@@ -49,6 +52,18 @@ std::vector<std::string> names_of(const json& config, const char* key, const std
     names.push_back(name.get<std::string>());
   }
   return names;
+}
+
+std::vector<int64_t> layers_of(const json& config, const std::string& path) {
+  constexpr const char* kKey = "layers_to_transform";
+  if (!config.contains(kKey) || config[kKey].is_null()) return {};
+  const json list = config[kKey].is_array() ? config[kKey] : json::array({config[kKey]});
+  std::vector<int64_t> layers;
+  for (const json& layer : list) {
+    SINTER_CHECK(layer.is_number_integer(), "'{}': {} holds {}; expected numbers of layers", path, kKey, layer.dump());
+    layers.push_back(layer.get<int64_t>());
+  }
+  return layers;
 }
 
 template <class T>
@@ -94,19 +109,85 @@ PeftConfig read_peft_config(const std::string& folder) {
   out.adapter.dropout = number_of(config, "lora_dropout", 0, path);
   out.adapter.rslora = flag_of(config, "use_rslora");
   out.adapter.dora = flag_of(config, "use_dora");
-  out.adapter.targets = names_of(config, "target_modules", path);
+  out.adapter.targets = names_of(config, "target_modules", path, &out.pattern);
+  out.layers = layers_of(config, path);
+  const std::vector<std::string> before = names_of(config, "layers_pattern", path);
+  SINTER_CHECK(before.size() <= 1, "'{}': layers_pattern has {} texts; expected one", path, before.size());
+  if (!before.empty()) out.layers_pattern = before[0];
+  out.excluded = names_of(config, "exclude_modules", path, &out.excluded_pattern);
   out.adapter.modules_to_save = names_of(config, "modules_to_save", path);
   out.adapter.rank_pattern = pattern_of<int64_t>(config, "rank_pattern", path);
   out.adapter.alpha_pattern = pattern_of<double>(config, "alpha_pattern", path);
+  out.is_classifier = config.value("task_type", json()) == "SEQ_CLS";
   if (config.contains("base_model_name_or_path") && config["base_model_name_or_path"].is_string())
     out.base_model = config["base_model_name_or_path"].get<std::string>();
   return out;
 }
 
+namespace {
+
+bool is_module_end(const std::string& module, const std::string& end) {
+  return module == end || module.ends_with("." + end);
+}
+
+// "model.layers.3.mlp.up_proj": 3, the number behind the first part that may be a list of layers; -1: none.
+int64_t layer_of(const std::string& module, const std::string& before) {
+  std::vector<std::string> parts;
+  for (size_t at = 0; at <= module.size();) {
+    const size_t dot = std::min(module.find('.', at), module.size());
+    parts.push_back(module.substr(at, dot - at));
+    at = dot + 1;
+  }
+  for (size_t i = 1; i + 1 < parts.size(); ++i) {
+    const bool is_number = !parts[i].empty() && parts[i].find_first_not_of("0123456789") == std::string::npos;
+    if (is_number && (before.empty() || parts[i - 1] == before)) return std::stoll(parts[i]);
+  }
+  return -1;
+}
+
+bool is_whole_match(const std::string& pattern, const std::string& text) {
+  return eval::PythonRegex("(?:" + pattern + ")$").search(text, nullptr, true);
+}
+
+}  // namespace
+
+spec::AdapterSpec resolve_targets(const PeftConfig& config, const spec::ModelSpec& model) {
+  spec::AdapterSpec adapter = config.adapter;
+  if (config.pattern.empty() && config.layers.empty() && config.excluded.empty() && config.excluded_pattern.empty())
+    return adapter;
+  const bool is_all = adapter.targets == std::vector<std::string>{"all-linear"};
+  auto is_target = [&](const spec::Parameter& p, const std::string& module) {
+    if (!config.pattern.empty()) return is_whole_match(config.pattern, module);
+    if (is_all) return p.role == spec::ParameterRole::matrix;
+    return std::any_of(adapter.targets.begin(), adapter.targets.end(),
+                       [&](const std::string& end) { return is_module_end(module, end); });
+  };
+  auto is_kept = [&](const std::string& module) {
+    if (!config.excluded_pattern.empty() && is_whole_match(config.excluded_pattern, module)) return false;
+    for (const std::string& end : config.excluded) {
+      if (is_module_end(module, end)) return false;
+    }
+    const int64_t layer = config.layers.empty() ? 0 : layer_of(module, config.layers_pattern);
+    return config.layers.empty() || std::find(config.layers.begin(), config.layers.end(), layer) != config.layers.end();
+  };
+  std::vector<std::string> names;
+  for (const spec::Parameter& p : spec::make_parameter_table(model)) {
+    if (p.role == spec::ParameterRole::norm) continue;
+    for (const spec::ParameterPart& part : p.parts) {
+      if (!part.hf_name.ends_with(".weight")) continue;
+      const std::string module = part.hf_name.substr(0, part.hf_name.size() - 7);
+      if (is_target(p, module) && is_kept(module)) names.push_back(module);
+    }
+  }
+  SINTER_CHECK(!names.empty(), "the adapter's target_modules, layers_to_transform and exclude_modules leave no module");
+  adapter.targets = names;
+  return adapter;
+}
+
 void write_peft_config(const std::string& folder, const PeftConfig& config, const spec::ModelSpec& model) {
   const spec::AdapterSpec& a = config.adapter;
   json out{{"peft_type", "LORA"},
-           {"task_type", "CAUSAL_LM"},
+           {"task_type", config.is_classifier ? "SEQ_CLS" : "CAUSAL_LM"},
            {"base_model_name_or_path", config.base_model.empty() ? json(nullptr) : json(config.base_model)},
            {"inference_mode", true},
            {"r", a.rank},

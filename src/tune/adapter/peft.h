@@ -12,12 +12,21 @@ namespace sinter::tune {
 struct PeftConfig {
   spec::AdapterSpec adapter;
   std::string base_model;  // as written: a path from the adapter's folder, a name, or ""
+  // What narrows target_modules, as written; resolve_targets() makes names of it.
+  std::string pattern;          // a regular expression instead of target_modules
+  std::vector<int64_t> layers;  // layers_to_transform; empty: all
+  std::string layers_pattern;   // what stands before a layer's number
+  std::vector<std::string> excluded;
+  std::string excluded_pattern;
+  bool is_classifier = false;  // of a sequence classifier: modules_to_save has its score
 };
 
 // Whether `folder` holds an adapter.
 bool is_adapter_folder(const std::string& folder);
 // Throws base::Error naming the key that asks for something else than LoRA, rsLoRA or DoRA.
 PeftConfig read_peft_config(const std::string& folder);
+// The adapter with patterns, layers and exclusions turned into whole names of modules of this model.
+spec::AdapterSpec resolve_targets(const PeftConfig& config, const spec::ModelSpec& model);
 // Writes adapter_config.json.
 void write_peft_config(const std::string& folder, const PeftConfig& config, const spec::ModelSpec& model);
 

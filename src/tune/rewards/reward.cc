@@ -243,8 +243,8 @@ class CodeReward final : public Reward {
 }  // namespace
 
 const std::vector<std::string>& reward_names() {
-  static const std::vector<std::string> kNames = {"exact",  "numeric", "math", "regex",
-                                                  "schema", "length",  "code", "program"};
+  static const std::vector<std::string> kNames = {"exact",  "numeric", "math",    "regex", "schema",
+                                                  "length", "code",    "program", "model"};
   return kNames;
 }
 
@@ -280,6 +280,8 @@ std::unique_ptr<Reward> make_reward(const RewardOptions& options) {
       return std::make_unique<LengthReward>(options.longest, options.cache);
     case RewardKind::code:
       return std::make_unique<CodeReward>(options);
+    case RewardKind::model:
+      base::fail("[reward] a model is no rule: make_model_reward makes its reward");
     case RewardKind::program:
       break;
   }

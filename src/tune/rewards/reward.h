@@ -12,7 +12,8 @@ namespace sinter::tune {
 // One answer, and the row of the data that its prompt came from.
 struct RewardInput {
   std::string_view prompt, completion;
-  std::string_view row;     // JSON
+  std::string_view row;  // JSON
+  std::span<const int32_t> prompt_ids, ids;
   int64_t tokens = 0;       // of the completion
   bool is_finished = true;  // it ended by itself, not for want of room
 };
@@ -26,6 +27,7 @@ enum class RewardKind {
   length,   // 0, falling to -1 over the last `cache` of `longest` tokens
   code,     // 1 where the answer's program and the row's tests behind it run without an exception, in the sandbox
   program,  // what `command` says
+  model,    // the score of a sequence classifier (tune/run/reward_model.h makes it)
 };
 const std::vector<std::string>& reward_names();
 RewardKind parse_reward_kind(std::string_view name);  // throws base::Error with the nearest name

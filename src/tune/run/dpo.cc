@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "comm/together.h"
+#include "tune/run/log_probs.h"
 #include "tune/run/preference_batches.h"
 #include "tune/run/preference_objective.h"
 #include "tune/run/tune_plan.h"
@@ -22,8 +23,7 @@ PairOptions pair_options(const spec::TuneSection& tune) {
 std::string reference_text(const spec::TuneRecipe& recipe, bool needs_reference) {
   if (!needs_reference) return "no reference";
   if (!recipe.tune.reference.empty()) return "reference " + recipe.tune.reference;
-  return recipe.has_adapter() && recipe.adapter_from.empty() ? "reference: the adapter off"
-                                                             : "reference: the model before tuning";
+  return has_adapter_reference(recipe) ? "reference: the adapter off" : "reference: the model before tuning";
 }
 
 }  // namespace

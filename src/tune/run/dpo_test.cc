@@ -8,6 +8,7 @@
 #include "base/source_dir.h"
 #include "comm/communicator.h"
 #include "train/trainer.h"
+#include "tune/run/reward_model.h"
 #include "tune/run/tune_plan.h"
 
 namespace sinter::tune {
@@ -91,6 +92,21 @@ TEST_F(DpoTest, ARewardModelLearnsWhichAnswerIsBetter) {
   EXPECT_LT(result.losses.back(), 0.3);
   const std::string config = base::read_file(result.checkpoint + "/config.json");
   EXPECT_NE(config.find("LlamaForSequenceClassification"), std::string::npos) << config;
+}
+
+TEST_F(DpoTest, ARewardModelsAdapterKeepsItsScoreAndRewardsAnswers) {
+  const train::TrainResult result = tune("reward", {"train.steps=12", "optimizer.lr=1e-2"}, make_reward_plan);
+  EXPECT_LT(result.losses.back(), 0.5 * result.losses[0]);
+  const std::string config = base::read_file(result.checkpoint + "/adapter_config.json");
+  EXPECT_NE(config.find("SEQ_CLS"), std::string::npos) << config;
+  const auto tokenizer = tokenizer::Tokenizer::load(dir_ + "/model");
+  const auto reward = make_model_reward(result.checkpoint, {}, tokenizer, 64);
+  const std::vector<int32_t> prompt = tokenizer.encode("Say number 3."), good = tokenizer.encode("The number is 3."),
+                             bad = tokenizer.encode("No, 3!");
+  const std::vector<RewardInput> inputs{{.prompt_ids = prompt, .ids = good}, {.prompt_ids = prompt, .ids = bad}};
+  const std::vector<double> together = reward->score(inputs);
+  EXPECT_GT(together[0], together[1]);
+  EXPECT_EQ(reward->score({&inputs[1], 1})[0], together[1]) << "an answer's reward does not depend on its batch";
 }
 
 TEST_F(DpoTest, AccumulationChangesNothing) {

@@ -1,5 +1,7 @@
 #include "tune/run/log_probs.h"
 
+#include "base/error.h"
+#include "base/log.h"
 #include "core/host_copy.h"
 #include "kernels/table.h"
 
@@ -29,6 +31,23 @@ std::vector<float> reference_logprobs(const models::Transformer& transformer, co
     transformer.store().use_adapters(true);
     throw;
   }
+}
+
+bool has_adapter_reference(const spec::TuneRecipe& recipe) {
+  return recipe.has_adapter() && recipe.adapter_from.empty() && recipe.tune.reference.empty() &&
+         recipe.adapter.modules_to_save.empty();
+}
+
+models::OpenModel open_reference(const spec::TuneRecipe& recipe, const models::Transformer& model) {
+  // The model before tuning, whatever a resumed run's weights are now.
+  const std::string& path = recipe.tune.reference.empty() ? recipe.base.model.path : recipe.tune.reference;
+  base::log_info("reference log-probabilities by '{}'", path);
+  models::OpenModel reference =
+      models::open_model(path, {model.store().options().device, model.store().options().compute});
+  SINTER_CHECK(reference.spec.vocab_size == model.spec().vocab_size,
+               "tune.reference '{}' has {} tokens; the model has {}", path, reference.spec.vocab_size,
+               model.spec().vocab_size);
+  return reference;
 }
 
 }  // namespace sinter::tune

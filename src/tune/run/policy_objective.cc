@@ -14,15 +14,16 @@ void GroupPolicy::forward(const train::ObjectivePass& pass) {
   weighted_pass(pass, [&](std::span<const float> logprobs) {
     PassTerms terms{std::vector<float>(logprobs.size(), 0.0f), std::vector<float>(logprobs.size(), 0.0f)};
     std::vector<double> logp, slopes;
-    for (const AnswerPlace& answer : batch->answers) {
-      const auto count = answer.old.size(), first = static_cast<size_t>(answer.first);
-      logp.assign(logprobs.begin() + answer.first, logprobs.begin() + answer.first + static_cast<int64_t>(count));
+    for (const auto& [begin, answer, is_learned] : batch->answers) {
+      const auto count = answer.tokens.size(), first = static_cast<size_t>(begin);
+      logp.assign(logprobs.begin() + begin, logprobs.begin() + begin + static_cast<int64_t>(count));
       slopes.assign(count, 0.0);
-      const GroupTerms own = group_loss(options_, {logp, answer.old, answer.reference, answer.advantage}, slopes);
+      const GroupTerms own = group_loss(options_, {logp, answer.logprobs, answer.reference, answer.advantage}, slopes);
       // The loss is divided by the step's answers later (count).
       const double weight =
-          group_weight(options_, static_cast<int64_t>(count), batch->step_answers, batch->step_tokens) *
-          static_cast<double>(batch->step_answers);
+          !is_learned ? 0
+                      : group_weight(options_, static_cast<int64_t>(count), batch->step_answers, batch->step_tokens) *
+                            static_cast<double>(batch->step_answers);
       terms.losses[first] = static_cast<float>(own.loss * weight);
       for (size_t i = 0; i < count; ++i) terms.weights[first + i] = static_cast<float>(-slopes[i] * weight);
       if (!learns) continue;
@@ -32,7 +33,7 @@ void GroupPolicy::forward(const train::ObjectivePass& pass) {
       sums_.finished += answer.is_finished ? 1 : 0;
       sums_.kl += own.kl;
       sums_.clipped += static_cast<double>(own.clipped_low + own.clipped_high);
-      for (size_t i = 0; i < count; ++i) sums_.ratio_error += std::abs(std::exp(logp[i] - answer.old[i]) - 1);
+      for (size_t i = 0; i < count; ++i) sums_.ratio_error += std::abs(std::exp(logp[i] - answer.logprobs[i]) - 1);
     }
     return terms;
   });

@@ -6,20 +6,9 @@
 
 #include "train/objective.h"
 #include "tune/objectives/policy.h"
+#include "tune/run/rollouts.h"
 
 namespace sinter::tune {
-
-// One answer in a micro-batch.
-struct AnswerPlace {
-  int64_t first = 0;                   // place of its first target
-  std::vector<double> old, reference;  // log-probabilities of its tokens; reference may be empty
-  double advantage = 0, reward = 0;
-  bool is_finished = true;
-};
-struct AnswerBatch : data::BatchExtra {
-  std::vector<AnswerPlace> answers;
-  int64_t step_answers = 0, step_tokens = 0;  // of the whole step, all ranks
-};
 
 class GroupPolicy : public train::Objective {
  public:

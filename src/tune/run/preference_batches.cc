@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "models/open_model.h"
 #include "tune/run/log_probs.h"
 
 namespace sinter::tune {
@@ -143,15 +142,8 @@ PreferenceBatches::PreferenceBatches(Items items, Items validation, const spec::
 
 void PreferenceBatches::attach(const models::Transformer& transformer) {
   transformer_ = &transformer;
-  if (options_.needs_reference && !has_adapter_reference()) {
-    // The model before tuning, whatever a resumed run's weights are now.
-    const std::string& path = recipe_.tune.reference.empty() ? recipe_.base.model.path : recipe_.tune.reference;
-    base::log_info("reference log-probabilities by '{}'", path);
-    const models::OpenModel reference =
-        models::open_model(path, {transformer.store().options().device, transformer.store().options().compute});
-    SINTER_CHECK(reference.spec.vocab_size == transformer.spec().vocab_size,
-                 "tune.reference '{}' has {} tokens; the model has {}", path, reference.spec.vocab_size,
-                 transformer.spec().vocab_size);
+  if (options_.needs_reference && !has_adapter_reference(recipe_)) {
+    const models::OpenModel reference = open_reference(recipe_, transformer);
     for (Items* all : {&items_, &held_out_}) {
       for (const PackedRow& row : all->rows) {
         const TuneBatch batch = lay_out(*all, row);
@@ -181,10 +173,6 @@ std::vector<data::MicroBatch> PreferenceBatches::step(int64_t step) {
 
 int64_t PreferenceBatches::tokens_at(int64_t) const {
   return micro_batches_ * recipe_.base.train.micro_batch * recipe_.base.data.sequence_length * ranks_;
-}
-
-bool PreferenceBatches::has_adapter_reference() const {
-  return recipe_.has_adapter() && recipe_.adapter_from.empty() && recipe_.tune.reference.empty();
 }
 
 TuneBatch PreferenceBatches::lay_out(const Items& from, const PackedRow& row) const {

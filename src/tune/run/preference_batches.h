@@ -54,7 +54,6 @@ class PreferenceBatches : public train::BatchSource {
   int64_t tokens_at(int64_t step) const override;
 
  private:
-  bool has_adapter_reference() const;
   TuneBatch lay_out(const Items& from, const PackedRow& row) const;
   void count_row(const Items& from, int64_t row, int64_t& pairs, int64_t& tokens) const;
   data::MicroBatch make_batch(Items& from, int64_t at, int64_t step_pairs, int64_t step_tokens);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -9,23 +10,26 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "base/rng.h"
 #include "base/text.h"
 #include "comm/together.h"
 #include "core/host_copy.h"
+#include "data/tokenize.h"
 #include "io/tensor_folder.h"
 #include "models/weights.h"
-#include "ops/linear.h"
 #include "spec/hf_config.h"
+#include "tune/adapter/merge.h"
+#include "tune/adapter/peft.h"
 #include "tune/objectives/preference.h"
 #include "tune/run/preference_batches.h"
 #include "tune/run/tune_plan.h"
 
 namespace sinter::tune {
+
+namespace fs = std::filesystem;
+
 namespace {
 
 constexpr float kScoreDeviation = 0.02f;
-constexpr uint64_t kScoreStream = 0x73636f7265;  // "score"
 
 }  // namespace
 
@@ -35,34 +39,113 @@ spec::ModelSpec reward_trunk(spec::ModelSpec model) {
   return model;
 }
 
-std::vector<spec::Parameter> make_reward_table(spec::ModelSpec spec) {
-  const spec::ModelSpec trunk = reward_trunk(std::move(spec));
+std::vector<spec::Parameter> make_reward_table(const spec::ModelSpec& trunk) {
   std::vector<spec::Parameter> table = spec::make_parameter_table(trunk);
-  spec::Parameter score;
-  score.name = kScoreName;
-  score.shape = {1, trunk.hidden};
-  score.parts = {{kScoreName, 0, 1}};
-  score.role = spec::ParameterRole::head;
-  score.init_std = kScoreDeviation;
-  score.layer = trunk.num_layers;
-  table.push_back(std::move(score));
+  for (spec::Parameter& p : scalar_head_table(kScore, trunk, kScoreDeviation)) table.push_back(std::move(p));
   return table;
 }
 
-void load_reward_weights(models::ParameterStore& store, const spec::ModelSpec& model, const std::string& folder,
-                         uint64_t seed) {
+spec::ModelSpec read_classifier_spec(const std::string& folder) {
+  nlohmann::json config = base::load_json(folder + "/config.json");
+  auto name = config.at("architectures").at(0).get<std::string>();
+  const size_t at = name.find("ForSequenceClassification");
+  SINTER_CHECK(at != std::string::npos, "'{}': the architecture '{}' is no sequence classifier", folder, name);
+  config["architectures"] = {name.substr(0, at) + "ForCausalLM"};
+  config["tie_word_embeddings"] = true;  // there is no other head
+  return reward_trunk(spec::parse_hf_config(config, folder + "/config.json"));
+}
+
+namespace {
+
+// From a language model's folder, whose head is left out and a score is drawn, or from a reward model's.
+void load_reward_weights(models::ParameterStore& store, const std::string& folder, uint64_t seed) {
   const io::TensorFolder tensors(folder);
-  std::set<std::string> used{"lm_head.weight"};
+  std::set<std::string> used;
   for (models::ParameterStore::Slot& slot : store.slots()) {
-    if (slot.info.name != kScoreName || tensors.find(kScoreName)) {
-      models::load_plain_slot(store, slot, tensors, used);
-      continue;
-    }
-    std::vector<float> values(static_cast<size_t>(model.hidden));
-    const base::CounterRng random{seed, kScoreStream};
-    for (size_t i = 0; i < values.size(); ++i) values[i] = kScoreDeviation * random.normal(i);
-    store.set(slot, values);
+    if (slot.info.role != spec::ParameterRole::adapter) models::load_plain_slot(store, slot, tensors, used);
   }
+  for (models::ParameterStore::Slot& slot : store.slots()) {
+    if (slot.info.name == kScore.weight) store.draw(slot, seed);
+  }
+  if (!tensors.find(kScore.weight)) return;
+  for (models::ParameterStore::Slot& slot : store.slots()) {
+    if (slot.info.name == kScore.weight)
+      store.set(slot, models::read_plain_part(slot.info, {kScore.weight, 0, 1}, tensors));
+  }
+}
+
+class ModelReward final : public Reward {
+ public:
+  ModelReward(models::OpenModel model, int64_t batch_tokens) : model_(std::move(model)), batch_tokens_(batch_tokens) {}
+
+  std::vector<double> score(std::span<const RewardInput> inputs) override {
+    std::vector<double> rewards;
+    for (size_t begin = 0; begin < inputs.size();) {
+      data::MicroBatch batch;
+      size_t end = begin;
+      for (; end < inputs.size(); ++end) {
+        std::vector<int32_t> ids(inputs[end].prompt_ids.begin(), inputs[end].prompt_ids.end());
+        ids.insert(ids.end(), inputs[end].ids.begin(), inputs[end].ids.end());
+        if (end > begin && batch.num_tokens() + static_cast<int64_t>(ids.size()) > batch_tokens_) break;
+        batch.add_sequence(ids);
+      }
+      batch.targets.assign(static_cast<size_t>(batch.num_tokens()), -1);
+      const std::vector<float> scores = token_scalars(kScore, *model_.transformer, batch);
+      for (size_t i = begin; i < end; ++i)
+        rewards.push_back(static_cast<double>(scores[static_cast<size_t>(batch.offsets[i - begin + 1]) - 1]));
+      begin = end;
+    }
+    return rewards;
+  }
+
+ private:
+  const models::OpenModel model_;
+  const int64_t batch_tokens_;
+};
+
+}  // namespace
+
+models::OpenModel open_reward_model(const std::string& folder, const models::StoreOptions& options) {
+  const bool is_adapter = is_adapter_folder(folder);
+  const PeftConfig config = is_adapter ? read_peft_config(folder) : PeftConfig{};
+  SINTER_CHECK(!is_adapter || config.is_classifier,
+               "'{}' is an adapter of a language model; expected a sequence classifier's (task_type SEQ_CLS)", folder);
+  const std::string base = is_adapter ? base_of(folder) : folder;
+  models::OpenModel model;
+  model.spec = is_adapter ? reward_trunk(models::load_model_spec(base)) : read_classifier_spec(base);
+  std::vector<spec::Parameter> table = make_reward_table(model.spec);
+  if (is_adapter) {
+    spec::AdapterSpec adapter = resolve_targets(config, model.spec);
+    std::erase(adapter.modules_to_save, "score");
+    table = spec::make_adapter_table(model.spec, adapter);
+    for (spec::Parameter& p : scalar_head_table(kScore, model.spec, 0, spec::kPeftPrefix))
+      table.push_back(std::move(p));
+  }
+  model.store = std::make_unique<models::ParameterStore>(spec::whole_table(table), options);
+  if (is_adapter) {
+    load_base(*model.store, model.spec, base);
+    load_adapter(*model.store, folder);
+  } else {
+    load_reward_weights(*model.store, folder, 0);
+  }
+  model.transformer = std::make_unique<models::Transformer>(model.spec, *model.store);
+  return model;
+}
+
+std::unique_ptr<Reward> make_model_reward(const std::string& folder, const models::StoreOptions& options,
+                                          const tokenizer::Tokenizer& tokenizer, int64_t batch_tokens) {
+  SINTER_CHECK(!folder.empty(), "a reward of kind model needs tune.reward_model, the folder of a sequence classifier");
+  models::OpenModel model = open_reward_model(folder, options);
+  SINTER_CHECK(tokenizer.vocab_size() <= model.spec.vocab_size,
+               "tune.reward_model '{}' has {} tokens; the tokenizer has {}", folder, model.spec.vocab_size,
+               tokenizer.vocab_size());
+  if (fs::exists(folder + "/tokenizer.json")) {
+    SINTER_CHECK(data::tokenizer_hash(tokenizer::Tokenizer::load(folder)) == data::tokenizer_hash(tokenizer),
+                 "tune.reward_model '{}' has another tokenizer than the model that is tuned; it must be trained on the "
+                 "same tokens",
+                 folder);
+  }
+  return std::make_unique<ModelReward>(std::move(model), batch_tokens);
 }
 
 std::string reward_config(const spec::ModelSpec& model, const std::string& dtype, int32_t pad_token) {
@@ -84,12 +167,10 @@ void RewardObjective::forward(const train::ObjectivePass& pass) {
   const bool learns = context.is_recording();
   if (batch && !learns && !is_validating_) validation_ = {};
   if (batch) is_validating_ = !learns;
-  autograd::Parameter& score = pass.transformer.store().get(kScoreName);
   const autograd::Variable hidden =
       pass.transformer.forward(context, pass.batch, pass.dropout, nullptr, pass.places.balance);
   const int64_t T = pass.batch.num_tokens;
-  const core::Tensor rewards = context.make({T, 1}, core::DType::f32);
-  ops::linear_forward(context, hidden.value, score, nullptr, {}, rewards);
+  const core::Tensor rewards = scalar_forward(context, kScore, pass.transformer, hidden);
   const core::Tensor slopes = learns ? context.make({T, 1}, hidden.value.dtype()) : core::Tensor();
   core::DeviceRuntime& device = core::runtime(context.stream.device);
   if (batch) {
@@ -111,19 +192,10 @@ void RewardObjective::forward(const train::ObjectivePass& pass) {
     }
     device.copy_to_device(pass.places.losses.raw(), losses.data(), pass.places.losses.bytes(), device.stream());
     std::vector<std::byte> bytes;
-    if (learns) {
-      bytes.resize(slopes.bytes());
-      base::convert_elements(core::DType::f32, d_rewards.data(), slopes.dtype(), bytes.data(), d_rewards.size());
-      device.copy_to_device(slopes.raw(), bytes.data(), bytes.size(), device.stream());
-    }
+    if (learns) bytes = write_slopes(d_rewards, slopes);
     device.synchronize(device.stream());  // the vectors live until the copies are done
   }
-  if (!learns) return;
-  context.tape->record([context, hidden, slopes, &score] {
-    const core::Tensor gradient = context.make(hidden.value.shape(), hidden.value.dtype());
-    ops::linear_backward(context, slopes, hidden.value, score, nullptr, {}, gradient);
-    ops::accumulate(context, hidden, gradient);
-  });
+  if (learns) record_scalar_backward(context, kScore, pass.transformer, hidden, slopes);
 }
 
 double RewardObjective::count(const data::MicroBatch& batch) const {
@@ -138,30 +210,40 @@ std::vector<train::Objective::Metric> RewardObjective::take_metrics() {
           {"reward_margin", s.margin, s.pairs}};
 }
 
+namespace {
+
+// All of the model trains: a sequence classifier's folder.
+void plan_whole(train::RunPlan& plan, const spec::TuneRecipe& recipe) {
+  const std::vector<spec::Parameter> table = make_reward_table(plan.model);
+  plan.table = spec::whole_table(table);
+  plan.load_weights = [path = recipe.base.model.path, seed = static_cast<uint64_t>(recipe.base.train.seed)](
+                          models::ParameterStore& store) { load_reward_weights(store, path, seed); };
+  plan.export_model = [model = plan.model, table, pad = plan.tokenizer->special_ids().pad,
+                       files = plan.tokenizer_files](const std::string& folder,
+                                                     const std::vector<core::Tensor>& trained,
+                                                     const models::ParameterStore&, core::DType dtype) {
+    base::create_folders(folder);
+    models::save_weights(table, trained, folder, dtype);
+    const char* name = dtype == core::DType::bf16 ? "bfloat16" : dtype == core::DType::f16 ? "float16" : "float32";
+    for (const train::NamedFile& file : files) base::write_file_atomic(folder + "/" + file.name, file.bytes);
+    base::write_file_atomic(folder + "/config.json", reward_config(model, name, pad));
+  };
+}
+
+}  // namespace
+
 train::RunPlan make_reward_plan(const spec::TuneRecipe& recipe, const parallel::Mesh& mesh) {
   train::RunPlan plan;
   comm::together(mesh.all(), [&] {
-    SINTER_CHECK(!recipe.has_adapter(), "a reward model trains whole: set adapter.kind = \"full\" (found \"{}\")",
-                 recipe.adapter_kind);
     plan = begin_plan(recipe, mesh);
-    const spec::ModelSpec model = plan.model;
-    plan.model = reward_trunk(model);
+    plan.model = reward_trunk(plan.model);
     plan.objective = std::make_shared<RewardObjective>();
     const BatchSizes sizes = plan_preferences(plan, recipe, mesh, {});
-    const std::vector<spec::Parameter> table = make_reward_table(model);
-    plan.table = spec::whole_table(table);
-    plan.load_weights = [model, path = recipe.base.model.path, seed = static_cast<uint64_t>(recipe.base.train.seed)](
-                            models::ParameterStore& store) { load_reward_weights(store, model, path, seed); };
-    plan.export_model = [model, table, pad = plan.tokenizer->special_ids().pad, files = plan.tokenizer_files](
-                            const std::string& folder, const std::vector<core::Tensor>& trained,
-                            const models::ParameterStore&, core::DType dtype) {
-      base::create_folders(folder);
-      models::save_weights(table, trained, folder, dtype);
-      const char* name = dtype == core::DType::bf16 ? "bfloat16" : dtype == core::DType::f16 ? "float16" : "float32";
-      for (const train::NamedFile& file : files) base::write_file_atomic(folder + "/" + file.name, file.bytes);
-      base::write_file_atomic(folder + "/config.json", reward_config(model, name, pad));
-    };
-    end_plan(plan, recipe, mesh, sizes);
+    if (!recipe.has_adapter()) plan_whole(plan, recipe);
+    // PEFT trains a classifier's score whole beside its adapter, and keeps it in the same file.
+    MoreTensors score{.table = scalar_head_table(kScore, plan.model, kScoreDeviation, spec::kPeftPrefix),
+                      .is_classifier = true};
+    end_plan(plan, recipe, mesh, sizes, score);
   });
   return plan;
 }

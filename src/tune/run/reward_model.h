@@ -1,23 +1,33 @@
 // Reward models: the trunk of a language model and one row of weights that turns the last hidden state of a text into
 // its reward, in the form of a Hugging Face sequence classifier with one label.
 #pragma once
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "io/tensor_folder.h"
 #include "models/open_model.h"
+#include "tokenizer/tokenizer.h"
 #include "train/objective.h"
+#include "tune/rewards/reward.h"
+#include "tune/run/scalar_head.h"
 
 namespace sinter::tune {
 
-inline constexpr const char* kScoreName = "score.weight";  // (1, C)
+inline const ScalarHead kScore{"score.weight", ""};  // (1, C)
 
-// The tensors of a reward model, without the language model's head.
-std::vector<spec::Parameter> make_reward_table(spec::ModelSpec spec);
 // `model` as transformers run it: no head of its own.
 spec::ModelSpec reward_trunk(spec::ModelSpec model);
-// From a language model's folder, whose head is left out and a score is drawn, or from a reward model's.
-void load_reward_weights(models::ParameterStore& store, const spec::ModelSpec& model, const std::string& folder,
-                         uint64_t seed);
+// The tensors of a reward model whose trunk is this.
+std::vector<spec::Parameter> make_reward_table(const spec::ModelSpec& trunk);
+// The trunk of a sequence classifier's folder, from its config.json. Throws base::Error for another architecture.
+spec::ModelSpec read_classifier_spec(const std::string& folder);
+// A folder of a reward model, or an adapter's of one with its base.
+models::OpenModel open_reward_model(const std::string& folder, const models::StoreOptions& options);
+// Its score at the last token of prompt and answer, a batch of `batch_tokens` at a time. The tokens must be those of
+// `tokenizer`.
+std::unique_ptr<Reward> make_model_reward(const std::string& folder, const models::StoreOptions& options,
+                                          const tokenizer::Tokenizer& tokenizer, int64_t batch_tokens);
 // config.json of such a folder.
 std::string reward_config(const spec::ModelSpec& model, const std::string& dtype, int32_t pad_token);
 

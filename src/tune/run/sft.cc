@@ -10,6 +10,7 @@
 #include "comm/together.h"
 #include "data/sample_order.h"
 #include "tune/data/pack.h"
+#include "tune/run/distillation.h"
 #include "tune/run/tune_plan.h"
 
 namespace sinter::tune {
@@ -68,7 +69,7 @@ class SampleBatches : public train::BatchSource {
         ranks_(mesh.data().size()),
         micro_batches_(micro_batches_of(recipe, mesh)),
         max_sequences_(recipe.base.train.micro_batch * std::max(rows_.most_samples, validation.most_samples) + 1),
-        has_weights_(rows_.has_weights || validation.has_weights),
+        has_weights_(rows_.has_weights || validation.has_weights || !recipe.tune.teacher.empty()),
         schedule_(static_cast<int64_t>(rows_.rows.size()), recipe.base.train.micro_batch, micro_batches_, ranks_),
         order_({static_cast<int64_t>(rows_.rows.size())}, {1.0}, static_cast<uint64_t>(recipe.base.train.seed),
                recipe.base.data.shuffle) {
@@ -179,8 +180,14 @@ train::RunPlan make_sft_plan(const spec::TuneRecipe& recipe, const parallel::Mes
         base::format_grouped(static_cast<int64_t>(r.rows.size())),
         100.0 * static_cast<double>(r.tokens) / static_cast<double>(static_cast<int64_t>(r.rows.size()) * T));
     const BatchSizes sizes{recipe.base.train.micro_batch * T, source->max_sequences(), source->micro_batches(),
-                           source->has_weights()};
+                           source->has_weights() || !recipe.tune.teacher.empty()};
     plan.source = std::move(source);
+    if (!recipe.tune.teacher.empty()) {
+      const DistillationOptions options{recipe.tune.teacher, recipe.tune.teacher_top_k, recipe.tune.teacher_weight};
+      plan.objective = std::make_shared<Distillation>(options);
+      plan.data_text += fmt::format("teacher    {}, {} of its tokens, {:g} of the loss\n", options.teacher,
+                                    options.top_k, options.weight);
+    }
     end_plan(plan, recipe, mesh, sizes);
   });
   return plan;

@@ -9,11 +9,15 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "core/host_copy.h"
+#include "io/safetensors.h"
 #include "io/tensor_folder.h"
 #include "models/open_model.h"
 #include "models/quantized/quantized_folder.h"
 #include "models/weights.h"
 #include "spec/hf_config.h"
+#include "train/export.h"
+#include "tune/adapter/four_bit.h"
 #include "tune/adapter/peft.h"
 
 namespace sinter::tune {
@@ -23,8 +27,8 @@ namespace fs = std::filesystem;
 namespace {
 
 // The adapter a run trains: the recipe's, or that of the folder it goes on from.
-spec::AdapterSpec adapter_of(const spec::TuneRecipe& recipe) {
-  return recipe.adapter_from.empty() ? recipe.adapter : read_peft_config(recipe.adapter_from).adapter;
+spec::AdapterSpec adapter_of(const spec::TuneRecipe& recipe, const spec::ModelSpec& model) {
+  return recipe.adapter_from.empty() ? recipe.adapter : resolve_targets(read_peft_config(recipe.adapter_from), model);
 }
 
 // A path that still leads to the base from a checkpoint's folder.
@@ -38,54 +42,122 @@ QuantizedBase open_quantized(const std::string& base, const io::TensorFolder& fo
 
 }  // namespace
 
-std::set<std::string> tensors_apart(const std::string& base, const spec::ModelSpec& model) {
+std::set<std::string> tensors_apart(const std::string& base, const spec::ModelSpec& model, BaseFormat format) {
   const io::TensorFolder folder(base);
   const QuantizedBase quantized = open_quantized(base, folder);
-  return quantized ? quantized->tensors_apart(model) : std::set<std::string>();
+  if (quantized) return quantized->tensors_apart(model);
+  return format == BaseFormat::nf4 ? four_bit_tensors(model) : std::set<std::string>();
 }
 
-void load_base(models::ParameterStore& store, const spec::ModelSpec& model, const std::string& base) {
+void load_base(models::ParameterStore& store, const spec::ModelSpec& model, const std::string& base,
+               BaseFormat format) {
   const io::TensorFolder folder(base);
   const QuantizedBase quantized = open_quantized(base, folder);
   if (quantized) return quantized->load(store, model);
+  if (format == BaseFormat::nf4) return load_in_four_bits(store, model, folder);
   models::load_weights(store, model, folder);
 }
 
 namespace {
 
-void plan_adapter(train::RunPlan& plan, const spec::TuneRecipe& recipe) {
+constexpr const char* kValueFile = "/value_head.safetensors";
+
+void write_tokenizer(const std::string& folder, const std::vector<train::NamedFile>& files) {
+  for (const train::NamedFile& file : files) {
+    base::create_folders((fs::path(folder) / file.name).parent_path().string());
+    base::write_file_atomic((fs::path(folder) / file.name).string(), file.bytes);
+  }
+}
+
+// What trains beside the model or adapter, at the end of what trains.
+void write_more(const std::string& folder, const MoreTensors& more, std::span<const core::Tensor> values) {
+  std::vector<float> scratch;
+  io::SafetensorsWriter writer(folder + kValueFile);
+  for (const spec::Parameter& p : more.table)
+    writer.declare(p.name, base::DType::f32, models::part_shape(p, p.parts[0]));
+  for (size_t i = 0; i < more.table.size(); ++i)
+    writer.write(more.table[i].name, std::as_bytes(std::span(core::host_floats(values[i], scratch))));
+  writer.commit();
+}
+
+// From the folder that the run goes on from, where it holds them.
+void load_more(models::ParameterStore& store, const MoreTensors& more, const std::string& from) {
+  if (more.is_classifier || more.table.empty() || !fs::exists(from + kValueFile)) return;
+  const io::SafetensorsFile file(from + kValueFile);
+  for (auto& slot : store.slots()) {
+    const io::TensorEntry* entry = file.find(slot.info.name);
+    if (!entry) continue;
+    SINTER_CHECK(entry->dtype == base::DType::f32 && entry->num_elements() == slot.info.num_elements(),
+                 "'{}': tensor '{}' is {} {}; expected f32 of {} elements", file.path(), entry->name,
+                 base::dtype_name(entry->dtype), io::shape_to_string(entry->shape), slot.info.num_elements());
+    const auto* values = reinterpret_cast<const float*>(entry->bytes.data());
+    store.set(slot, {values, values + entry->num_elements()});
+  }
+}
+
+void plan_adapter(train::RunPlan& plan, const spec::TuneRecipe& recipe, const MoreTensors& more) {
   plan.model.moe.balance_loss = 0;  // of a frozen router there is nothing to balance
-  const spec::AdapterSpec adapter = adapter_of(recipe);
-  const std::vector<spec::Parameter> table = spec::make_adapter_table(plan.model, adapter);
+  spec::AdapterSpec adapter = adapter_of(recipe, plan.model);
+  if (more.is_classifier) std::erase(adapter.modules_to_save, "score");
+  std::vector<spec::Parameter> table = spec::make_adapter_table(plan.model, adapter);
+  const size_t own = table.size() + (more.is_classifier ? more.table.size() : 0);  // kept in the adapter's file
+  table.insert(table.end(), more.table.begin(), more.table.end());
   plan.table = spec::whole_table(table);
   const std::string base = recipe.base.model.path, from = recipe.adapter_from;
-  plan.apart = tensors_apart(base, plan.model);  // a quantized base (QLoRA) stays as it is
-  plan.load_weights = [model = plan.model, base, from,
+  const BaseFormat format = recipe.is_qlora() ? BaseFormat::nf4 : BaseFormat::as_stored;
+  plan.apart = tensors_apart(base, plan.model, format);  // a quantized base (QLoRA) stays as it is
+  plan.load_weights = [model = plan.model, base, format, from, more,
                        seed = static_cast<uint64_t>(recipe.base.train.seed)](models::ParameterStore& store) {
-    load_base(store, model, base);
+    load_base(store, model, base, format);
     initialize_adapter(store, seed);
     if (!from.empty()) load_adapter(store, from);
+    if (!from.empty()) load_more(store, more, from);
   };
   plan.model_file = "adapter_config.json";
-  plan.export_model = [model = plan.model, table, config = PeftConfig{adapter, lasting_path(base)},
-                       files = plan.tokenizer_files](const std::string& folder,
-                                                     const std::vector<core::Tensor>& trained,
-                                                     const models::ParameterStore&, core::DType) {
-    write_adapter_tensors(folder, table, trained);
+  PeftConfig config{.adapter = adapter, .base_model = lasting_path(base), .is_classifier = more.is_classifier};
+  if (more.is_classifier) config.adapter.modules_to_save.push_back("score");
+  plan.export_model = [model = plan.model, table, own, more, config, files = plan.tokenizer_files](
+                          const std::string& folder, const std::vector<core::Tensor>& trained,
+                          const models::ParameterStore&, core::DType) {
+    const std::vector<spec::Parameter> kept(table.begin(), table.begin() + static_cast<ptrdiff_t>(own));
+    const size_t beside = table.size() - own;
+    const std::span<const core::Tensor> values(trained);
+    write_adapter_tensors(folder, kept, values.first(values.size() - beside));
+    if (beside > 0) write_more(folder, more, values.last(beside));
     write_peft_config(folder, config, model);
-    for (const train::NamedFile& file : files) {
-      base::create_folders((fs::path(folder) / file.name).parent_path().string());
-      base::write_file_atomic((fs::path(folder) / file.name).string(), file.bytes);
-    }
+    write_tokenizer(folder, files);
   };
   int64_t trained = 0, all = 0;
   for (const spec::Parameter& p : table) {
     (spec::is_adapter_tensor(p) ? trained : all) += p.num_elements();
   }
-  plan.data_text +=
-      fmt::format("trains     {} of {} parameters ({}{}, rank {}, alpha {:g})\n", base::format_grouped(trained),
-                  base::format_grouped(all + trained), adapter.dora ? "DoRA" : "LoRA",
-                  adapter.rslora ? " by sqrt(rank)" : "", adapter.rank, adapter.alpha);
+  plan.data_text += fmt::format("trains     {} of {} parameters ({}{}, rank {}, alpha {:g})\n",
+                                base::format_grouped(trained), base::format_grouped(all + trained),
+                                adapter.dora        ? "DoRA"
+                                : recipe.is_qlora() ? "QLoRA"
+                                                    : "LoRA",
+                                adapter.rslora ? " by sqrt(rank)" : "", adapter.rank, adapter.alpha);
+}
+
+// All of the model trains, and more beside it.
+void plan_whole(train::RunPlan& plan, const spec::TuneRecipe& recipe, const MoreTensors& more) {
+  std::vector<spec::Parameter> table = spec::make_parameter_table(plan.model);
+  const size_t own = table.size();
+  table.insert(table.end(), more.table.begin(), more.table.end());
+  plan.table = spec::whole_table(table);
+  plan.load_weights = [model = plan.model, base = recipe.base.model.path, more,
+                       seed = static_cast<uint64_t>(recipe.base.train.seed)](models::ParameterStore& store) {
+    models::load_weights(store, model, io::TensorFolder(base));
+    initialize_adapter(store, seed);
+    load_more(store, more, base);
+  };
+  plan.export_model = [model = plan.model, own, more, files = plan.tokenizer_files](
+                          const std::string& folder, const std::vector<core::Tensor>& trained,
+                          const models::ParameterStore&, core::DType dtype) {
+    const auto end = trained.begin() + static_cast<ptrdiff_t>(own);
+    train::export_model(folder, model, {trained.begin(), end}, dtype, files);
+    write_more(folder, more, {end, trained.end()});
+  };
 }
 
 }  // namespace
@@ -103,11 +175,15 @@ train::RunPlan begin_plan(const spec::TuneRecipe& recipe, const parallel::Mesh& 
   return plan;
 }
 
-void end_plan(train::RunPlan& plan, const spec::TuneRecipe& recipe, const parallel::Mesh& mesh,
-              const BatchSizes& sizes) {
+void end_plan(train::RunPlan& plan, const spec::TuneRecipe& recipe, const parallel::Mesh& mesh, const BatchSizes& sizes,
+              const MoreTensors& more) {
   SINTER_CHECK(!recipe.has_adapter() || (!base::is_fp8(recipe.base.train.precision)),
                "train.precision = \"fp8\" does not go with an adapter; use \"bf16\"");
-  if (recipe.has_adapter()) plan_adapter(plan, recipe);
+  if (recipe.has_adapter()) {
+    plan_adapter(plan, recipe, more);
+  } else if (!more.table.empty() && !more.is_classifier) {
+    plan_whole(plan, recipe, more);
+  }
   plan.shape = {.num_tokens = sizes.num_tokens,
                 .num_sequences = sizes.num_sequences,
                 .max_micro_batches = sizes.micro_batches,

@@ -3,8 +3,10 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "parallel/mesh.h"
+#include "spec/parameters.h"
 #include "spec/tune_recipe.h"
 #include "tokenizer/chat_template.h"
 #include "train/run_plan.h"
@@ -22,15 +24,27 @@ struct BatchSizes {
   int64_t micro_batches = 1;                  // of one rank in a step
   bool has_weights = false;
 };
+// Tensors that train beside an adapter or all of a model: a score, a value head. They begin as they are drawn.
+struct MoreTensors {
+  std::vector<spec::Parameter> table;
+  // A score: the adapter is that of a sequence classifier, whose file has it (PEFT's modules_to_save). Else the tensors
+  // go into a file of their own, value_head.safetensors.
+  bool is_classifier = false;
+};
+
 // Ends it, with source, objective and steps set: what trains (an adapter or all), where weights come from and what is
 // written, then memory. Throws base::Error when it does not fit together.
-void end_plan(train::RunPlan& plan, const spec::TuneRecipe& recipe, const parallel::Mesh& mesh,
-              const BatchSizes& sizes);
+void end_plan(train::RunPlan& plan, const spec::TuneRecipe& recipe, const parallel::Mesh& mesh, const BatchSizes& sizes,
+              const MoreTensors& more = {});
 
-// The tensors of a model folder that are quantized there; none for a plain one.
-std::set<std::string> tensors_apart(const std::string& base, const spec::ModelSpec& model);
+// How the weights of a plain folder are kept where they do not train. Quantized folders stay as they are.
+enum class BaseFormat { as_stored, nf4 };
+// The tensors of a model folder that are quantized there, or will be.
+std::set<std::string> tensors_apart(const std::string& base, const spec::ModelSpec& model,
+                                    BaseFormat format = BaseFormat::as_stored);
 // The weights of a model folder, quantized ones as the store keeps them; adapters' tensors are left as they are.
-void load_base(models::ParameterStore& store, const spec::ModelSpec& model, const std::string& base);
+void load_base(models::ParameterStore& store, const spec::ModelSpec& model, const std::string& base,
+               BaseFormat format = BaseFormat::as_stored);
 
 // Micro-batches of one rank in a step, from train.batch_tokens.
 int64_t micro_batches_of(const spec::TuneRecipe& recipe, const parallel::Mesh& mesh);
@@ -53,6 +67,7 @@ class RecipeRenderer {
 // Plans of the verbs, one file each.
 train::RunPlan make_sft_plan(const spec::TuneRecipe& recipe, const parallel::Mesh& mesh);
 train::RunPlan make_grpo_plan(const spec::TuneRecipe& recipe, const parallel::Mesh& mesh);
+train::RunPlan make_ppo_plan(const spec::TuneRecipe& recipe, const parallel::Mesh& mesh);
 train::RunPlan make_dpo_plan(const spec::TuneRecipe& recipe, const parallel::Mesh& mesh);
 train::RunPlan make_reward_plan(const spec::TuneRecipe& recipe, const parallel::Mesh& mesh);
 

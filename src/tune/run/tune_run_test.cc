@@ -107,27 +107,85 @@ TEST_F(TuneRun, AResumedRunEqualsTheUnbrokenOneBitForBit) {
 }
 
 TEST_F(TuneRun, RolloutsBeginOnPolicyAndResumeBitForBit) {
-  const std::vector<std::string> keys{"train.micro_batch=4",   "tune.prompts=2",    "tune.group=4",
-                                      "tune.max_new_tokens=6", "tune.iterations=2", "tune.rewards=length",
-                                      "tune.kl=0.05"};
-  auto with = [&](const std::string& steps) {
+  struct Verb {
+    const char* name;
+    MakePlan make;
+    std::vector<std::string> keys;
+  };
+  const std::vector<Verb> verbs{{"grpo", make_grpo_plan, {}},
+                                {"ppo", make_ppo_plan, {"tune.gae_lambda=0.9"}},
+                                {"ppo_kl_in_loss", make_ppo_plan, {"tune.kl_in_loss=true"}}};
+  for (const auto& [verb, make, more] : verbs) {
+    auto with = [&more = more](const std::string& steps) {
+      std::vector<std::string> all{"train.micro_batch=4",   "tune.prompts=2",      "tune.group=4",
+                                   "tune.max_new_tokens=6", "tune.iterations=2",   "tune.rewards=length",
+                                   "tune.kl=0.05",          "train.steps=" + steps};
+      all.insert(all.end(), more.begin(), more.end());
+      return all;
+    };
+    const std::string whole = std::string(verb) + "whole";
+    run(make, whole, "sums.jsonl", with("5"));
+    const std::vector<nlohmann::json> lines = metrics(whole);
+    ASSERT_EQ(lines.size(), 5u);
+    EXPECT_EQ(lines[0]["ratio_error"].get<double>(), 0)
+        << "the engine's log-probabilities are the training's, bit for bit";
+    EXPECT_NE(lines[1]["ratio_error"].get<double>(), 0) << "the second step of a set";
+    EXPECT_EQ(lines[2]["ratio_error"].get<double>(), 0) << "a new set, by the weights as they are then";
+    EXPECT_EQ(lines[0]["kl"].get<double>(), 0) << "a new adapter is its base";
+    for (const char* stop : {"2", "3"}) {  // between two sets, and within one
+      const std::string name = std::string(verb) + "cut" + stop;
+      run(make, name, "sums.jsonl", with(stop));
+      run(make, name, "sums.jsonl", with("5"));
+      EXPECT_EQ(adapter(whole), adapter(name)) << verb << " stopped after " << stop;
+    }
+  }
+}
+
+TEST_F(TuneRun, ValuesOfPpoAreLearnedAndKept) {
+  const std::vector<std::string> keys{"train.micro_batch=8",   "tune.prompts=4",      "tune.group=4",
+                                      "tune.max_new_tokens=6", "tune.rewards=length", "train.steps=30",
+                                      "tune.value_clip=10",    "optimizer.lr=3e-3"};
+  for (const std::string& kind : {std::string("lora"), std::string("full")}) {
     std::vector<std::string> all = keys;
-    all.push_back("train.steps=" + steps);
+    all.push_back("adapter.kind=" + kind);
+    run(make_ppo_plan, kind, "sums.jsonl", all);
+    const std::vector<nlohmann::json> lines = metrics(kind);
+    EXPECT_LT(lines.back()["value_loss"].get<double>(), 0.5 * lines.front()["value_loss"].get<double>()) << kind;
+    EXPECT_TRUE(fs::exists(dir_ + "/" + kind + "/latest/value_head.safetensors"));
+  }
+}
+
+TEST_F(TuneRun, AReferenceIsAskedWhereAllOfTheModelTrains) {
+  const std::vector<std::string> keys{"train.micro_batch=8", "tune.prompts=2", "tune.group=4", "tune.max_new_tokens=6",
+                                      "tune.rewards=length", "train.steps=3",  "tune.kl=0.1",  "adapter.kind=full"};
+  run(make_grpo_plan, "full", "sums.jsonl", keys);
+  const std::vector<nlohmann::json> lines = metrics("full");
+  EXPECT_EQ(lines.front()["kl"].get<double>(), 0) << "before the first step the model is its reference";
+  EXPECT_GT(lines.back()["kl"].get<double>(), 0);
+}
+
+TEST_F(TuneRun, AStudentComesNearerToItsTeacher) {
+  const std::string teacher = base::source_dir() + "/tests/golden/tune/models/reference";
+  run(make_sft_plan, "student", "chats.jsonl",
+      {"train.steps=40", "train.micro_batch=4", "tune.teacher=" + teacher, "tune.train_on=all", "adapter.kind=full"});
+  const std::vector<nlohmann::json> lines = metrics("student");
+  EXPECT_GT(lines.front()["divergence"].get<double>(), 0.01);
+  EXPECT_LT(lines.back()["divergence"].get<double>(), 0.3 * lines.front()["divergence"].get<double>());
+  EXPECT_NEAR(lines.back()["loss"].get<double>(), lines.back()["divergence"].get<double>(), 1e-5);
+}
+
+TEST_F(TuneRun, ABaseInFourBitsIsNearThePlainOneAndStaysAsItIs) {
+  const std::vector<std::string> keys{"train.steps=4", "train.micro_batch=4"};
+  auto with = [&](const std::string& kind) {
+    std::vector<std::string> all = keys;
+    all.push_back("adapter.kind=" + kind);
     return all;
   };
-  run(make_grpo_plan, "whole", "sums.jsonl", with("5"));
-  const std::vector<nlohmann::json> lines = metrics("whole");
-  ASSERT_EQ(lines.size(), 5u);
-  EXPECT_EQ(lines[0]["ratio_error"].get<double>(), 0)
-      << "the engine's log-probabilities are the training's, bit for bit";
-  EXPECT_EQ(lines[2]["ratio_error"].get<double>(), 0) << "a new set, by the weights as they are then";
-  EXPECT_EQ(lines[0]["kl"].get<double>(), 0) << "a new adapter is its base";
-  for (const char* stop : {"2", "3"}) {  // between two sets, and within one
-    const std::string name = std::string("cut") + stop;
-    run(make_grpo_plan, name, "sums.jsonl", with(stop));
-    run(make_grpo_plan, name, "sums.jsonl", with("5"));
-    EXPECT_EQ(adapter("whole"), adapter(name)) << stop;
-  }
+  const auto plain = run(make_sft_plan, "plain", "chats.jsonl", with("lora"));
+  const auto four_bits = run(make_sft_plan, "four_bits", "chats.jsonl", with("qlora"));
+  EXPECT_NE(plain.losses[0], four_bits.losses[0]) << "the base is rounded";
+  EXPECT_NEAR(plain.losses[0], four_bits.losses[0], 0.1 * plain.losses[0]);
+  EXPECT_LT(four_bits.losses.back(), four_bits.losses.front());
 }
 
 }  // namespace

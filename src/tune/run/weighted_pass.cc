@@ -5,11 +5,12 @@
 
 namespace sinter::tune {
 
-void weighted_pass(const train::ObjectivePass& pass, const TermsOf& terms_of) {
+void weighted_pass(const train::ObjectivePass& pass, const TermsOf& terms_of, const BesideHead& beside) {
   const models::LossPlaces& places = pass.places;
   SINTER_CHECK(static_cast<bool>(places.weights), "[objective] the run's batches have no room for weights");
   const autograd::Variable hidden =
       pass.transformer.forward(pass.context, pass.batch, pass.dropout, nullptr, places.balance);
+  if (beside) beside(hidden);
   ops::Context looking = pass.context;
   looking.tape = nullptr;
   const models::LossPlaces plain{.scale = places.scale, .losses = places.losses};

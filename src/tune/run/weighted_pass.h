@@ -16,8 +16,12 @@ struct PassTerms {
 };
 using TermsOf = std::function<PassTerms(std::span<const float> logprobs)>;
 
+// Called with the last hidden states before the terms are asked for: what an objective reads of them beside
+// log-probabilities. What it allocates and records must not depend on values.
+using BesideHead = std::function<void(const autograd::Variable& hidden)>;
+
 // Runs the pass. Without a host batch (plans) nothing is looked at; without a tape only losses come out. The run's
 // shape must have weights.
-void weighted_pass(const train::ObjectivePass& pass, const TermsOf& terms_of);
+void weighted_pass(const train::ObjectivePass& pass, const TermsOf& terms_of, const BesideHead& beside = {});
 
 }  // namespace sinter::tune

@@ -51,7 +51,7 @@ class AdapterCase {
     model_.moe.balance_loss = 0;  // PEFT's runs have none
     const PeftConfig config = read_peft_config(folder + "/adapter");
     if (is_quantized_) apart_ = tensors_apart(base_, model_);
-    table_ = spec::make_adapter_table(model_, config.adapter);
+    table_ = spec::make_adapter_table(model_, resolve_targets(config, model_));
     store_ = open(table_, true);
     load_adapter(*store_, folder + "/adapter");
     transformer_ = std::make_unique<models::Transformer>(model_, *store_);
@@ -169,7 +169,8 @@ class AdapterCase {
     for (const auto& slot : store_->slots()) {
       if (spec::is_adapter_tensor(slot.info)) values.push_back(slot.parameter.master);
     }
-    const PeftConfig config = read_peft_config(folder_ + "/adapter");
+    PeftConfig config = read_peft_config(folder_ + "/adapter");
+    config.adapter = resolve_targets(config, model_);
     write_peft_config(written, config, model_);
     write_adapter_tensors(written, table_, values);
     double differing = read_peft_config(written).adapter == config.adapter ? 0 : 1;

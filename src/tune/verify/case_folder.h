@@ -40,6 +40,8 @@ eval::VerifyCheck compare(std::string name, double found, double expected, doubl
 // A case's checks, one function a kind.
 Checks verify_adam8bit(const std::string& folder, const eval::VerifyOptions& options);
 Checks verify_adapter(const std::string& folder, const eval::VerifyOptions& options);
+Checks verify_four_bit(const std::string& folder, const eval::VerifyOptions& options);
+Checks verify_preference_adapter(const std::string& folder, const eval::VerifyOptions& options);
 Checks verify_chat_template(const std::string& folder, const eval::VerifyOptions& options);
 Checks verify_packing(const std::string& folder, const eval::VerifyOptions& options);
 Checks verify_sft_packed(const std::string& folder, const eval::VerifyOptions& options);

@@ -76,30 +76,6 @@ Checks check_packed_inputs(const std::string& folder, const Json& one, const Ten
           compare("boundaries", boundaries, get(inputs, "cu_seq_lens").values, 0)};
 }
 
-// Sums over a row's answer; `mask` says which tokens are the answer's.
-std::vector<AnswerScore> score_answers(const RowValues& logps, const RowValues& reference, const RowValues& mask) {
-  std::vector<AnswerScore> scores(logps.size());
-  for (size_t r = 0; r < logps.size(); ++r) {
-    for (size_t t = 1; t < logps[r].size(); ++t) {
-      scores[r].logp += logps[r][t] * mask[r][t];
-      if (!reference.empty()) scores[r].reference += reference[r][t] * mask[r][t];
-      scores[r].tokens += mask[r][t] != 0;
-    }
-  }
-  return scores;
-}
-
-// The mask's values at the rows' real tokens.
-RowValues kept(const Numbers& values, const Numbers& mask) {
-  RowValues out(static_cast<size_t>(mask.rows()));
-  for (int64_t r = 0; r < mask.rows(); ++r) {
-    for (int64_t c = 0; c < mask.columns(); ++c) {
-      if (mask.at(r, c) != 0) out[static_cast<size_t>(r)].push_back(values.at(r, c));
-    }
-  }
-  return out;
-}
-
 // Per-token log-probabilities of right-padded rows as (B, T - 1), 0 outside the answer.
 std::vector<double> padded(const RowValues& logps, const RowValues& mask, int64_t columns) {
   std::vector<double> out;

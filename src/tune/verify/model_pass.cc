@@ -6,11 +6,11 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/json.h"
 #include "core/host_batch.h"
 #include "models/weights.h"
 #include "ops/loss.h"
-#include "spec/hf_config.h"
+#include "tune/adapter/peft.h"
+#include "tune/run/reward_model.h"
 
 namespace sinter::tune {
 namespace {
@@ -62,14 +62,8 @@ ModelPass::ModelPass(const std::string& folder, const eval::VerifyOptions& optio
 
 ModelPass ModelPass::open_classifier(const std::string& folder, const eval::VerifyOptions& options) {
   ModelPass pass(options);
-  nlohmann::json config = base::load_json(folder + "/config.json");
-  auto name = config.at("architectures").at(0).get<std::string>();
-  const size_t at = name.find("ForSequenceClassification");
-  SINTER_CHECK(at != std::string::npos, "'{}': the architecture '{}' is no sequence classifier", folder, name);
-  config["architectures"] = {name.substr(0, at) + "ForCausalLM"};
-  config["tie_word_embeddings"] = true;  // there is no other head
   models::OpenModel& model = pass.model_;
-  model.spec = spec::parse_hf_config(config, folder + "/config.json");
+  model.spec = read_classifier_spec(folder);
   model.store = std::make_unique<models::ParameterStore>(
       model.spec, models::StoreOptions{.device = options.device, .compute = core::DType::f32, .trains = true});
   const io::TensorFolder tensors(folder);
@@ -82,6 +76,23 @@ ModelPass ModelPass::open_classifier(const std::string& folder, const eval::Veri
                folder, score.num_elements(), model.spec.hidden);
   pass.score.resize(static_cast<size_t>(score.num_elements()));
   base::convert_elements(score.dtype, score.bytes.data(), core::DType::f32, pass.score.data(), pass.score.size());
+  return pass;
+}
+
+ModelPass ModelPass::open_adapter(const std::string& base, const std::string& adapter,
+                                  const eval::VerifyOptions& options) {
+  ModelPass pass(options);
+  models::OpenModel& model = pass.model_;
+  model.spec = models::load_model_spec(base);
+  model.spec.moe.balance_loss = 0;
+  const auto table = spec::make_adapter_table(model.spec, resolve_targets(read_peft_config(adapter), model.spec));
+  model.store = std::make_unique<models::ParameterStore>(
+      spec::whole_table(table),
+      models::StoreOptions{.device = options.device, .compute = core::DType::f32, .trains = true});
+  models::load_weights(*model.store, model.spec, io::TensorFolder(base));
+  load_adapter(*model.store, adapter);
+  model.transformer = std::make_unique<models::Transformer>(model.spec, *model.store);
+  pass.is_adapter_ = true;
   return pass;
 }
 
@@ -159,8 +170,12 @@ void ModelPass::backward(const TokenRows& rows, const RowValues& d_logps, const 
 std::map<std::string, std::vector<double>> ModelPass::gradients() const {
   std::map<std::string, std::vector<double>> out;
   for (const models::ParameterStore::Slot& slot : model_.store->slots()) {
-    for (const models::DiskTensor& part : models::split_parts(slot.info, model_.store->gradient_of(slot)))
-      out[part.name].assign(part.values.begin(), part.values.end());
+    if (!model_.store->is_trained(slot)) continue;
+    size_t at = 0;
+    for (const models::DiskTensor& part : models::split_parts(slot.info, model_.store->gradient_of(slot))) {
+      const std::string name = is_adapter_ ? peft_name(slot.info, slot.info.parts[at++]) : part.name;
+      out[name].assign(part.values.begin(), part.values.end());
+    }
   }
   return out;
 }
@@ -168,12 +183,14 @@ std::map<std::string, std::vector<double>> ModelPass::gradients() const {
 std::vector<FlatParameter> ModelPass::take() const {
   std::vector<FlatParameter> out;
   for (const models::ParameterStore::Slot& slot : model_.store->slots())
-    out.push_back({slot.info.shape.rank() > 1, model_.store->values_of(slot), model_.store->gradient_of(slot)});
+    if (model_.store->is_trained(slot))
+      out.push_back({slot.info.shape.rank() > 1, model_.store->values_of(slot), model_.store->gradient_of(slot)});
   return out;
 }
 
 void ModelPass::put(const std::vector<FlatParameter>& parameters, size_t first) {
-  for (models::ParameterStore::Slot& slot : model_.store->slots()) model_.store->set(slot, parameters[first++].values);
+  for (models::ParameterStore::Slot& slot : model_.store->slots())
+    if (model_.store->is_trained(slot)) model_.store->set(slot, parameters[first++].values);
   model_.store->bump_versions();
 }
 
@@ -248,6 +265,28 @@ Checks follow_training(const std::string& name, const nlohmann::ordered_json& tr
       [&](const std::vector<FlatParameter>& parameters) { model.put(parameters, 0); });
   model.put(begin, 0);
   return checks;
+}
+
+std::vector<AnswerScore> score_answers(const RowValues& logps, const RowValues& reference, const RowValues& mask) {
+  std::vector<AnswerScore> scores(logps.size());
+  for (size_t r = 0; r < logps.size(); ++r) {
+    for (size_t t = 1; t < logps[r].size(); ++t) {
+      scores[r].logp += logps[r][t] * mask[r][t];
+      if (!reference.empty()) scores[r].reference += reference[r][t] * mask[r][t];
+      scores[r].tokens += mask[r][t] != 0;
+    }
+  }
+  return scores;
+}
+
+RowValues kept(const Numbers& values, const Numbers& mask) {
+  RowValues out(static_cast<size_t>(mask.rows()));
+  for (int64_t r = 0; r < mask.rows(); ++r) {
+    for (int64_t c = 0; c < mask.columns(); ++c) {
+      if (mask.at(r, c) != 0) out[static_cast<size_t>(r)].push_back(values.at(r, c));
+    }
+  }
+  return out;
 }
 
 TokenRows rows_of(const Numbers& ids, const Numbers& mask) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/open_model.h"
+#include "tune/objectives/preference.h"
 #include "tune/verify/case_folder.h"
 
 namespace sinter::tune {
@@ -26,6 +27,11 @@ class ModelPass {
   ModelPass(const std::string& folder, const eval::VerifyOptions& options);
   // A sequence classifier's trunk and its one row of weights.
   static ModelPass open_classifier(const std::string& folder, const eval::VerifyOptions& options);
+
+  // A model with an adapter beside it: only the adapter's tensors train, and gradients have PEFT's names.
+  static ModelPass open_adapter(const std::string& base, const std::string& adapter,
+                                const eval::VerifyOptions& options);
+  void use_adapter(bool is_on) { model_.store->use_adapters(is_on); }
 
   // Log-probability of every token given those before it, at a temperature; 0 for a row's first.
   RowValues logps(const TokenRows& rows, double temperature = 1);
@@ -52,6 +58,7 @@ class ModelPass {
   core::DeviceRuntime& device_;
   const kernels::KernelTable& kernels_;
   models::OpenModel model_;
+  bool is_adapter_ = false;
 };
 
 // The gradients below `prefix` in the golden file, each as a share of its largest entry.
@@ -68,6 +75,10 @@ Checks follow_training(const std::string& name, const nlohmann::ordered_json& tr
 Checks follow_training(const std::string& name, const nlohmann::ordered_json& training,
                        const nlohmann::ordered_json& expected, ModelPass& model, const std::function<double()>& pass);
 
+// Of a row's answer in all; `mask` says which tokens are the answer's.
+std::vector<AnswerScore> score_answers(const RowValues& logps, const RowValues& reference, const RowValues& mask);
+// The values at the rows' real tokens.
+RowValues kept(const Numbers& values, const Numbers& mask);
 // Rows of a padded batch: the tokens whose mask is 1, in order.
 TokenRows rows_of(const Numbers& ids, const Numbers& mask);
 

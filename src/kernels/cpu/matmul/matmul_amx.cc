@@ -101,7 +101,7 @@ void store_lower_sums(char* tile, int64_t stride_bytes) {
 // out of the first.
 //
 // A register set to zero after its last use takes no tile of the core: where it has few to rename into
-// (docs/performance.md), loads run beside products only as far as tiles are free.
+// (decisions/0007), loads run beside products only as far as tiles are free.
 template <bool kKeepsB>
 void multiply_two(const TileProduct& x, float* tile, int64_t stride_bytes, Ahead& shared_ahead) {
   Ahead ahead = shared_ahead;  // a copy can stay in registers

@@ -84,7 +84,7 @@ inline void add_product() {
 
 // What a step adds to the tile of sums in register kSum. `a` and `b`: tiles of the first part.
 //
-// One sum at a time, in few registers: where a core has few tiles to rename into (docs/performance.md) four at once
+// One sum at a time, in few registers: where a core has few tiles to rename into (decisions/0007) four at once
 // take longer, though they load less. A register set to zero after its last use takes none.
 template <int kSum>
 inline void add_step(const uint32_t* a, const uint32_t* b) {

@@ -38,7 +38,7 @@ std::vector<float> random_floats(int64_t count, uint64_t seed) {
   std::vector<float> values(static_cast<size_t>(count));
   const base::CounterRng rng{seed, 3};
   for (size_t i = 0; i < values.size(); ++i)
-    values[i] = static_cast<float>(static_cast<double>(rng.bits(i) >> 40) / (1 << 24) * 2 - 1);
+    values[i] = static_cast<float>(static_cast<double>(rng.bits(i) >> 8) / (1 << 24) * 2 - 1);
   return values;
 }
 
