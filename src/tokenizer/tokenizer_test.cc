@@ -335,5 +335,22 @@ TEST(Tokenizer, FolderNamesItsSpecialTokens) {
   std::filesystem::remove_all(folder);
 }
 
+// Python: bytes.decode(errors="replace").
+TEST(Unicode, OneReplacementStandsForAsMuchOfACharacterAsIsWellFormed) {
+  const std::vector<std::pair<std::string, std::vector<size_t>>> cases{
+      {"\xf0\x9f\x98", {3}},       {"\xe6\x97", {2}},    {"\xe0\x80\x80", {1, 1, 1}},
+      {"\xed\xa0\x80", {1, 1, 1}}, {"\xff\xfe", {1, 1}}, {"\xf0\x9f\xe6\x97", {2, 2}},
+      {"\xf5\x80", {1, 1}},        {"\xc3", {1}}};
+  for (const auto& [text, lengths] : cases) {
+    size_t pos = 0;
+    for (size_t length : lengths) {
+      ASSERT_EQ(decode_char(text, pos).code, kBadByte) << text << " at " << pos;
+      EXPECT_EQ(ill_formed_bytes(text, pos), length) << text << " at " << pos;
+      pos += length;
+    }
+    EXPECT_EQ(pos, text.size()) << text;
+  }
+}
+
 }  // namespace
 }  // namespace sinter::tokenizer
