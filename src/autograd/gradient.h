@@ -30,8 +30,8 @@ class Gradient {
   void wrote_with_squares() { accumulates_ = true, has_squares_ = static_cast<bool>(squares_); }
   // Work that was replayed wrote it, as it did when it was recorded.
   void was_replayed() { accumulates_ = static_cast<bool>(tensor_); }
-  // A step begins: the next write overwrites.
-  void begin_step() { accumulates_ = has_squares_ = false; }
+  // What stands there is stale, as when a step begins: the next write overwrites it.
+  void discard() { accumulates_ = has_squares_ = false; }
   // The tensor was changed by others than the ops.
   void forget_squares() { has_squares_ = false; }
 

@@ -44,7 +44,7 @@ TEST(Gradient, OverwritesOnceAStepAndThenAdds) {
   EXPECT_FALSE(gradient.accumulates());
   gradient.wrote();
   EXPECT_TRUE(gradient.accumulates());
-  gradient.begin_step();
+  gradient.discard();
   EXPECT_FALSE(gradient.accumulates());
 }
 

@@ -476,7 +476,7 @@ void ParameterStore::refresh_compute() {
 }
 
 void ParameterStore::begin_step() {
-  for (Slot& slot : slots_) slot.parameter.grad.begin_step();
+  for (Slot& slot : slots_) slot.parameter.grad.discard();
 }
 
 void ParameterStore::forget_squares() {

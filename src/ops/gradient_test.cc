@@ -65,7 +65,7 @@ class GradientCheck {
  private:
   void check(const kernels::KernelTable& table, autograd::Recompute mode, const Forward& forward) {
     std::vector<Tensor> gradients;
-    for (auto& p : parameters_) p->grad.begin_step();
+    for (auto& p : parameters_) p->grad.discard();
     const Made made = run(table, &mode, forward, &gradients);
     const double count = static_cast<double>(made.outputs.size());
     ASSERT_TRUE(count > 0 || made.losses);
@@ -318,8 +318,8 @@ TEST(Gradients, OfAFurtherMicroBatchAreAddedToTheFirsts) {
   const auto twice = backward();
   for (size_t i = 0; i < once.first.size(); ++i) EXPECT_NEAR(twice.first[i], 2 * once.first[i], 1e-4);
   for (size_t i = 0; i < once.second.size(); ++i) EXPECT_NEAR(twice.second[i], 2 * once.second[i], 1e-4);
-  weight.grad.begin_step();
-  bias.grad.begin_step();
+  weight.grad.discard();
+  bias.grad.discard();
   EXPECT_EQ(backward(), once) << "the next step overwrites";
 }
 

@@ -243,7 +243,7 @@ void GradientSync::reduce(int64_t number) {
   }
   if (store_.options().division.host_gradients)
     copy_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  for (size_t i : unit.slots) store_.slots()[i].parameter.grad.begin_step();
+  for (size_t i : unit.slots) store_.slots()[i].parameter.grad.discard();
   unit.is_open = false;
   ++unit.reduced;
   for (UnderWay& work : under_way_) work.work->advance();

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "core/host_memory.h"
 #include "spec/parameters.h"
 #include "train/metrics.h"
 #include "train/peak.h"

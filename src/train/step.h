@@ -20,8 +20,8 @@
 #include "spec/recipe.h"
 #include "train/gradient_sync.h"
 #include "train/objective.h"
-#include "train/pipeline.h"
 #include "train/pass_batch.h"
+#include "train/pipeline.h"
 #include "train/step_plan.h"
 #include "train/weight_stream.h"
 
