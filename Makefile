@@ -41,10 +41,11 @@ asan:  ## the unit tests and fuzz targets under address and undefined-behaviour 
 	@ninja -C build-asan -j$(JOBS)
 	@cd build-asan && $(CTEST) -L fast -R "^(test|fuzz)_"
 
-tsan:  ## the tests of the thread pool under the thread sanitizer
+TSAN_TESTS = test_base test_comm test_engine test_server
+tsan:  ## thread pool, communicator, engine and server under the thread sanitizer
 	@cmake --preset tsan
-	@ninja -C build-tsan -j$(JOBS) test_base
-	@cd build-tsan && $(CTEST) -R test_base
+	@ninja -C build-tsan -j$(JOBS) $(TSAN_TESTS)
+	@cd build-tsan && $(CTEST) -R "^($(subst $() ,|,$(TSAN_TESTS)))$$"
 
 cuda:  ## build-cuda/sinter with the CUDA backend (CUDA_ARCHITECTURES="80;90a": for these)
 	@tools/setup --cuda

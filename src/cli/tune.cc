@@ -13,6 +13,7 @@
 #include "cli/verbs.h"
 #include "comm/communicator.h"
 #include "comm/together.h"
+#include "core/device.h"
 #include "spec/tune_recipe.h"
 #include "train/trainer.h"
 #include "tune/run/tune_plan.h"
@@ -28,6 +29,15 @@ struct Flags {
 
 using MakePlan = train::RunPlan (*)(const spec::TuneRecipe& recipe, const parallel::Mesh& mesh);
 
+bool is_absent(const std::string& device) {
+  try {
+    core::runtime(core::parse_device(device));
+    return false;
+  } catch (const base::Error&) {
+    return true;
+  }
+}
+
 void tune(const Flags& flags, MakePlan make_plan, comm::Communicator& comm) {
   spec::TuneRecipe recipe;
   comm::together(comm, [&] { recipe = spec::load_tune_recipe(flags.recipe, flags.overrides); });
@@ -35,6 +45,13 @@ void tune(const Flags& flags, MakePlan make_plan, comm::Communicator& comm) {
     if (comm.rank() == 0)
       std::printf("%s%s", spec::recipe_to_toml(recipe.base).c_str(), spec::tune_sections_to_toml(recipe).c_str());
     return;
+  }
+  if (flags.is_dry_run && is_absent(recipe.base.train.device)) {
+    if (comm.rank() == 0)
+      std::printf(
+          "%s is not here: this machine's CPU stands in for it. A GPU needs about 100 MiB more for workspaces.\n",
+          recipe.base.train.device.c_str());
+    recipe.base.train.device = "cpu";
   }
   train::Trainer trainer(recipe.base, comm,
                          [&](const spec::Recipe&, const parallel::Mesh& mesh) { return make_plan(recipe, mesh); });

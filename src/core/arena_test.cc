@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
+#include "core/recycling.h"
 
 namespace sinter::core {
 namespace {
@@ -83,6 +85,36 @@ TEST(PassArena, PassesInFlightKeepTheirOwnAndShareTheRest) {
     }
   }
   EXPECT_THROW(arena.begin_forward(3), base::Error);
+}
+
+TEST(Recycling, TakesNothingForAStepLikeOneBefore) {
+  Allocator& backing = runtime({}).allocator();
+  const size_t before = backing.stats().current_bytes;
+  {
+    RecyclingAllocator memory(backing);
+    auto step = [&](size_t scale) {
+      std::vector<Tensor> alive;
+      for (size_t bytes : {300, 5000, 70000, 300, 1})
+        alive.emplace_back(memory, base::Shape{static_cast<int64_t>(bytes * scale)}, DType::u8);
+      for (size_t i = 0; i < alive.size(); ++i) {  // two at the same place would change each other
+        std::memset(alive[i].raw(), static_cast<int>(i), alive[i].bytes());
+      }
+      for (size_t i = 0; i < alive.size(); ++i) {
+        const auto* bytes = static_cast<const unsigned char*>(alive[i].raw());
+        EXPECT_EQ(std::count(bytes, bytes + alive[i].bytes(), i), static_cast<int64_t>(alive[i].bytes()));
+      }
+    };
+    step(1);
+    const size_t taken = memory.num_taken();
+    for (int i = 0; i < 10; ++i) step(1);
+    EXPECT_EQ(memory.num_taken(), taken);
+    for (size_t scale = 1; scale < 200; ++scale) step(scale);  // other sizes do not pile up
+    EXPECT_LE(memory.unused_bytes(), 3 * memory.stats().peak_bytes);
+    EXPECT_EQ(memory.stats().current_bytes, 0u);
+    memory.trim();
+    EXPECT_EQ(memory.unused_bytes(), 0u);
+  }
+  EXPECT_EQ(backing.stats().current_bytes, before);
 }
 
 }  // namespace

@@ -136,15 +136,16 @@ TEST_P(Invariance, LogprobsAreTheTrainingForwardsBitForBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Invariance,
-                         testing::Values(std::pair{"gpt2", core::DType::f32}, std::pair{"llama", core::DType::f32},
-                                         std::pair{"mistral", core::DType::f32}, std::pair{"mixtral", core::DType::f32},
-                                         std::pair{"llama", core::DType::bf16}, std::pair{"qwen3", core::DType::bf16},
-                                         std::pair{"mistral", core::DType::bf16}),
-                         [](const auto& info) {
-                           return std::string(info.param.first) +
-                                  (info.param.second == core::DType::f32 ? "Fp32" : "Bf16");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, Invariance,
+    testing::Values(std::pair{"gpt2", core::DType::f32}, std::pair{"llama", core::DType::f32},
+                    std::pair{"mistral", core::DType::f32}, std::pair{"mixtral", core::DType::f32},
+                    std::pair{"llama", core::DType::bf16}, std::pair{"qwen3", core::DType::bf16},
+                    std::pair{"mistral", core::DType::bf16}, std::pair{"mixtral", core::DType::bf16},
+                    std::pair{"qwen3_moe", core::DType::bf16}, std::pair{"qwen2", core::DType::f32}),
+    [](const auto& info) {
+      return std::string(info.param.first) + (info.param.second == core::DType::f32 ? "Fp32" : "Bf16");
+    });
 
 // Past the trained length every new token changes all rotations, so that keys in the cache are of no use.
 TEST(Engine, DynamicRopePastTheTrainedLengthIsTheWholeSequencesOwn) {

@@ -13,10 +13,6 @@ namespace {
 // Logits of one call take at most about this much.
 constexpr int64_t kLogitBytes = int64_t{64} << 20;
 
-ops::Context make_context(core::DeviceRuntime& device) {
-  return {kernels::kernels_for(device.allocator().device()), device.stream(), device.allocator(), nullptr};
-}
-
 constexpr int64_t kMostDecodeQueries = 8, kPieceTokens = 256;  // as GPUs' attention of few queries has them
 constexpr int64_t kMostGraphTokens = 1024;                     // of a step that is worth a graph
 constexpr int64_t kWordsPerChoice = sizeof(kernels::SampleRow) / sizeof(int32_t);
@@ -73,7 +69,8 @@ TransformerRunner::TransformerRunner(const models::Transformer& transformer, con
     : transformer_(transformer),
       device_(core::runtime(transformer.store().options().device)),
       options_(options),
-      is_gpu_(device_.allocator().device().kind == core::DeviceKind::cuda) {
+      is_gpu_(device_.allocator().device().kind == core::DeviceKind::cuda),
+      memory_(device_.allocator()) {
   const spec::ModelSpec& spec = transformer.spec();
   limits_.vocab_size = spec.vocab_size;
   limits_.max_positions = spec.learned_positions ? spec.max_positions : 0;
@@ -85,6 +82,15 @@ TransformerRunner::TransformerRunner(const models::Transformer& transformer, con
   }
   if (spec.rope.kind == spec::RopeKind::dynamic) limits_.whole_beyond = spec.rope.original_max_positions;
   max_rows_ = std::clamp<int64_t>(kLogitBytes / (4 * spec.vocab_size), 16, 1024);
+}
+
+core::Allocator& TransformerRunner::scratch() {
+  if (is_gpu_) return device_.allocator();
+  return memory_;
+}
+
+ops::Context TransformerRunner::context() {
+  return {kernels::kernels_for(scratch().device()), device_.stream(), scratch(), nullptr};
 }
 
 TransformerRunner::~TransformerRunner() {
@@ -117,6 +123,7 @@ void TransformerRunner::take_cache(int64_t num_blocks, int64_t block_size) {
 
 void TransformerRunner::release_cache() {
   forget_steps();
+  memory_.trim();
   cache_ = {};
 }
 
@@ -284,7 +291,7 @@ void TransformerRunner::forward(const StepBatch& batch) {
     Step& step = *(steps_[Kind{}] = std::make_unique<Step>());
     step.kind = kind;
     last_ = &step;
-    compute(step, make_context(device_), ragged);
+    compute(step, context(), ragged);
     return device_.synchronize(device_.stream());
   }
   send_choices(batch);
@@ -332,7 +339,7 @@ StepModel::Chosen TransformerRunner::chosen() {
 std::span<const float> TransformerRunner::logits(int64_t first, int64_t count) {
   const kernels::WithoutMeasuring without_measuring;
   logits_ = {};
-  logits_ = transformer_.logits(make_context(device_), last_->hidden.slice(first, count));
+  logits_ = transformer_.logits(context(), last_->hidden.slice(first, count));
   return core::host_floats(logits_, host_logits_);
 }
 
@@ -343,11 +350,11 @@ std::vector<float> TransformerRunner::hidden_state(int64_t row) {
 }
 
 void TransformerRunner::logprobs(std::span<const int32_t> targets, std::span<float> out) {
-  const ops::Context context = make_context(device_);
+  const ops::Context own = context();
   const auto count = static_cast<int64_t>(targets.size());
   const core::Tensor losses =
-      losses_of(context, logits_, last_->hidden.dtype(),
-                core::make_tensor(device_.allocator(), {count}, std::vector<int32_t>(targets.begin(), targets.end())));
+      losses_of(own, logits_, last_->hidden.dtype(),
+                core::make_tensor(scratch(), {count}, std::vector<int32_t>(targets.begin(), targets.end())));
   const std::vector<float> values = core::to_host<float>(losses);
   std::transform(values.begin(), values.end(), out.begin(), [](float loss) { return -loss; });
 }

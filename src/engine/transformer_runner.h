@@ -1,8 +1,8 @@
 // The engine's model: a transformer over a paged cache.
 //
-// On a GPU steps are padded to few shapes. Each shape has its plan of one arena, and where it is decoding its CUDA
-// graph, made when the shape first comes and kept: such a step is one copy to the device, one launch, and one small
-// copy back of the tokens that were chosen there.
+// On the CPU steps take their memory from what earlier ones left. On a GPU they are padded to few shapes. Each shape
+// has its plan of one arena, and where it is decoding its CUDA graph, made when the shape first comes and kept: such a
+// step is one copy to the device, one launch, and one small copy back of the tokens that were chosen there.
 #pragma once
 #include <map>
 #include <memory>
@@ -11,6 +11,7 @@
 #include "core/arena.h"
 #include "core/device_batch.h"
 #include "core/graph.h"
+#include "core/recycling.h"
 #include "engine/step_model.h"
 #include "models/transformer.h"
 
@@ -58,6 +59,9 @@ class TransformerRunner : public StepModel {
   void send_choices(const StepBatch& batch);
   void fetch_chosen(const Step& step, int64_t rows);
   void forget_steps();
+  // For work outside of planned arenas.
+  core::Allocator& scratch();
+  ops::Context context();
 
   const models::Transformer& transformer_;
   core::DeviceRuntime& device_;
@@ -66,6 +70,7 @@ class TransformerRunner : public StepModel {
   ModelLimits limits_;
   int64_t max_rows_ = 0;
   core::KvCache cache_;
+  core::RecyclingAllocator memory_;  // on the CPU; outlives the tensors below
   std::unique_ptr<core::DeviceBatch> batch_;
   core::Tensor edits_, masks_;  // room on the device, u8 and i32
   std::unique_ptr<core::ArenaSet> arenas_;

@@ -20,7 +20,7 @@ GradientReducer::GradientReducer(const std::vector<Stretch>& stretches, core::Te
 
 void GradientReducer::begin_step() {
   overlapped_ = 0;
-  for (Bucket& bucket : buckets_) bucket.missing = bucket.end - bucket.begin;
+  for (Bucket& bucket : buckets_) bucket.missing = bucket.end - bucket.begin, bucket.is_started = false;
 }
 
 void GradientReducer::mark_ready(int64_t begin, int64_t end) {
@@ -30,26 +30,40 @@ void GradientReducer::mark_ready(int64_t begin, int64_t end) {
     bucket->missing -= std::min(end, bucket->end) - std::max(begin, bucket->begin);
     assert(bucket->missing >= 0);
     if (bucket->missing > 0) continue;
-    start(*bucket);
+    start(static_cast<size_t>(bucket - buckets_.begin()));
     ++overlapped_;
   }
-  for (Bucket& b : buckets_) {
-    if (b.work) b.work->advance();
-  }
+  for (size_t i : under_way_) buckets_[i].work->advance();
 }
 
-void GradientReducer::start(Bucket& bucket) {
+void GradientReducer::start(size_t index) {
+  if (static_cast<int64_t>(under_way_.size()) == kMostUnderWay) {
+    Bucket& oldest = buckets_[under_way_.front()];
+    under_way_.erase(under_way_.begin());
+    oldest.work->wait();
+    oldest.work.reset();
+  }
+  Bucket& bucket = buckets_[index];
   bucket.work = bucket.comm->start_all_reduce(gradients_.slice(bucket.begin, bucket.end - bucket.begin));
+  bucket.is_started = true;
+  under_way_.push_back(index);
 }
 
 void GradientReducer::finish() {
-  for (Bucket& bucket : buckets_) {
-    if (!bucket.work) start(bucket);
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    if (!buckets_[i].is_started) start(i);
   }
-  for (Bucket& bucket : buckets_) {
-    bucket.work->wait();
-    bucket.work.reset();
+  for (size_t i : under_way_) {
+    buckets_[i].work->wait();
+    buckets_[i].work.reset();
   }
+  under_way_.clear();
+}
+
+size_t GradientReducer::buffer_bytes() const {
+  int64_t largest = 0;
+  for (const Bucket& bucket : buckets_) largest = std::max(largest, bucket.end - bucket.begin);
+  return static_cast<size_t>(std::min(kMostUnderWay, num_buckets()) * largest) * base::dtype_bytes(gradients_.dtype());
 }
 
 }  // namespace sinter::parallel

@@ -28,6 +28,10 @@ class GradientReducer {
   // Elements [begin, end) got their last addition. Each element at most once a step.
   void mark_ready(int64_t begin, int64_t end);
   void finish();
+  // Sums under way at once: more wait for the oldest, so that the communicator's buffers stay bounded.
+  static constexpr int64_t kMostUnderWay = 4;
+  // The most bytes that a communicator which takes sums in order of ranks has in buffers for them.
+  size_t buffer_bytes() const;
   int64_t num_buckets() const { return static_cast<int64_t>(buckets_.size()); }
   // Buckets of this step that were on their way before finish() was called.
   int64_t num_overlapped() const { return overlapped_; }
@@ -37,11 +41,13 @@ class GradientReducer {
     int64_t begin = 0, end = 0, missing = 0;
     comm::Communicator* comm = nullptr;
     comm::Handle work = nullptr;
+    bool is_started = false;
   };
-  void start(Bucket& bucket);
+  void start(size_t index);
 
   core::Tensor gradients_;
-  std::vector<Bucket> buckets_;  // of stretches that several ranks sum; last stretch of the buffer first
+  std::vector<Bucket> buckets_;    // of stretches that several ranks sum; last stretch of the buffer first
+  std::vector<size_t> under_way_;  // oldest first
   int64_t overlapped_ = 0;
 };
 

@@ -52,6 +52,22 @@ TEST(Simulate, InterleavingDividesTheBubbleByTheNumberOfChunks) {
   }
 }
 
+// ZB-H1's promise (Qi et al. 2024): (p - 1)(F + B - W), B and W the two halves of a backward pass.
+TEST(Simulate, SplitBackwardPassesLeaveTheBubbleOfZeroBubbleH1) {
+  for (int64_t p : {2, 4, 8}) {
+    for (int64_t m : {p, 2 * p, 4 * p}) {
+      for (double share : {0.25, 0.5}) {
+        SimulationInput input = uniform(spec::PipelineKind::zero_bubble, p, 1, m);
+        input.weight_share = share;
+        const double weights = share * kBackward, inputs = kBackward - weights;
+        const double ideal = static_cast<double>(m) * (kForward + kBackward);
+        EXPECT_EQ(simulate(input).pipeline_seconds, ideal + static_cast<double>(p - 1) * (kForward + inputs - weights))
+            << "p " << p << " m " << m << " share " << share;
+      }
+    }
+  }
+}
+
 TEST(Simulate, TheCriticalPathIsGaplessAndAsLongAsTheStep) {
   SimulationInput input = uniform(spec::PipelineKind::one_f_one_b, 4, 1, 8);
   input.transfer = 0.125;

@@ -14,7 +14,8 @@ struct Key {
   bool is_set = false, is_trained = false;
 };
 
-// On GPUs the kernels for a part of the vocabulary (tp) and for attention over parts (cp) are not there yet.
+// On GPUs the kernels for a part of the vocabulary (tp) and for attention over parts (cp) are not there yet, and
+// nothing is offloaded.
 std::vector<Key> keys_of(const ParallelSpec& p, bool on_gpu = false) {
   auto number = [](const char* name, int64_t value, int64_t usual, bool is_trained) {
     return Key{fmt::format("{} = {}", name, value), value != usual, is_trained};
@@ -33,10 +34,10 @@ std::vector<Key> keys_of(const ParallelSpec& p, bool on_gpu = false) {
       number("interleave", p.interleave, 1, true),
       number("cp", p.cp, 1, !on_gpu),
       number("ep", p.ep, 1, p.dp() * p.cp % p.ep == 0),
-      flag("offload_optimizer", p.offload.optimizer, true),
-      flag("offload_gradients", p.offload.gradients, true),
-      flag("offload_parameters", p.offload.parameters, true),
-      flag("offload_activations", p.offload.activations, true),
+      flag("offload_optimizer", p.offload.optimizer, !on_gpu),
+      flag("offload_gradients", p.offload.gradients, !on_gpu),
+      flag("offload_parameters", p.offload.parameters, !on_gpu),
+      flag("offload_activations", p.offload.activations, !on_gpu),
   };
 }
 

@@ -164,14 +164,22 @@ void check_supported(const SpModel& model, const std::string& origin) {
   SINTER_CHECK(model.charsmap.empty(), "'{}': normalizer_spec.precompiled_charsmap is not supported (identity is)",
                origin);
   SINTER_CHECK(!model.whitespace_as_suffix, "'{}': trainer_spec.treat_whitespace_as_suffix is not supported", origin);
+  for (const auto& piece : model.pieces) {  // which would be matched before spaces are removed
+    const bool is_of_spaces = piece.type == kUserDefined && piece.text.find("\u2581") != std::string::npos;
+    SINTER_CHECK(
+        !is_of_spaces || !model.remove_extra_whitespaces,
+        "'{}': the user-defined symbol '{}' with spaces and normalizer_spec.remove_extra_whitespaces together are not "
+        "supported",
+        origin, piece.text);
+  }
   SINTER_CHECK(model.escape_whitespaces, "'{}': normalizer_spec.escape_whitespaces = false is not supported", origin);
 }
 
 nlohmann::json normalizer_json(const SpModel& model) {
   nlohmann::json steps = nlohmann::json::array();
   if (model.remove_extra_whitespaces) {
-    // Spaces, not other white space.
-    steps.push_back({{"type", "Replace"}, {"pattern", {{"Regex", "\\A +| +\\z"}}}, {"content", ""}});
+    // Spaces, not other white space; at the end what a space is written as counts as one too.
+    steps.push_back({{"type", "Replace"}, {"pattern", {{"Regex", "\\A +|[ \u2581]+\\z"}}}, {"content", ""}});
     steps.push_back({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", " "}});
   }
   if (model.add_dummy_prefix) steps.push_back({{"type", "Prepend"}, {"prepend", "\u2581"}});
@@ -184,7 +192,8 @@ nlohmann::json decoder_json(const SpModel& model) {
   steps.push_back({{"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}});
   steps.push_back({{"type", "ByteFallback"}});
   steps.push_back({{"type", "Fuse"}});
-  if (model.add_dummy_prefix) steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  const int leading = model.remove_extra_whitespaces ? 1 << 20 : model.add_dummy_prefix ? 1 : 0;  // spaces taken away
+  if (leading > 0) steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", leading}, {"stop", 0}});
   return {{"type", "Sequence"}, {"decoders", steps}};
 }
 

@@ -383,11 +383,13 @@ std::string StreamDecoder::take(bool all) {
   if (invalid_ == Invalid::keep || is_valid_utf8(out)) return out;
   std::string valid;
   for (size_t pos = 0; pos < out.size();) {
-    Char c = decode_char(out, pos);
-    if (c.code == kBadByte)
+    const Char c = decode_char(out, pos);
+    if (c.code == kBadByte) {
       valid += "\ufffd";
-    else
-      valid.append(out, pos, c.length);
+      pos += ill_formed_bytes(out, pos);
+      continue;
+    }
+    valid.append(out, pos, c.length);
     pos += c.length;
   }
   return valid;

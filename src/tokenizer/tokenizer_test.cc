@@ -89,15 +89,21 @@ TEST(Tokenizer, EveryStageEqualsTheHuggingFaceLibrary) {
   }
 }
 
-TEST(Tokenizer, SmallSentencePieceModelEqualsTheLibrary) {
-  const Tokenizer tokenizer = Tokenizer::load(kGolden + "small.model");
-  for (const auto& row : base::load_json(kGolden + "small.model.json")) {
+Tokenizer expect_library(const std::string& model) {
+  Tokenizer tokenizer = Tokenizer::load(kGolden + model);
+  for (const auto& row : base::load_json(kGolden + model + ".json")) {
     const auto text = row["text"].get<std::string>();
     EXPECT_EQ(tokenizer.encode(text), row["ids"].get<Ids>()) << "'" << text << "'";
     EXPECT_EQ(tokenizer.decode(row["ids"].get<Ids>()), row["decoded"].get<std::string>());
   }
-  EXPECT_EQ(tokenizer.encode("<s>hi", {.add_special = true})[0], 1);
+  return tokenizer;
 }
+
+TEST(Tokenizer, SmallSentencePieceModelEqualsTheLibrary) {
+  EXPECT_EQ(expect_library("small.model").encode("<s>hi", {.add_special = true})[0], 1);
+}
+
+TEST(Tokenizer, SentencePieceModelThatRemovesSpacesEqualsTheLibrary) { expect_library("spaces.model"); }
 
 TEST(Tokenizer, DecodeGivesBackAnyBytes) {
   for (const Tokenizer* tokenizer : {&gpt2(), &cl100k()}) {
@@ -327,6 +333,23 @@ TEST(Tokenizer, FolderNamesItsSpecialTokens) {
   EXPECT_NE(error_of([&] { Tokenizer::load(folder); }).find("neither tokenizer.json nor tokenizer.model"),
             std::string::npos);
   std::filesystem::remove_all(folder);
+}
+
+// Python: bytes.decode(errors="replace").
+TEST(Unicode, OneReplacementStandsForAsMuchOfACharacterAsIsWellFormed) {
+  const std::vector<std::pair<std::string, std::vector<size_t>>> cases{
+      {"\xf0\x9f\x98", {3}},       {"\xe6\x97", {2}},    {"\xe0\x80\x80", {1, 1, 1}},
+      {"\xed\xa0\x80", {1, 1, 1}}, {"\xff\xfe", {1, 1}}, {"\xf0\x9f\xe6\x97", {2, 2}},
+      {"\xf5\x80", {1, 1}},        {"\xc3", {1}}};
+  for (const auto& [text, lengths] : cases) {
+    size_t pos = 0;
+    for (size_t length : lengths) {
+      ASSERT_EQ(decode_char(text, pos).code, kBadByte) << text << " at " << pos;
+      EXPECT_EQ(ill_formed_bytes(text, pos), length) << text << " at " << pos;
+      pos += length;
+    }
+    EXPECT_EQ(pos, text.size()) << text;
+  }
 }
 
 }  // namespace

@@ -172,6 +172,17 @@ std::string compose(std::string_view text) {
 
 }  // namespace
 
+size_t ill_formed_bytes(std::string_view text, size_t pos) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const unsigned lead = byte(pos), second = byte(pos + 1);
+  if (lead < 0xe0 || lead > 0xf4) return 1;
+  const unsigned least = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
+  const unsigned most = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
+  if (second < least || second > most) return 1;
+  const bool has_third = lead >= 0xf0 && byte(pos + 2) >= 0x80 && byte(pos + 2) <= 0xbf;
+  return has_third ? 3 : 2;
+}
+
 namespace detail {
 
 // Most of the code space is a few pages that repeat (unassigned, ideographs, Hangul): store each distinct page once.

@@ -29,6 +29,9 @@ inline constexpr uint32_t kBadByte = 0xffffffff;
 
 // The character at text[pos]; pos < text.size().
 Char decode_char(std::string_view text, size_t pos);
+// Where decode_char finds a bad byte: the bytes from there that one U+FFFD stands for, which are as much of a character
+// as is well-formed (Unicode's "maximal subpart", as Python and Rust have it).
+size_t ill_formed_bytes(std::string_view text, size_t pos);
 // Appends the UTF-8 form of a code point (at most 0x10FFFF).
 void append_utf8(std::string& out, uint32_t code);
 bool is_valid_utf8(std::string_view text);

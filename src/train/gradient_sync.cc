@@ -49,6 +49,17 @@ GradientSync::GradientSync(models::ParameterStore& store, const parallel::Mesh& 
   is_taken_.resize(buffers_.size());
 }
 
+// Pieces of divided gradients under way stand in their slots, so there are no more of them than fit there.
+size_t GradientSync::communicator_bytes() const {
+  size_t bytes = 0;
+  for (const auto& reducer : reducers_) bytes += reducer.buffer_bytes();
+  int64_t slots = 0;
+  for (const Segment& s : store_.segments()) {
+    if (s.is_divided && s.parts > 1) slots = std::max(slots, s.slot_at + s.count());
+  }
+  return bytes + (store_.divides_gradients() ? static_cast<size_t>(slots) * sizeof(float) : 0);
+}
+
 // Whole gradients, in the order of the buffers that hold them; gaps belong to the tensor before them.
 void GradientSync::list_tensors() {
   std::vector<Tensor> buffers = store_.gradients();
@@ -271,15 +282,13 @@ void GradientSync::finish(const std::function<void()>& sum_tied) {
   pieces_overlapped_ = behind;
   while (!missing_.empty()) mark(missing_.begin()->first);
   while (!under_way_.empty()) complete(0);
-  std::vector<comm::Handle> works;
   if (store_.divides_gradients() && mesh_.copies().size() > 1) {  // copies of the pieces meet once a step
     for (const Segment& s : store_.segments()) {
       if (s.is_divided && !(s.has_experts && mesh_.layout().ep > 1))
-        works.push_back(mesh_.copies().start_all_reduce(store_.gradients_of(s.own_begin(), s.piece())));
+        mesh_.copies().all_reduce(store_.gradients_of(s.own_begin(), s.piece()));
     }
   }
   for (auto& reducer : reducers_) reducer.finish();
-  for (comm::Handle& work : works) work->wait();
   if (has_work()) store_.forget_squares();
 }
 

@@ -21,8 +21,9 @@ class GradientSync {
   // Keeps references. `axes` null: every rank has the whole model. `max_passes`: most micro-batches of a step.
   GradientSync(models::ParameterStore& store, const parallel::Mesh& mesh, const parallel::Axes* axes,
                int64_t max_passes = 1);
-  // Bytes of its own buffers.
+  // Bytes of its own buffers, and of a communicator's that takes sums in the order of ranks.
   static size_t buffer_bytes(const models::ParameterStore& store, int64_t max_passes);
+  size_t communicator_bytes() const;
 
   // `passes`: how often the backward pass of every layer will run.
   void begin_step(int64_t passes);

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
+#include <set>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -133,7 +135,9 @@ spec::ParallelSpec choose_layout(const spec::Recipe& recipe, comm::Communicator&
   size_t best = 0;
   if (recipe.parallel.choice == spec::LayoutChoice::tune) {
     double fastest = 0;
-    for (size_t i = 0; i < std::min(kTried, layouts.size()); ++i) {
+    std::set<std::array<int64_t, 3>> tried;  // of each division its fastest stage of ZeRO
+    for (size_t i = 0; i < layouts.size() && tried.size() < kTried; ++i) {
+      if (!tried.insert({layouts[i].tp, layouts[i].pp, layouts[i].cp}).second) continue;
       SINTER_CHECK(
           comm.broadcast_text(word_of(i)) == word_of(i),
           "parallel.layout: the machines rank layouts differently; measure them alike (sinter plan --measure)");
@@ -141,7 +145,7 @@ spec::ParallelSpec choose_layout(const spec::Recipe& recipe, comm::Communicator&
       trial.parallel = layouts[i];
       const double seconds = try_layout(trial);
       base::log_info("parallel.layout: {} takes {} a step", word_of(i), base::format_duration(seconds));
-      if (i == 0 || seconds < fastest) best = i, fastest = seconds;
+      if (fastest == 0 || seconds < fastest) best = i, fastest = seconds;
     }
   }
   SINTER_CHECK(comm.broadcast_text(word_of(best)) == word_of(best),

@@ -273,6 +273,7 @@ void plan_memory_rows(RunPlan& plan, const parallel::Mesh& mesh) {
                                             plan.division.weights ? ", of two blocks" : ""),
                                 store.weight_bytes()});
   if (plan.shape.fp8) plan.memory_rows.push_back({"weights (fp8, both orders) and scales", plan.memory.fp8_bytes});
+  plan.memory_rows.insert(plan.memory_rows.end(), plan.more_memory.begin(), plan.more_memory.end());
   size_t gradient_bytes = 0;
   for (const core::Tensor& grad : store.gradients()) gradient_bytes += grad.bytes();
   gradient_bytes += GradientSync::buffer_bytes(store, plan.shape.max_micro_batches);
@@ -290,6 +291,13 @@ void plan_memory_rows(RunPlan& plan, const parallel::Mesh& mesh) {
   const size_t batches = plan.shape.pipeline.pp > 1 ? A : 1;
   plan.memory_rows.push_back(
       {"batch and losses", 4 * (batches * (T * 5 + 2 * S + 1) + A * T * (1 + heads) + 2 * batches * heads * T)});
+  if (mesh.all().size() > 1 && plan.device.kind == core::DeviceKind::cpu) {
+    const GradientSync sync(store, mesh, plan.axes.get(), plan.shape.max_micro_batches);
+    size_t bytes = sync.communicator_bytes();
+    if (mesh.tensor().size() > 1)  // sums of the residual stream
+      bytes += T * static_cast<size_t>(plan.model.hidden) * base::dtype_bytes(plan.shape.compute);
+    plan.memory_rows.push_back({"communicator buffers", bytes});
+  }
   plan_disk(plan);
   if (saves_in_background(plan) && !plan.host) {  // what is offloaded has no room for a second copy
     plan.checkpoint_copy_bytes = StateCopy::bytes(state_tensors(store, optimizer, plan.is_whole()), mesh.all().rank(),
@@ -434,9 +442,6 @@ void plan_layout(RunPlan& plan, const parallel::Mesh& mesh) {
   plan.division = division_of(mesh, plan.model);
   const spec::OffloadSpec& offload = layout.offload;
   if (offload.has_state() || offload.activations) {
-    SINTER_CHECK(plan.device.kind == core::DeviceKind::cpu,
-                 "[parallel] offloading is done on train.device = \"cpu\" so far, not on {}: leave offload_... out",
-                 plan.device.to_string());
     SINTER_CHECK(plan.export_model == nullptr, "[parallel] offload_... is for pretraining so far: leave it out");
     plan.host = core::make_host_memory(offload.folder);
     plan.host_plan = std::make_shared<core::RecordingAllocator>();

@@ -60,6 +60,7 @@ struct RunPlan {
   StepShape shape;
   StepPlan memory;
   std::vector<MemoryRow> memory_rows;  // of one rank
+  std::vector<MemoryRow> more_memory;  // of them, what a verb needs beside training: set before plan_passes()
   // Host memory for a checkpoint's copy while it is written; 0 when checkpoints are written at once. On the CPU it is
   // one of the rows.
   size_t checkpoint_copy_bytes = 0;

@@ -53,7 +53,6 @@ class Run {
         loop_(plan, chunks_, mesh),
         reporter_(plan, mesh, sample_of(hooks), bytes_before_) {
     checkpoints_.attach(store_, loop_, reporter_);
-    plan_.source->attach(chunks_.first());
   }
   ~Run() { checkpoints_.close(); }
 
@@ -99,6 +98,7 @@ class Run {
     // What does not train is no part of a checkpoint.
     if (from.empty() || !plan_.table.empty()) load_weights();
     if (!from.empty()) checkpoints_.load(from);
+    plan_.source->attach(chunks_.first());  // it may run the model: the weights are there
     reporter_.start(state().step);
     const MetricsFile* metrics = reporter_.metrics();
     if (metrics && !metrics->losses().empty()) result_.loss = metrics->losses().back();

@@ -46,7 +46,7 @@ perplexity_tokens() { "$sinter" eval perplexity "$scratch/bare" "$scratch/short.
 rm "$scratch/bare/tokenizer_config.json"
 without=$(perplexity_tokens)
 grep -q "first token of the text is not predicted" "$scratch/said" || { cat "$scratch/said"; exit 1; }
-"$sinter" tokenizer train "$scratch/text.txt" --vocab-size 500 --special '<|endoftext|>' --out "$scratch/bare" >/dev/null
+"$sinter" tokenizer train "$scratch/text.txt" --vocab-size 500 --special '<|endoftext|>' --out "$scratch/bare" --force >/dev/null
 rm "$scratch/bare/tokenizer_config.json"
 [ "$(perplexity_tokens)" = $((without + 1)) ] || { echo "expected one token more than $without"; cat "$scratch/said"; exit 1; }
 

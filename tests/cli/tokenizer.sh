@@ -36,6 +36,8 @@ expect 1 "half.json" "$sinter" tokenizer encode "$scratch/half.json" "$scratch/t
 expect 1 "not a token id" "$sinter" tokenizer decode "$gpt2" "$scratch/bad_ids"
 expect 2 "did you mean 'gpt2'" "$sinter" tokenizer train "$scratch/text" --pattern gtp2 --out "$scratch/x"
 expect 2 "pattern" "$sinter" tokenizer train "$scratch/text" --pattern '(a' --out "$scratch/x"
+expect 1 "holds another tokenizer" "$sinter" tokenizer train "$scratch/text" --vocab-size 300 --out "$scratch/trained"
+"$sinter" tokenizer train "$scratch/text" --vocab-size 300 --out "$scratch/trained" --force > /dev/null
 expect 2 "vocabulary size 10" "$sinter" tokenizer train "$scratch/text" --vocab-size 10 --out "$scratch/x"
 expect 2 "given twice" "$sinter" tokenizer train "$scratch/text" --special '<a>' --special '<a>' --out "$scratch/x"
 expect 2 "say --special '<b>'" "$sinter" tokenizer train "$scratch/text" --special '<a>' '<b>' --out "$scratch/x"

@@ -193,8 +193,8 @@ TEST(PipelineParallel, EveryScheduleEqualsOneRank) {
   comm::Communicator& world = comm::world();
   const int64_t pp = world.size(), micro_batches = 2 * pp;
   for (spec::Family family : {spec::Family::llama, spec::Family::gpt2, spec::Family::mixtral}) {
-    for (spec::PipelineKind kind :
-         {spec::PipelineKind::gpipe, spec::PipelineKind::one_f_one_b, spec::PipelineKind::interleaved}) {
+    for (spec::PipelineKind kind : {spec::PipelineKind::gpipe, spec::PipelineKind::one_f_one_b,
+                                    spec::PipelineKind::interleaved, spec::PipelineKind::zero_bubble}) {
       for (Recompute mode : {Recompute::none, Recompute::full}) {
         const std::string what = std::string(spec::family_name(family)) + " " + spec::pipeline_name(kind);
         const int64_t chunks = kind == spec::PipelineKind::interleaved ? 2 : 1;

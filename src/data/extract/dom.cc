@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kDepthLimit = 200;
 constexpr int64_t kOpenLimit = 3000;  // open elements past which the parser takes time without measure
+constexpr size_t kAttributeLimit = 2000;
 constexpr size_t kPageLimit = size_t{8} << 20;
 
 // Memory of the parser: given back all at once, so that destroying a deep tree needs no stack.
@@ -57,14 +58,54 @@ bool is_nesting(std::string_view name) {
   return std::find(std::begin(kFlat), std::end(kFlat), name) == std::end(kFlat);
 }
 
-bool is_nested_too_deep(std::string_view html) {
+// Attributes of the tag whose name ends at `at`, which becomes the tag's end; about, as broken ones are counted too.
+size_t count_attributes(std::string_view html, size_t& at) {
+  size_t count = 0;
+  char before = ' ';  // the last character that is no space
+  bool is_apart = true;
+  for (; at < html.size() && html[at] != '>'; ++at) {
+    const char c = html[at];
+    if (std::isspace(static_cast<unsigned char>(c)) || c == '/') {
+      is_apart = true;
+      continue;
+    }
+    if ((c == '"' || c == '\'') && before == '=') {
+      at = std::min(html.find(c, at + 1), html.size() - 1);
+      is_apart = true;
+    } else {
+      if (is_apart && c != '=' && before != '=') ++count;
+      is_apart = false;
+    }
+    before = c;
+  }
+  return count;
+}
+
+// The end of a script's or style's text that begins at `at`.
+size_t skip_raw_text(std::string_view html, size_t at, std::string_view name) {
+  for (at = html.find("</", at); at != std::string_view::npos; at = html.find("</", at + 2)) {
+    if (lower_ascii(html.substr(at + 2, name.size())) == name) return at;
+  }
+  return html.size();
+}
+
+// What the parser would take the square of its size for: open elements, attributes of one tag.
+bool is_beyond_limits(std::string_view html) {
   int64_t depth = 0;
   for (size_t at = html.find('<'); at != std::string_view::npos && at + 1 < html.size(); at = html.find('<', at + 1)) {
     const bool is_end = html[at + 1] == '/';
     size_t end = at + 1 + is_end;
     while (end < html.size() && std::isalnum(static_cast<unsigned char>(html[end]))) ++end;
     const size_t begin = at + 1 + is_end;
-    if (end == begin || !is_nesting(lower_ascii(html.substr(begin, std::min<size_t>(end - begin, 12))))) continue;
+    if (end == begin) continue;
+    const std::string name = lower_ascii(html.substr(begin, std::min<size_t>(end - begin, 12)));
+    if (count_attributes(html, end) > kAttributeLimit) return true;
+    at = end - 1;
+    if (!is_end && (name == "script" || name == "style")) {
+      at = skip_raw_text(html, end, name) - 1;
+      continue;
+    }
+    if (!is_nesting(name)) continue;
     depth = std::max<int64_t>(0, depth + (is_end ? -1 : 1));
     if (depth > kOpenLimit) return true;
   }
@@ -229,7 +270,7 @@ Dom parse_html(std::string_view html) {
   Dom dom;
   html = html.substr(0, kPageLimit);
   dom.root = dom.add("html", nullptr);
-  if (is_nested_too_deep(html)) {
+  if (is_beyond_limits(html)) {
     dom.is_too_deep = true;
     dom.body = dom.add("body", dom.root);
     dom.add("", dom.add("p", dom.body))->text = text_between_tags(html);

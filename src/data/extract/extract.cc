@@ -85,7 +85,7 @@ class Reader {
     if (!is_visible(*node) || is_page_frame(*node)) return true;
     if (node->is("h1") || node->is("h2")) {
       // The title once more, where it does not stand right above its text.
-      if (!has_seen_title_ && !is_above_text(*node) && title_similarity(dom_.title, inner_text(*node)) > .75) {
+      if (!has_seen_title_ && title_similarity(dom_.title, inner_text(*node)) > .75 && !is_above_text(*node)) {
         has_seen_title_ = true;
         title_heading_ = inner_text(*node);
         return true;
@@ -135,7 +135,7 @@ class Reader {
     for (DomNode* child : children) {
       if (child->is_text()) continue;
       if (is_unwanted(child)) {
-        remove_node(child);
+        child->parent = nullptr;  // all at once below: one by one takes the square of their number
         continue;
       }
       if (child->is("div")) turn_div(child);
@@ -143,6 +143,7 @@ class Reader {
       if (is_one_of(*child, kScored)) paragraphs_.push_back(child);
       prepare(child);
     }
+    std::erase_if(node->children, [](const DomNode* child) { return child->parent == nullptr; });
   }
 
   // A div of loose text becomes paragraphs; one without block elements is itself a paragraph.

@@ -360,6 +360,15 @@ void append_json_string(std::string& out, std::string_view text) {
   out.push_back('"');
 }
 
+std::string text_of_line(std::string_view line) {
+  thread_local simdjson::dom::parser parser;
+  std::string_view text;
+  const auto error = parser.parse(line.data(), line.size())["text"].get(text);
+  SINTER_CHECK(!error, "a line of finished documents has no text ({}); remove the run's work/ and run again",
+               simdjson::error_message(error));
+  return std::string(text);
+}
+
 std::string document_line(const Document& document) {
   std::string out = "{\"text\":";
   append_json_string(out, document.text);

@@ -60,5 +60,7 @@ void read_parquet_bytes(std::string_view bytes, const ParquetVisitor& visitor);
 // JSON in its shortest form.
 void append_json_string(std::string& out, std::string_view text);
 std::string document_line(const Document& document);
+// The text in such a line; throws base::Error where it is none.
+std::string text_of_line(std::string_view line);
 
 }  // namespace sinter::data

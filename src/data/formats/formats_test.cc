@@ -153,6 +153,23 @@ TEST(Extract, DeepNestingAndHalfTagsEndInTime) {
   EXPECT_EQ(extract_page("<").text.size() <= 1, true);
 }
 
+TEST(Extract, TagsOfManyAttributesAndWidePagesEndInTime) {
+  std::string attributes = "<html><body ", removed = "<html><body>", open = "<html><body>";
+  for (int i = 0; i < 200000; ++i) {
+    attributes += "a" + std::to_string(i) + "=x ";
+    removed += "<i hidden>x</i>";
+    open += "<a";
+  }
+  EXPECT_NE(extract_page(attributes + "><p>The text behind.").text.find("The text behind."), std::string::npos);
+  const std::string article = "<p>One paragraph with commas, long enough to be read, and kept as it is in the end.</p>";
+  EXPECT_NE(extract_page(removed + article).text.find("One paragraph"), std::string::npos);
+  EXPECT_LT(extract_page(open).text.size(), open.size());
+  // What a script says is no tag.
+  std::string script = "<html><body><script>if (a<b) f(";
+  for (int i = 0; i < 5000; ++i) script += " x" + std::to_string(i) + ",";
+  EXPECT_EQ(extract_page(script + "0)</script>" + article).text.find("x77"), std::string::npos);
+}
+
 TEST(Charset, DeclaredAndDetectedCharsetsGiveTheSameText) {
   Decoded russian;
   const std::string koi =

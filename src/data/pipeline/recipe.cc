@@ -217,12 +217,13 @@ void apply_override(toml::table& document, const std::string& word) {
   if (equals == std::string::npos || dot == std::string::npos || dot > equals)
     base::fail_usage("'{}' is no override; expected section.key=value", word);
   const std::string section = word.substr(0, dot), key = word.substr(dot + 1, equals - dot - 1),
-                    value = word.substr(equals + 1);
+                    given = word.substr(equals + 1);
+  const std::string value = given.starts_with('.') ? "0" + given : given;  // .5 is no number of TOML's
   toml::table one;
   try {
     one = toml::parse("v = " + value);
   } catch (const toml::parse_error&) {
-    one.insert_or_assign("v", value);
+    one.insert_or_assign("v", given);
   }
   if (!document[section].is_table()) document.insert_or_assign(section, toml::table{});
   one.begin()->second.visit([&](auto& node) { document[section].as_table()->insert_or_assign(key, node); });

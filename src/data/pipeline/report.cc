@@ -24,9 +24,37 @@ std::vector<std::pair<std::string, int64_t>> sorted_counts(const Json& counts) {
 std::string bar_row(const std::string& name, int64_t count, double all, const char* kind) {
   const double share = all > 0 ? 100.0 * static_cast<double>(count) / all : 0;
   return fmt::format(
-      "<tr><td>{}</td><td class=n>{}</td><td class=n>{:.1f} %</td><td class=b><i class={} "
+      "<tr><td class=name>{}</td><td class=n>{}</td><td class=n>{:.1f} %</td><td class=b><i class={} "
       "style='width:{:.2f}%'></i></td></tr>\n",
       base::escape_html(name), base::format_grouped(count), share, kind, std::min(share, 100.0));
+}
+
+// What is left after each stage that dropped something, in the order in which documents meet them.
+std::string funnel(const Json& dropped, int64_t documents, int64_t kept) {
+  static constexpr const char* kStages[] = {"url",   "extract", "language",  "gopher_repetition", "gopher_quality",
+                                            "c4",    "fineweb", "bad_words", "decontaminate",     "nsfw",
+                                            "dedup", "rank"};
+  std::string rows = bar_row("read", documents, double(documents), "l");
+  int64_t left = documents;
+  for (const char* stage : kStages) {
+    int64_t gone = 0;
+    for (const auto& [name, count] : dropped.items()) {
+      if (name.substr(0, name.find('/')) == stage) gone += count.get<int64_t>();
+    }
+    left -= gone;
+    if (gone > 0) rows += bar_row(fmt::format("after {}", stage), left, double(documents), "l");
+  }
+  rows += bar_row("kept, with epochs", kept, double(documents), "k");
+  return "<h2>What is left after each stage</h2><table>\n" + rows + "</table>\n";
+}
+
+std::string sources_table(const Json& sources) {
+  if (!sources.is_object() || sources.size() < 2) return "";
+  std::string page = "<h2>Sources <small>kept by the rules, before duplicates go</small></h2><table>\n";
+  for (const auto& [name, counts] : sources.items())
+    page += bar_row(fmt::format("{} ({} read)", name, base::format_grouped(counts.value("documents", int64_t{0}))),
+                    counts.value("kept_by_rules", int64_t{0}), counts.value("documents", 0.0), "l");
+  return page + "</table>\n";
 }
 
 std::string length_name(int power) {
@@ -42,6 +70,8 @@ td.b{width:40%}i{display:block;height:.8rem;border-radius:2px;min-width:1px}i.k{
 .cards{display:flex;gap:1rem;flex-wrap:wrap}.card{border:1px solid #8884;border-radius:8px;padding:.6rem 1rem;min-width:8rem}
 .card b{display:block;font-size:1.3rem}details{border-left:3px solid #8884;padding-left:.8rem;margin:.5rem 0}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:#8881;padding:.6rem;border-radius:6px;max-height:14rem;overflow:auto}small{opacity:.7}
+@media(max-width:700px){body{margin:1rem auto}table,tbody{display:block}tr{display:grid;grid-template-columns:1fr auto 4.5rem;margin:.3rem 0}
+td{padding:.05rem .3rem}td.n{width:auto}td.name{overflow-wrap:anywhere}td.b{grid-column:1/4;width:auto}}
 </style>)";
 
 std::string card(const char* name, const std::string& value) {
@@ -79,17 +109,18 @@ std::string report_html(const Json& report, const std::string& title) {
   const auto documents = report.value("documents", int64_t{0}), kept = report.value("kept", int64_t{0});
   std::string page = fmt::format(
       "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport "
-      "content='width=device-width'><title>{0}</title>{1}<h1>{0}</h1>\n<div class=cards>",
+      "content='width=device-width,initial-scale=1'><title>{0}</title>{1}<h1>{0}</h1>\n<div class=cards>",
       base::escape_html(title), kStyle);
   page += card("documents read", base::format_grouped(documents));
   page += card("kept", base::format_grouped(kept));
   page += card("of text kept", base::format_bytes(report.value("kept_bytes", 0.0)));
   page += card("tokens", base::format_count(report.value("tokens", 0.0)));
   page += card("bad records", base::format_grouped(report.value("bad", int64_t{0})));
-  page += "</div>\n<h2>Where documents went</h2><table>\n" + bar_row("kept", kept, double(documents), "k");
   const Json dropped = report.value("dropped", Json::object());
+  page += "</div>\n" + funnel(dropped, documents, kept);
+  page += "<h2>Why documents went</h2><table>\n";
   for (const auto& [name, count] : sorted_counts(dropped)) page += bar_row(name, count, double(documents), "d");
-  page += "</table>\n";
+  page += "</table>\n" + sources_table(report.value("sources", Json::object()));
   const Json languages = report.value("languages", Json::object()), lengths = report.value("lengths", Json::object());
   auto total = [](const Json& counts) {
     double sum = 0;

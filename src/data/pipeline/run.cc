@@ -302,7 +302,7 @@ class Runner {
       const int64_t copies = num_copies(part.epochs, line);
       if (copies == 0) continue;
       std::vector<int32_t> ids;
-      const std::string text = nlohmann::json::parse(line)["text"].get<std::string>();
+      const std::string text = text_of_line(line);
       if (tokenizer) ids = encode(*tokenizer, text);
       for (int64_t c = 0; c < copies; ++c) {
         out.add(line);

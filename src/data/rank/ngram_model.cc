@@ -43,6 +43,11 @@ uint64_t add_word(uint64_t key, int32_t word) { return base::mix_bits(key, stati
 NgramModel NgramModel::load(const std::string& path) { return from_text(read_unpacked(path), path); }
 
 NgramModel NgramModel::from_text(std::string_view text, const std::string& origin) {
+  SINTER_CHECK(
+      !text.starts_with("mmap lm "),
+      "'{}' is a binary model of KenLM's build_binary; expected ARPA: give the .arpa file (or .arpa.gz) that it was "
+      "built from, as lmplz writes it",
+      origin);
   NgramModel model;
   int64_t number = 0;
   int32_t length = 0;

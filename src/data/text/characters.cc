@@ -168,10 +168,11 @@ std::string to_valid_utf8(std::string_view bytes) {
     const tokenizer::Char c = tokenizer::decode_char(bytes, pos);
     if (c.code == tokenizer::kBadByte) {
       out += "\xef\xbf\xbd";
+      pos += tokenizer::ill_formed_bytes(bytes, pos);
     } else {
       out.append(bytes.substr(pos, c.length));
+      pos += c.length;
     }
-    pos += c.length;
   }
   return out;
 }

@@ -267,11 +267,20 @@ class Parser {
     if (is_whole && digits.size() > 1 && digits[0] == '0' && value != 0) throw Wrong();
     return value;
   }
+  // A base in digits. The last one is the argument where nothing else can be: \log_28 is 3.
+  Number base_digits() {
+    size_t end = at_;
+    while (end < text_.size() && std::isdigit(static_cast<unsigned char>(text_[end]))) ++end;
+    const size_t begin = std::exchange(at_, end);
+    if (end - begin > 1 && !begins_factor()) --end;
+    at_ = end;
+    return std::strtod(text_.substr(begin, end - begin).c_str(), nullptr);
+  }
   Number function(const Function& f) {
     at_ += 1 + std::string_view(f.name).size();
     std::optional<Number> base, exponent;
     for (int i = 0; i < 2; ++i) {
-      if (!base && take("_")) base = argument();
+      if (!base && take("_")) base = std::isdigit(static_cast<unsigned char>(peek())) ? base_digits() : argument();
       if (!exponent && take("^")) exponent = peek() == '{' ? argument() : atom();
     }
     Number argument_value;

@@ -181,6 +181,7 @@ std::optional<std::string> strip_answer(std::string text) {
   const std::vector<std::string> parts = split(text, "/");
   if (parts.size() != 2) return text;
   if (!is_integer(parts[0]) || !is_integer(parts[1])) return std::nullopt;
+  if (text.find_first_not_of("0123456789+-/") != std::string::npos) return text;
   const std::string a = plain_integer(parts[0]), b = plain_integer(parts[1]);
   return text == a + "/" + b ? "\\frac{" + a + "}{" + b + "}" : text;
 }

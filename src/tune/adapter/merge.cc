@@ -94,9 +94,12 @@ MergeResult merge_adapter(const std::string& given_base, const std::string& adap
                           const MergeOptions& options) {
   const std::string base = given_base.empty() ? base_of(adapter) : given_base;
   SINTER_CHECK(!fs::exists(out), "'{}' is there already; name a new folder", out);
+  const PeftConfig config = read_peft_config(adapter);
+  SINTER_CHECK(!config.is_classifier,
+               "'{}' is the adapter of a reward model, which is used as it is (tune.reward_model) and not merged",
+               adapter);
   const spec::ModelSpec model = models::load_model_spec(base);
-  const std::vector<spec::Parameter> table =
-      spec::make_adapter_table(model, resolve_targets(read_peft_config(adapter), model));
+  const std::vector<spec::Parameter> table = spec::make_adapter_table(model, resolve_targets(config, model));
   const std::vector<AdapterTensor> tensors = read_adapter_tensors(adapter, table);
   const io::TensorFolder folder(base);
   for (const spec::Parameter& info : table) {

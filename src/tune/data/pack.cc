@@ -115,11 +115,12 @@ RowSchedule::RowSchedule(int64_t num_rows, int64_t rows_per_micro_batch, int64_t
 }
 
 std::vector<int64_t> RowSchedule::rows(int64_t step, int64_t m, int64_t rank) const {
-  // Rows of a step go round the ranks, so that the short last step leaves none idle that could work.
+  // Micro-batches go round the ranks as training numbers them: the same rows lie in the same micro-batch on any number
+  // of ranks, and draw the same dropout.
   std::vector<int64_t> out;
   const int64_t first = step * rows_per_micro_batch_ * micro_batches_ * ranks_;
   for (int64_t r = 0; r < rows_per_micro_batch_; ++r) {
-    const int64_t row = first + (m * rows_per_micro_batch_ + r) * ranks_ + rank;
+    const int64_t row = first + (m * ranks_ + rank) * rows_per_micro_batch_ + r;
     out.push_back(row < num_rows_ ? row : -1);
   }
   return out;

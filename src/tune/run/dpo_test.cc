@@ -72,6 +72,13 @@ TEST_F(DpoTest, TheModelBeforeTuningIsTheReferenceOfAllOfIt) {
   EXPECT_LT(full.losses.back(), full.losses[0]);
 }
 
+TEST_F(DpoTest, HeldOutPairsAreHeldAgainstTheSameReference) {
+  const std::vector<std::string> keys{"data.validation_share=0.25", "optimizer.lr=1e-9", "train.steps=1"};
+  const train::TrainResult pairs = tune("pairs", keys);
+  ASSERT_TRUE(pairs.validation_loss.has_value());
+  EXPECT_NEAR(*pairs.validation_loss, std::log(2.0), 1e-5) << "an adapter that has learned nothing";
+}
+
 TEST_F(DpoTest, EveryLossOfTheFamilyFalls) {
   for (const char* loss : {"hinge", "ipo", "simpo", "cpo", "orpo"}) {
     const train::TrainResult result = tune(loss, {std::string("tune.loss=") + loss});

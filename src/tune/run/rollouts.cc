@@ -21,6 +21,9 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr int64_t kMaxRunning = 64;  // answers that are sampled at once
+constexpr int64_t kRoom = 32;        // tokens of a sequence's last block, and what a step looks ahead
+
 RewardOptions reward_options(const std::string& name, const spec::TuneSection& tune) {
   RewardOptions options;
   options.kind = parse_reward_kind(name);
@@ -154,7 +157,7 @@ void RolloutBatches::sample(int64_t set) {
       request.sampling.seed =
           base::mix_bits(base::mix_bits(static_cast<uint64_t>(recipe_.base.train.seed), static_cast<uint64_t>(set)),
                          base::mix_bits(prompt, static_cast<uint64_t>(g)));
-      tokens += static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens + 32;
+      tokens += static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens + kRoom;
       answers_.push_back({});
       answers_.back().prompt = prompt;
       requests.push_back(std::move(request));
@@ -173,8 +176,8 @@ void RolloutBatches::sample(int64_t set) {
 // Ends an answer behind its stop token, which is a token of it: the model learns to stop.
 void RolloutBatches::run_engine(std::vector<engine::Request> requests, int64_t tokens) {
   engine::EngineOptions options;
-  options.max_running = std::min<int64_t>(64, static_cast<int64_t>(requests.size()));
-  options.kv_tokens = std::min<int64_t>(tokens, options.max_running * (recipe_.base.data.sequence_length + 32));
+  options.max_running = std::min<int64_t>(kMaxRunning, static_cast<int64_t>(requests.size()));
+  options.kv_tokens = std::min<int64_t>(tokens, options.max_running * (recipe_.base.data.sequence_length + kRoom));
   options.tokenizer = &tokenizer_;
   options.vocab_limit = tokenizer_.vocab_size();
   engine::Engine engine(*transformer_, options);
@@ -292,6 +295,12 @@ std::vector<Prompt> read_prompts(const Renderer& renderer, const spec::TuneRecip
 
 BatchSizes plan_rollouts(train::RunPlan& plan, const spec::TuneRecipe& recipe, const parallel::Mesh& mesh,
                          const std::function<std::unique_ptr<RolloutBatches>(RolloutParts parts)>& make) {
+  const spec::ParallelSpec& layout = mesh.layout();
+  SINTER_CHECK(
+      layout.tp == 1 && layout.pp == 1 && layout.cp == 1 && layout.ep == 1,
+      "answers are sampled by ranks that have the whole model: use parallel.tp, pp, cp and ep 1 (found {}, {}, {} "
+      "and {}), and ranks for data",
+      layout.tp, layout.pp, layout.cp, layout.ep);
   SINTER_CHECK(recipe.base.data.validation.empty() && recipe.base.data.validation_share == 0,
                "verbs that sample answers do not read data.validation: the reward of every step is in the metrics");
   SINTER_CHECK(!recipe.counts_epochs || recipe.tune.epochs > 0, "sampling answers needs train.steps or tune.epochs");
@@ -309,6 +318,17 @@ BatchSizes plan_rollouts(train::RunPlan& plan, const spec::TuneRecipe& recipe, c
   const int64_t B = recipe.base.train.micro_batch;
   const BatchSizes sizes{B * recipe.base.data.sequence_length, B + 1, source->micro_batches(), true};
   plan.source = std::move(source);
+  const std::string reference = tune.reference.empty() ? recipe.base.model.path : tune.reference;
+  if (tune.kl > 0 && !has_adapter_reference(recipe))
+    plan.more_memory.push_back({"weights of the reference", model_bytes(reference, plan)});
+  if (std::find(tune.rewards.begin(), tune.rewards.end(), "model") != tune.rewards.end() && !tune.reward_model.empty())
+    plan.more_memory.push_back({"weights of the reward model", model_bytes(tune.reward_model, plan)});
+  const spec::ModelSpec& m = plan.model;
+  const int64_t running = std::min<int64_t>(kMaxRunning, tune.prompts * tune.group / mesh.data().size());
+  const int64_t width = recipe.base.train.precision == base::DType::f32 ? 4 : 2;
+  plan.more_memory.push_back({"keys and values of answers, while they are sampled",
+                              static_cast<size_t>(running * (recipe.base.data.sequence_length + kRoom) * 2 *
+                                                  m.num_layers * m.num_kv_heads * m.head_dim * width)});
   return sizes;
 }
 

@@ -185,6 +185,7 @@ train::RunPlan make_sft_plan(const spec::TuneRecipe& recipe, const parallel::Mes
     if (!recipe.tune.teacher.empty()) {
       const DistillationOptions options{recipe.tune.teacher, recipe.tune.teacher_top_k, recipe.tune.teacher_weight};
       plan.objective = std::make_shared<Distillation>(options);
+      plan.more_memory.push_back({"weights of the teacher", model_bytes(options.teacher, plan)});
       plan.data_text += fmt::format("teacher    {}, {} of its tokens, {:g} of the loss\n", options.teacher,
                                     options.top_k, options.weight);
     }

@@ -18,6 +18,7 @@
 #include "spec/hf_config.h"
 #include "train/export.h"
 #include "tune/adapter/four_bit.h"
+#include "tune/adapter/merge.h"
 #include "tune/adapter/peft.h"
 
 namespace sinter::tune {
@@ -58,7 +59,32 @@ void load_base(models::ParameterStore& store, const spec::ModelSpec& model, cons
   models::load_weights(store, model, folder);
 }
 
+size_t model_bytes(const std::string& folder, const train::RunPlan& plan) {
+  const std::string base = is_adapter_folder(folder) && !fs::exists(folder + "/config.json") ? base_of(folder) : folder;
+  const size_t width = plan.recipe.train.precision == base::DType::f32 ? 4 : 2;
+  return static_cast<size_t>(spec::count_parameters(models::load_model_spec(base)).total) * width;
+}
+
 namespace {
+
+// Of the tensors that stand apart: as they lie in a quantized folder, or as NF4 with a scale for 64 numbers.
+size_t apart_bytes(const std::string& base, const spec::ModelSpec& model, const std::set<std::string>& apart,
+                   BaseFormat format) {
+  const io::TensorFolder folder(base);
+  const bool is_stored = open_quantized(base, folder) != nullptr;
+  size_t bytes = 0;
+  for (const spec::Parameter& p : spec::make_parameter_table(model)) {
+    if (!apart.contains(p.name)) continue;
+    if (!is_stored && format == BaseFormat::nf4) bytes += static_cast<size_t>(p.num_elements()) * 9 / 16;
+    for (const spec::ParameterPart& part : p.parts) {
+      const std::string module = part.hf_name.substr(0, part.hf_name.rfind('.') + 1);
+      for (const io::TensorEntry& entry : folder.entries()) {
+        if (is_stored && entry.name.starts_with(module)) bytes += entry.bytes.size();
+      }
+    }
+  }
+  return bytes;
+}
 
 constexpr const char* kValueFile = "/value_head.safetensors";
 
@@ -106,6 +132,8 @@ void plan_adapter(train::RunPlan& plan, const spec::TuneRecipe& recipe, const Mo
   const std::string base = recipe.base.model.path, from = recipe.adapter_from;
   const BaseFormat format = recipe.is_qlora() ? BaseFormat::nf4 : BaseFormat::as_stored;
   plan.apart = tensors_apart(base, plan.model, format);  // a quantized base (QLoRA) stays as it is
+  if (!plan.apart.empty())
+    plan.more_memory.push_back({"weights (frozen, in few bits)", apart_bytes(base, plan.model, plan.apart, format)});
   plan.load_weights = [model = plan.model, base, format, from, more,
                        seed = static_cast<uint64_t>(recipe.base.train.seed)](models::ParameterStore& store) {
     load_base(store, model, base, format);
@@ -179,6 +207,10 @@ void end_plan(train::RunPlan& plan, const spec::TuneRecipe& recipe, const parall
               const MoreTensors& more) {
   SINTER_CHECK(!recipe.has_adapter() || (!base::is_fp8(recipe.base.train.precision)),
                "train.precision = \"fp8\" does not go with an adapter; use \"bf16\"");
+  const spec::ParallelSpec& layout = mesh.layout();
+  SINTER_CHECK(!plan.objective->reads_values() || (layout.pp == 1 && layout.cp == 1),
+               "this objective looks at whole answers at once: use parallel.pp and cp 1 (found {} and {})", layout.pp,
+               layout.cp);
   if (recipe.has_adapter()) {
     plan_adapter(plan, recipe, more);
   } else if (!more.table.empty() && !more.is_classifier) {

@@ -46,6 +46,9 @@ std::set<std::string> tensors_apart(const std::string& base, const spec::ModelSp
 void load_base(models::ParameterStore& store, const spec::ModelSpec& model, const std::string& base,
                BaseFormat format = BaseFormat::as_stored);
 
+// The weights of another model that a run keeps in memory: a teacher, a reference.
+size_t model_bytes(const std::string& folder, const train::RunPlan& plan);
+
 // Micro-batches of one rank in a step, from train.batch_tokens.
 int64_t micro_batches_of(const spec::TuneRecipe& recipe, const parallel::Mesh& mesh);
 

@@ -90,6 +90,11 @@ IntegerRowKernel integer_kernel(base::WeightFormat format) {
   return portable_integer_kernel(format);
 }
 
+IntegerPairKernel integer_pair_kernel(base::WeightFormat format) {
+  const base::CpuFeatures& cpu = base::cpu_features();
+  return cpu.avx512_vnni && cpu.avx512 ? avx512_vnni_pair_kernel(format) : nullptr;
+}
+
 bool is_integer_product(const MatmulArgs& args) {
   if (!allows_integer_products() || args.b.is_plain() || !args.transpose_b || args.transpose_a || args.batch != 1)
     return false;
@@ -107,22 +112,34 @@ void integer_matmul(const MatmulArgs& args, int64_t expert) {
     const int64_t row_bytes = base::bytes_of(part.format, K);
     const auto* weights = part.data.data<uint8_t>() + expert * part.rows * row_bytes;
     const IntegerRowKernel kernel = integer_kernel(part.format);
+    // One row of activations is a matter of memory: rows of the weight one after the other read it faster.
+    const IntegerPairKernel pair_kernel = M > 1 ? integer_pair_kernel(part.format) : nullptr;
+    auto put = [&](int64_t n, int64_t m, float result) {
+      const int64_t column = first_row + n, at = m * stride + args.c_first_column + column;
+      float value = args.alpha * result;
+      if (args.bias) value += element(args.bias, column);
+      if (args.addend) value += args.beta * element(args.addend, at);
+      if (args.accumulate) value += element(args.c, at);
+      set_element(args.c, at, value);
+    };
     // Some rows of the weight at a time, so that they stay in the cache while rows of activations pass.
     const int64_t grain = std::clamp<int64_t>(part.rows / (8 * base::num_threads()), 1, 64);
     base::parallel_for(part.rows, grain, [&](int64_t begin, int64_t end) {
-      float results[kRowsAtOnce];
-      for (int64_t first = 0; first < M; first += kRowsAtOnce) {
-        const int64_t count = std::min(kRowsAtOnce, M - first);
-        for (int64_t n = begin; n < end; ++n) {
-          kernel(weights + n * row_bytes, rows, first, count, results);
-          const int64_t column = first_row + n;
-          for (int64_t i = 0; i < count; ++i) {
-            const int64_t at = (first + i) * stride + args.c_first_column + column;
-            float value = args.alpha * results[i];
-            if (args.bias) value += element(args.bias, column);
-            if (args.addend) value += args.beta * element(args.addend, at);
-            if (args.accumulate) value += element(args.c, at);
-            set_element(args.c, at, value);
+      float results[2 * kPairedRowsAtOnce];
+      const int64_t at_once = pair_kernel ? kPairedRowsAtOnce : kRowsAtOnce;
+      for (int64_t first = 0; first < M; first += at_once) {
+        const int64_t count = std::min(at_once, M - first);
+        int64_t n = begin;
+        for (; pair_kernel && n + 1 < end; n += 2) {
+          pair_kernel(weights + n * row_bytes, row_bytes, rows, first, count, results);
+          for (int64_t i = 0; i < count; ++i)
+            put(n, first + i, results[2 * i]), put(n + 1, first + i, results[2 * i + 1]);
+        }
+        for (; n < end; ++n) {
+          for (int64_t done = 0; done < count; done += kRowsAtOnce) {
+            const int64_t some = std::min(kRowsAtOnce, count - done);
+            kernel(weights + n * row_bytes, rows, first + done, some, results);
+            for (int64_t i = 0; i < some; ++i) put(n, first + done + i, results[i]);
           }
         }
       }

@@ -39,4 +39,13 @@ IntegerRowKernel avx512_vnni_integer_kernel(base::WeightFormat format);
 // The best for this machine.
 IntegerRowKernel integer_kernel(base::WeightFormat format);
 
+// The same of two rows of a weight, `row_bytes` apart: out[2 i + r] for activations first + i, i < count <=
+// kPairedRowsAtOnce, and row r.
+inline constexpr int64_t kPairedRowsAtOnce = 8;
+using IntegerPairKernel = void (*)(const uint8_t* weights, int64_t row_bytes, const RoundedRows& rows, int64_t first,
+                                   int64_t count, float* out);
+IntegerPairKernel avx512_vnni_pair_kernel(base::WeightFormat format);
+// Null where this machine has none.
+IntegerPairKernel integer_pair_kernel(base::WeightFormat format);
+
 }  // namespace sinter::kernels::cpu

@@ -107,6 +107,25 @@ TEST(CpuIntegerProduct, GivesTheSameBitsOnEveryInstructionSetAndForAnyCountOfRow
   }
 }
 
+TEST(CpuIntegerProduct, PairsOfRowsGiveTheBitsOfOneForAnyCount) {
+  if (!base::cpu_features().avx512 || !base::cpu_features().avx512_vnni) GTEST_SKIP() << "no AVX-512 VNNI";
+  for (WeightFormat format : kFormats) {
+    const int64_t k = 1280, m = 8, row_bytes = base::bytes_of(format, k);
+    const std::vector<uint8_t> weights = random_weights(format, 2, k);
+    const Rounded rounded(random_floats(m * k, 21), m, k);
+    for (int64_t count = 1; count <= kPairedRowsAtOnce; ++count) {
+      float found[2 * kPairedRowsAtOnce];
+      avx512_vnni_pair_kernel(format)(weights.data(), row_bytes, rounded.rows, m - count, count, found);
+      for (int64_t i = 0; i < 2 * count; ++i) {
+        float expected = 0;
+        portable_integer_kernel(format)(weights.data() + i % 2 * row_bytes, rounded.rows, m - count + i / 2, 1,
+                                        &expected);
+        EXPECT_EQ(std::memcmp(&expected, found + i, sizeof expected), 0) << base::name_of(format) << " of " << count;
+      }
+    }
+  }
+}
+
 TEST(CpuIntegerProduct, TakesPartsBiasAndAddend) {
   const int64_t k = 256, m = 3, n = 9, first_rows = 4;
   auto weights = random_weights(WeightFormat::q4_k, first_rows, k),

@@ -5,6 +5,7 @@
 //   join(a, b)                  a | b                        less(x, n) every byte - n
 //   Lanes                       8 f32; zero(), set(x), load_lanes(p)
 //   dot(weights, codes)         Lanes: the sum of four products of signed bytes each
+//   dot_unsigned(weights, codes)  the same of weights from 0 to 127
 //   add_product(a, b, c)        a * b + c, fused             sum(x)     the lanes added as a tree
 #pragma once
 #include "base/block_decode.h"
@@ -92,7 +93,7 @@ struct IntegerRows {
   template <int64_t kCount>
   static void add_block(const Bytes& codes, float scale, const Place& place, Lanes* total) {
     for (int64_t i = 0; i < kCount; ++i) {
-      const Lanes dot = Isa::dot(codes, Isa::load(reinterpret_cast<const uint8_t*>(place.codes(i))));
+      const Lanes dot = Isa::dot_unsigned(codes, Isa::load(reinterpret_cast<const uint8_t*>(place.codes(i))));
       total[i] = Isa::add_product(Isa::set(scale * place.scale(i)), dot, total[i]);
     }
   }

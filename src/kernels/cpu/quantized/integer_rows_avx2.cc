@@ -10,6 +10,9 @@ struct Avx2 : X86Lanes {
     const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(codes, weights));
     return _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   }
+  static Lanes dot_unsigned(Bytes weights, Bytes codes) {
+    return _mm256_cvtepi32_ps(_mm256_madd_epi16(_mm256_maddubs_epi16(weights, codes), _mm256_set1_epi16(1)));
+  }
 };
 
 }  // namespace

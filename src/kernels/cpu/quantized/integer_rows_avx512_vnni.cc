@@ -9,6 +9,9 @@ struct Avx512Vnni : X86Lanes {
     return _mm256_cvtepi32_ps(
         _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_abs_epi8(weights), _mm256_sign_epi8(codes, weights)));
   }
+  static Lanes dot_unsigned(Bytes weights, Bytes codes) {
+    return _mm256_cvtepi32_ps(_mm256_dpbusd_epi32(_mm256_setzero_si256(), weights, codes));
+  }
 };
 
 }  // namespace

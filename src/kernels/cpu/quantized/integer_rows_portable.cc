@@ -60,6 +60,7 @@ struct Portable {
     }
     return result;
   }
+  static Lanes dot_unsigned(const Bytes& weights, const Bytes& codes) { return dot(weights, codes); }
   static Lanes add_product(const Lanes& a, const Lanes& b, const Lanes& c) {
     Lanes result;
     for (int i = 0; i < 8; ++i) result.v[i] = std::fma(a.v[i], b.v[i], c.v[i]);
