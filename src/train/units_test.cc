@@ -277,7 +277,7 @@ TEST(Muon, FusedTensorsAreOrthogonalisedPartByPart) {
   Optimizer optimizer({.kind = spec::OptimizerKind::muon, .lr = 0, .weight_decay = 0, .muon_lr = 1.0}, store);
   fill_gradients(store);
   // A query part a thousand times larger must not shrink the key's update.
-  float* grad = store.get("layers.0.attention.qkv.weight").grad.data<float>();  // (48, 16)
+  float* grad = store.get("layers.0.attention.qkv.weight").grad.tensor().data<float>();  // (48, 16)
   for (int i = 0; i < 16 * 16; ++i) grad[i] *= 1000;
   optimizer.update(make_control(1.0f), 1.0);
   const float* w = store.get("layers.0.attention.qkv.weight").master.data<float>();
