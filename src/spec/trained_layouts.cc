@@ -26,7 +26,7 @@ std::vector<Key> keys_of(const ParallelSpec& p, bool on_gpu = false) {
   return {
       number("dp", p.dp(), 0, true),
       number("replica", p.replica, p.zero == 0 ? p.replica : 1, true),
-      number("zero", p.zero, 0, true),
+      number("zero", p.zero, 0, p.zero <= 1 || !on_gpu),
       number("tp", p.tp, 1, !on_gpu),
       flag("sequence_parallel", p.sequence_parallel, true),
       number("pp", p.pp, 1, true),

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -44,8 +45,8 @@ void check_shape(const FolderOptions& options, const Parameter& info, const Para
   const int64_t rows = part.rows, columns = info.shape[-1], group = options.form.group;
   if (options.method == FolderOptions::awq) {
     SINTER_CHECK(rows % 8 == 0 && (group <= 0 || columns % group == 0),
-                 "'{}' is {} x {}; AWQ needs rows by 8 and columns by the group of {}: choose --group 32, or gptq",
-                 part.hf_name, rows, columns, group);
+                 "'{}' is {} x {}; AWQ needs rows by 8 and columns by the group of {}: choose --group {}, or gptq",
+                 part.hf_name, rows, columns, group, std::gcd(columns, int64_t{128}));
     return;
   }
   const int64_t unit = options.form.bits == 3 ? 32 : 32 / options.form.bits;
