@@ -8,7 +8,7 @@ namespace sinter::eval {
 struct LayoutOutcome {
   double loss_error = 0, norm_error = 0;  // relative, worst of all steps
   double parameter_error = 0;             // largest difference of a final weight
-  double loss_limit = 0, norm_limit = 0, parameter_limit = 0;
+  double loss_limit = 0, first_norm_limit = 0, norm_limit = 0, parameter_limit = 0;
   std::string problem;  // "" when all is within its limit
 };
 
