@@ -26,33 +26,56 @@ struct Flags {
   bool as_json = false, is_quiet = false;
 };
 
-// A folder of evaluation answers, of tuning or data cases, or a model's.
-std::vector<eval::VerifyCheck> check_folder(const std::string& folder, const std::vector<data::DataCase>& data_cases,
-                                            const eval::VerifyOptions& options) {
+using Checks = std::vector<eval::VerifyCheck>;
+
+// Folders of evaluation answers below a root, in order; none is looked for inside another.
+std::vector<std::string> find_eval_folders(const std::string& root) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> found;
+  if (!fs::is_directory(root)) return found;
+  for (auto at = fs::recursive_directory_iterator(root, fs::directory_options::skip_permission_denied);
+       at != fs::recursive_directory_iterator(); ++at) {
+    if (!at->is_directory() || !eval::is_eval_golden(at->path().string())) continue;
+    found.push_back(at->path().string());
+    at.disable_recursion_pending();
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+void add_named(Checks more, const std::string& prefix, Checks& checks) {
+  for (eval::VerifyCheck& c : more) {
+    c.name = prefix + ": " + c.name;
+    checks.push_back(std::move(c));
+  }
+}
+
+bool is_below(const std::string& path, const std::string& folder) { return path.starts_with(folder + "/"); }
+
+// A folder of evaluation answers, a model's, or a root with cases of any kind below it.
+Checks check_folder(const std::string& folder, const std::vector<data::DataCase>& data_cases,
+                    const eval::VerifyOptions& options) {
   if (eval::is_eval_golden(folder)) return eval::verify_eval_golden(folder, options);
-  std::vector<eval::VerifyCheck> checks;
+  Checks checks;
+  auto relative = [&](const std::string& path) {
+    return std::filesystem::path(path).lexically_relative(folder).string();
+  };
   for (const tune::TuneCase& one : tune::find_tune_cases(folder)) {
-    const std::string name = std::filesystem::path(one.folder).lexically_relative(folder).string();
-    for (eval::VerifyCheck& c : tune::verify_tune_case(one, options)) {
-      c.name = (name == "." ? one.kind : name) + ": " + c.name;
-      checks.push_back(std::move(c));
-    }
+    const std::string name = relative(one.folder);
+    add_named(tune::verify_tune_case(one, options), name == "." ? one.kind : name, checks);
   }
-  if (!checks.empty()) return checks;
-  const std::vector<data::DataCase> cases = data::find_data_cases(folder);
-  const std::vector<std::string> adapters = tune::find_gguf_adapters(folder);
-  if (cases.empty() && (!adapters.empty() || eval::is_quantized_golden(folder))) {
-    if (eval::is_quantized_golden(folder)) checks = eval::verify_quantized_golden(folder, options);
-    for (const std::string& adapter : adapters)
-      std::ranges::move(tune::verify_gguf_adapter(adapter), std::back_inserter(checks));
-    return checks;
-  }
-  if (cases.empty()) return eval::verify_model(folder, options);
-  for (const data::DataCase& one : cases) {
+  const std::vector<std::string> eval_folders = find_eval_folders(folder);
+  for (const std::string& one : eval_folders) add_named(eval::verify_eval_golden(one, options), relative(one), checks);
+  for (const data::DataCase& one : data::find_data_cases(folder)) {
+    if (std::ranges::any_of(eval_folders, [&](const std::string& e) { return is_below(one.folder, e); })) continue;
     for (const data::DataCheck& c : data::verify_data_case(one, data_cases))
       checks.push_back({one.kind + ": " + c.name, c.kind, c.error, c.limit, c.note});
   }
-  return checks;
+  if (eval::is_quantized_golden(folder))
+    std::ranges::move(eval::verify_quantized_golden(folder, options), std::back_inserter(checks));
+  for (const std::string& adapter : tune::find_gguf_adapters(folder))
+    std::ranges::move(tune::verify_gguf_adapter(adapter), std::back_inserter(checks));
+  return checks.empty() ? eval::verify_model(folder, options) : checks;
 }
 
 void run_verify(const Flags& flags) {

@@ -7,10 +7,10 @@
 
 #include "base/error.h"
 #include "eval/language/detect.h"
+#include "eval/language/letter_case.h"
 #include "eval/language/sentences.h"
 #include "eval/tasks/python_regex.h"
 #include "tokenizer/jinja/runtime.h"
-#include "tokenizer/unicode.h"
 
 namespace sinter::eval {
 namespace {
@@ -20,7 +20,7 @@ constexpr PythonRegex::Flags kNoCase{.ignore_case = true};
 constexpr PythonRegex::Flags kLines{.multiline = true};
 
 std::string trim(std::string_view text) { return std::string(jinja::strip(text, nullptr, true, true)); }
-std::string lower(std::string_view text) { return tokenizer::lowercase_unicode(text); }
+std::string lower(std::string_view text) { return to_lower(text); }
 
 std::vector<std::string> split(const std::string& text, std::string_view separator) {
   std::vector<std::string> parts;
@@ -56,12 +56,6 @@ struct Arguments {
     return text(relation) == "less than" ? count < integer(threshold) : count >= integer(threshold);
   }
 };
-
-// Case as Python's isupper and islower: at least one letter that has one, and none of the other.
-bool has_case(const std::string& text, bool upper) {
-  const std::string up = jinja::to_upper(text), low = jinja::to_lower(text);
-  return upper ? text == up && text != low : text == low && text != up;
-}
 
 bool check_paragraphs(const Arguments& a, const std::string& text) {
   static const PythonRegex kDivider(R"(\s?\*\*\*\s?)");
@@ -123,6 +117,7 @@ bool check_json(const std::string& answer) {
   }
   if (text.ends_with("```")) text.resize(text.size() - 3);
   text = trim(text);
+  if (text.starts_with("\xef\xbb\xbf")) return false;  // Python takes no byte order mark
   std::string plain;
   bool is_quoted = false;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -135,7 +130,7 @@ bool check_json(const std::string& answer) {
     bool is_special = false;
     for (const std::string_view word : {"-Infinity", "Infinity", "NaN"}) {
       if (is_quoted || is_special || !std::string_view(text).substr(i).starts_with(word)) continue;
-      plain += "0";
+      plain += "null";  // which no sign or digit may precede either
       i += word.size() - 1;
       is_special = true;
     }
@@ -179,7 +174,9 @@ bool check_forbidden(const Arguments& a, const std::string& text) {
 }
 
 bool check_letters(const Arguments& a, const std::string& text) {
-  const std::string letter = lower(trim(a.text("letter")));
+  // For what is no letter of a to z ("!", "#") lm-eval draws a letter at random; this is its first draw with seed 0.
+  const std::string given = a.text("letter"), small = lower(given);
+  const std::string letter = jinja::num_code_points(given) == 1 && small >= "a" && small <= "z" ? small : "y";
   int64_t count = 0;
   jinja::each_code_point(lower(text), [&](std::string_view point) { count += point == letter; });
   return a.compare(count, "let_frequency", "let_relation");
@@ -197,11 +194,9 @@ bool check_title(const Arguments&, const std::string& text) {
 
 bool check_capital_words(const Arguments& a, const std::string& text) {
   const std::vector<std::string> words = tokenize_words(text);
-  const auto count = std::count_if(words.begin(), words.end(), [](const std::string& w) { return has_case(w, true); });
+  const auto count = std::count_if(words.begin(), words.end(), [](const std::string& w) { return is_upper(w); });
   return a.compare(count, "capital_frequency", "capital_relation");
 }
-
-bool check_case(const std::string& text, bool upper) { return has_case(text, upper) && is_in_language(text, "en"); }
 
 bool check_end(const Arguments& a, const std::string& text) {
   const std::string quote = "\"", plain = trim(text);
@@ -263,8 +258,10 @@ const std::map<std::string, Check>& checks() {
       {"startend:end_checker", check_end},
       {"startend:quotation", check_quotation},
       {"change_case:capital_word_frequency", check_capital_words},
-      {"change_case:english_capital", [](const Arguments&, const std::string& t) { return check_case(t, true); }},
-      {"change_case:english_lowercase", [](const Arguments&, const std::string& t) { return check_case(t, false); }},
+      {"change_case:english_capital",
+       [](const Arguments&, const std::string& t) { return is_upper(t) && is_in_language(t, "en"); }},
+      {"change_case:english_lowercase",
+       [](const Arguments&, const std::string& t) { return is_lower(t) && is_in_language(t, "en"); }},
       {"punctuation:no_comma",
        [](const Arguments&, const std::string& t) { return t.find(',') == std::string::npos; }}};
   return kChecks;

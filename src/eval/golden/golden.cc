@@ -416,6 +416,8 @@ std::vector<VerifyCheck> GoldenFolder::run() {
       base::fail("'{}/{}.json': {}", folder_, name, e.what());
     }
   }
+  if (fs::is_directory(fs::path(folder_) / "api"))
+    checks_.push_back(not_checked("api", "api/, which holds requests to a running server and its answers"));
   return std::move(checks_);
 }
 
@@ -430,6 +432,10 @@ void CaseCounter::expect(bool holds, const std::string& what) {
 VerifyCheck CaseCounter::check() const {
   return {name_, fmt::format("wrong of {}", count_), static_cast<double>(num_wrong_), 0,
           num_wrong_ ? "first: " + first_ : ""};
+}
+
+VerifyCheck not_checked(const std::string& name, const std::string& what) {
+  return {name, "not run", 0, 0, "not checked: " + what};
 }
 
 bool is_eval_golden(const std::string& folder) {

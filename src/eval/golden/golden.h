@@ -42,6 +42,9 @@ VerifyCheck verify_humaneval_prompts(const nlohmann::ordered_json& file);
 VerifyCheck verify_mbpp_prompts(const std::string& folder, const nlohmann::ordered_json& file);
 VerifyCheck verify_math_prompts(const nlohmann::ordered_json& file);
 
+// The line about a part of the folder that nothing here checks.
+VerifyCheck not_checked(const std::string& name, const std::string& what);
+
 // The chat template of the golden folders.
 const char* chatml_template();
 // A file of the data sets, in ../../data/eval beside the golden folder or in $SINTER_EVAL_DATA; "" where there is none.

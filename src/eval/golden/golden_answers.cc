@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -206,25 +207,65 @@ std::vector<VerifyCheck> verify_math(const Json& file) {
           c.dump() + " for " + wanted);
     }
   }
-  return {stripped.check(), boxes.check(),   hendrycks.check(),        normal.check(),
-          answers.check(),  minerva.check(), verify_math_prompts(file)};
+  return {stripped.check(),          boxes.check(),
+          hendrycks.check(),         normal.check(),
+          answers.check(),           minerva.check(),
+          verify_math_prompts(file), not_checked("math", "the verdicts of math_verify, which is not part of sinter")};
 }
+
+double mean_error(const std::vector<double>& values) {
+  return sample_deviation(values) / std::sqrt(static_cast<double>(values.size()));
+}
+
+// Verdicts of responses: of each as a whole and of each instruction.
+struct IfevalTotals {
+  std::vector<double> strict, loose, strict_instructions, loose_instructions;
+
+  void add(const std::vector<double>& strict_verdicts, const std::vector<double>& loose_verdicts) {
+    auto hold = [](const std::vector<double>& all) {
+      return std::ranges::all_of(all, [](double v) { return v == 1; });
+    };
+    strict.push_back(hold(strict_verdicts) ? 1 : 0);
+    loose.push_back(hold(loose_verdicts) ? 1 : 0);
+    strict_instructions.insert(strict_instructions.end(), strict_verdicts.begin(), strict_verdicts.end());
+    loose_instructions.insert(loose_instructions.end(), loose_verdicts.begin(), loose_verdicts.end());
+  }
+  void compare(const Json& wanted, const std::string& name, CaseCounter& counter) const {
+    const std::map<std::string, double> own{{"prompt_level_strict_acc", mean_of(strict)},
+                                            {"prompt_level_strict_acc_stderr", mean_error(strict)},
+                                            {"inst_level_strict_acc", mean_of(strict_instructions)},
+                                            {"prompt_level_loose_acc", mean_of(loose)},
+                                            {"prompt_level_loose_acc_stderr", mean_error(loose)},
+                                            {"inst_level_loose_acc", mean_of(loose_instructions)}};
+    for (const auto& [key, value] : own) {
+      counter.expect(!wanted.contains(key) || std::abs(wanted[key].get<double>() - value) < 1e-9,
+                     fmt::format("{} {} is {}", name, key, value));
+    }
+  }
+};
 
 std::vector<VerifyCheck> verify_ifeval(const Json& file) {
   CaseCounter strict("ifeval strict"), loose("ifeval loose"), units("ifeval checkers"), counts("ifeval counted");
+  CaseCounter aggregated("ifeval aggregated");
+  IfevalTotals first_responses, all_responses;
   auto compare = [](CaseCounter& counter, bool verdict, bool wanted, const std::string& what) {
     counter.expect(verdict == wanted, what);
   };
   for (const Json& sample : file.at("samples")) {
     for (const Json& response : sample.at("responses")) {
       const std::string text = response.at("response");
+      std::vector<double> strictly, loosely;
       for (size_t i = 0; i < sample.at("instruction_id_list").size(); ++i) {
         const std::string id = sample["instruction_id_list"][i];
         const Value arguments = jinja::from_json(sample.at("kwargs")[i]);
         const std::string what = id + " " + sample["kwargs"][i].dump() + " \"" + text.substr(0, 100) + "\"";
-        compare(strict, follows_instruction(id, arguments, text), response.at("strict")[i], what);
-        compare(loose, follows_loosely(id, arguments, text), response.at("loose")[i], what);
+        strictly.push_back(follows_instruction(id, arguments, text) ? 1 : 0);
+        loosely.push_back(follows_loosely(id, arguments, text) ? 1 : 0);
+        compare(strict, strictly.back() == 1, response.at("strict")[i], what);
+        compare(loose, loosely.back() == 1, response.at("loose")[i], what);
       }
+      all_responses.add(strictly, loosely);
+      if (&response == &sample["responses"].front()) first_responses.add(strictly, loosely);
     }
   }
   for (const Json& unit : file.at("units")) {
@@ -240,7 +281,13 @@ std::vector<VerifyCheck> verify_ifeval(const Json& file) {
       counts.expect(tokenize_words(text) == c["word_tokenize"].get<std::vector<std::string>>(), c.dump());
     }
   }
-  return {strict.check(), loose.check(), units.check(), counts.check()};
+  std::vector<VerifyCheck> checks{strict.check(), loose.check(), units.check(), counts.check()};
+  if (file.contains("aggregated")) {
+    first_responses.compare(file["aggregated"].at("first_responses"), "first_responses", aggregated);
+    all_responses.compare(file["aggregated"].at("all_responses"), "all_responses", aggregated);
+    checks.push_back(aggregated.check());
+  }
+  return checks;
 }
 
 std::vector<VerifyCheck> verify_bfcl(const Json& file) {
@@ -309,7 +356,7 @@ std::vector<VerifyCheck> verify_answers(const std::string& folder, const std::st
   if (name == "math") return verify_math(file);
   if (name == "ifeval") return verify_ifeval(file);
   if (name == "bfcl") return verify_bfcl(file);
-  return {};
+  return {not_checked(name, fmt::format("{}.json, which is of no known form", name))};
 }
 
 }  // namespace sinter::eval

@@ -3,6 +3,7 @@
 
 #include "eval/language/detect.h"
 #include "eval/language/sentences.h"
+#include "eval/tasks/python_regex.h"
 
 namespace sinter::eval {
 namespace {
@@ -43,6 +44,21 @@ TEST(Language, SentencesAreThoseOfPunkt) {
                                       "\"Really?\"", "he asked... yes."}));
   EXPECT_EQ(split_sentences("One (two.) Three"), (std::vector<std::string>{"One (two.)", "Three"}));
   EXPECT_TRUE(split_sentences("").empty());
+}
+
+// From Python's re.split and NLTK.
+TEST(SentencesTest, SeparatorsOfPythonAreSpaces) {
+  EXPECT_EQ(PythonRegex(R"(\s+)").split("a\x1c\x1d b"), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(PythonRegex(R"([\s,]+)").split("a\x1f,b"), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(PythonRegex(R"([]\s]+)")
+                .split("a]\x1f"
+                       "b"),
+            (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(PythonRegex(R"(\S+)")
+                .find_all("a\x1e"
+                          "b")
+                .size(),
+            2u);
 }
 
 }  // namespace

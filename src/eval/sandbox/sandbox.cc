@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-constexpr int kPassed = 77;  // exit status of a program that came to its end
+constexpr size_t kTokenBytes = 16;
 
 std::string find_program(const char* name) {
   for (const char* folder : {"/usr/bin/", "/usr/local/bin/", "/bin/"}) {
@@ -77,11 +78,36 @@ void set_limit(int resource, int64_t value) {
   ::setrlimit(static_cast<__rlimit_resource>(resource), &limit);
 }
 
+struct Pipe {
+  int read_end = -1, write_end = -1;
+  Pipe() {
+    int ends[2];
+    SINTER_CHECK(::pipe2(ends, O_CLOEXEC) == 0, "a pipe to the sandbox cannot be made: {}", std::strerror(errno));
+    read_end = ends[0];
+    write_end = ends[1];
+  }
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  ~Pipe() {
+    close(read_end);
+    close(write_end);
+  }
+  static void close(int& end) {
+    if (end >= 0) ::close(end);
+    end = -1;
+  }
+};
+
+// What a program's process has beside its output.
+struct Channels {
+  Pipe input, verdict;
+};
+
 // In the child, between fork and exec: only calls that are safe there.
-[[noreturn]] void start(char* const* words, const SandboxLimits& limits, int output) {
+[[noreturn]] void start(char* const* words, const SandboxLimits& limits, const Channels& channels, int output) {
   ::setpgid(0, 0);
-  const int null = ::open("/dev/null", O_RDONLY);
-  ::dup2(null, 0);
+  ::dup2(channels.input.read_end, 0);
+  ::fcntl(channels.verdict.write_end, F_SETFD, 0);  // stays open over exec
   ::dup2(output, 1);
   ::dup2(output, 2);
   set_limit(RLIMIT_AS, limits.memory_bytes);
@@ -121,7 +147,7 @@ bool await_end(pid_t child, Clock::time_point deadline, int& status) {
   }
 }
 
-SandboxResult run_bwrap(const std::string& program, const SandboxLimits& limits) {
+SandboxResult run_bwrap(const std::string& program, const SandboxLimits& limits, Channels& channels) {
   const std::string bwrap = find_program("bwrap"), python = find_program("python3");
   const int program_fd = make_memory_file("program", program.data(), program.size());
   const std::vector<unsigned char> filter = make_seccomp_filter();
@@ -130,30 +156,40 @@ SandboxResult run_bwrap(const std::string& program, const SandboxLimits& limits)
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
-  int ends[2];
-  SINTER_CHECK(::pipe2(ends, O_CLOEXEC) == 0, "a pipe to the sandbox cannot be made: {}", std::strerror(errno));
+  Pipe::close(channels.input.write_end);
+  Pipe output;
   const pid_t child = ::fork();
   SINTER_CHECK(child >= 0, "the sandbox cannot be started: {}", std::strerror(errno));
-  if (child == 0) start(pointers.data(), limits, ends[1]);
-  ::close(ends[1]);
+  if (child == 0) start(pointers.data(), limits, channels, output.write_end);
+  Pipe::close(output.write_end);
+  Pipe::close(channels.verdict.write_end);
   ::close(program_fd);
   if (filter_fd >= 0) ::close(filter_fd);
   SandboxResult result;
   const auto length = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limits.seconds));
   const Clock::time_point deadline = Clock::now() + length;
   int status = 0;
-  result.timed_out =
-      !read_output(ends[0], deadline, limits.output_bytes, result.output) || !await_end(child, deadline, status);
+  result.timed_out = !read_output(output.read_end, deadline, limits.output_bytes, result.output) ||
+                     !await_end(child, deadline, status);
   // bwrap is the first process of its own process namespace's parent: when it dies everything inside dies with it.
   if (result.timed_out) {
     ::kill(-child, SIGKILL);
     while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
     }
   }
-  ::close(ends[0]);
   result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   result.passed = !result.timed_out && result.status == 0;
   return result;
+}
+
+// What an ended program has written there, not waited for: a process that still holds the other end may be about to
+// end.
+std::string take_verdict(int fd) {
+  ::fcntl(fd, F_SETFL, O_NONBLOCK);
+  std::string text(kTokenBytes + 1, '\0');
+  const ssize_t n = ::read(fd, text.data(), text.size());
+  text.resize(static_cast<size_t>(std::max<ssize_t>(n, 0)));
+  return text;
 }
 
 std::string find_problem() {
@@ -161,7 +197,8 @@ std::string find_problem() {
   if (find_program("python3").empty()) return "there is no python3 (Debian: apt install python3)";
   SandboxLimits limits;
   limits.seconds = 20;
-  const SandboxResult result = run_bwrap("print('ready')", limits);
+  Channels channels;
+  const SandboxResult result = run_bwrap("print('ready')", limits, channels);
   if (result.passed && result.output == "ready\n") return "";
   return "bubblewrap cannot make a sandbox here (" + result.output +
          "): user namespaces have to be allowed (sysctl kernel.unprivileged_userns_clone=1)";
@@ -176,15 +213,23 @@ const std::string& sandbox_problem() {
 
 SandboxResult run_python(const std::string& program, const SandboxLimits& limits) {
   SINTER_CHECK(sandbox_problem().empty(), "programs cannot be run safely: {}", sandbox_problem());
-  // Ending by itself is not enough: sys.exit(0) and os._exit(0) in the middle have run no test.
-  std::string quoted;
+  // Ending by itself is not enough: sys.exit(0) and os._exit(0) in the middle have run no test, and any fixed status or
+  // text is one that the program can produce. The wrapper takes a random token from its input, which is empty then, and
+  // gives it back once the program has come to its end.
+  std::string token(kTokenBytes, '\0'), quoted;
+  SINTER_CHECK(::getentropy(token.data(), token.size()) == 0, "no random numbers: {}", std::strerror(errno));
   for (unsigned char c : program) quoted += fmt::format("\\x{:02x}", c);
-  SandboxResult result = run_bwrap(fmt::format("import os\nsource = b'{}'\ntry:\n    exec(source.decode(), {{}})\n"
-                                               "except BaseException as error:\n    print(repr(error), flush=True)\n"
-                                               "    os._exit(1)\nos._exit({})\n",
-                                               quoted, kPassed),
-                                   limits);
-  result.passed = !result.timed_out && result.status == kPassed;
+  Channels channels;
+  SINTER_CHECK(::write(channels.input.write_end, token.data(), token.size()) == static_cast<ssize_t>(token.size()),
+               "the sandbox's input cannot be written: {}", std::strerror(errno));
+  SandboxResult result =
+      run_bwrap(fmt::format("import os\ndef run(source, token, write=os.write, leave=os._exit):\n"
+                            "    try:\n        exec(source.decode(), {{}})\n"
+                            "    except BaseException as error:\n        print(repr(error), flush=True)\n"
+                            "        leave(1)\n    write({}, token)\n    leave(0)\nrun(b'{}', os.read(0, {}))\n",
+                            channels.verdict.write_end, quoted, kTokenBytes),
+                limits, channels);
+  result.passed = result.passed && take_verdict(channels.verdict.read_end) == token;
   return result;
 }
 

@@ -1,5 +1,6 @@
 #include "eval/sandbox/sandbox.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -26,6 +27,28 @@ TEST_F(SandboxTest, ExceptionsAndEarlyExitsFail) {
   EXPECT_FALSE(run_python("import sys\nsys.exit(0)").passed);
   EXPECT_FALSE(run_python("import os\nos._exit(0)").passed);
   EXPECT_FALSE(run_python("return (").passed);
+}
+
+TEST_F(SandboxTest, NoStatusAndNoTextOfAProgramCountsAsItsEnd) {
+  for (const int status : {0, 1, 77, 127, 255}) {
+    EXPECT_FALSE(run_python(fmt::format("import os\nos._exit({})", status)).passed) << status;
+    EXPECT_FALSE(run_python(fmt::format("import sys\nsys.exit({})", status)).passed) << status;
+  }
+  // The program's own text and all that it can still read, written to every descriptor that it has.
+  const SandboxResult result = run_python(
+      "import os, sys\nfound = [b'0' * 16, sys.stdin.buffer.read(), open('/tmp/program.py', 'rb').read(),\n"
+      "         open('/proc/self/cmdline', 'rb').read(), open('/proc/self/environ', 'rb').read()]\n"
+      "assert found[1] == b''\n"
+      "for text in found:\n    for fd in os.listdir('/proc/self/fd'):\n"
+      "        try:\n            os.write(int(fd), text[-16:])\n        except OSError:\n            pass\n"
+      "os._exit(0)");
+  EXPECT_EQ(result.status, 0) << result.output;
+  EXPECT_FALSE(result.passed);
+}
+
+TEST_F(SandboxTest, ProgramsThatReplaceTheWayOutStillPass) {
+  EXPECT_TRUE(run_python("import os, sys\nos._exit = sys.exit = os.write = None").passed);
+  EXPECT_TRUE(run_python("import os\nos.close(0)\nos.close(1)\nos.close(2)").passed);
 }
 
 TEST_F(SandboxTest, EndlessLoopsEndInTime) {

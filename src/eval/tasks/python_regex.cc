@@ -25,15 +25,30 @@ std::string error_text(int number) {
   return reinterpret_cast<const char*>(message);
 }
 
-// Python's \Z is the very end, PCRE2's \z; the rest that tasks use is written alike.
+// Python's \Z is the very end, PCRE2's \z, and its \s takes the separators 0x1c to 0x1f too; the rest that tasks use is
+// written alike.
 std::string to_pcre2(std::string_view pattern) {
   std::string out;
+  size_t class_begin = std::string_view::npos;  // of the first sign in a class that could end it
   for (size_t i = 0; i < pattern.size(); ++i) {
+    const bool is_in_class = class_begin != std::string_view::npos;
     if (pattern[i] == '\\' && i + 1 < pattern.size()) {
-      out += '\\';
-      out += pattern[++i] == 'Z' ? 'z' : pattern[i];
-    } else {
-      out += pattern[i];
+      const char c = pattern[++i];
+      if (c == 's') {
+        out += is_in_class ? R"(\s\x1c-\x1f)" : R"([\s\x1c-\x1f])";
+      } else if (c == 'S' && !is_in_class) {
+        out += R"([^\s\x1c-\x1f])";
+      } else {
+        out += '\\';
+        out += c == 'Z' ? 'z' : c;
+      }
+      continue;
+    }
+    out += pattern[i];
+    if (!is_in_class && pattern[i] == '[') {
+      class_begin = i + 1 < pattern.size() && pattern[i + 1] == '^' ? i + 2 : i + 1;
+    } else if (is_in_class && pattern[i] == ']' && i > class_begin) {
+      class_begin = std::string_view::npos;
     }
   }
   return out;
