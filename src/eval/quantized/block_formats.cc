@@ -22,7 +22,7 @@ struct BlockType {
   base::DType plain = base::DType::f32;
 };
 
-// Null-like where we have no reader: format and plain are not set.
+// False for a type that has no reader here.
 bool find_type(const std::string& name, BlockType& type) {
   type.name = name;
   if (name == "F16" || name == "BF16") {
