@@ -12,8 +12,10 @@
 #include "cli/verbs.h"
 #include "data/verify/verify.h"
 #include "eval/golden/golden.h"
+#include "eval/quantized/golden_tensors.h"
 #include "eval/quantized/quantized_golden.h"
 #include "models/open_model.h"
+#include "quant/verify/block_encoders.h"
 #include "tune/verify/gguf_adapter.h"
 #include "tune/verify/verify.h"
 
@@ -52,6 +54,24 @@ void add_named(Checks more, const std::string& prefix, Checks& checks) {
 
 bool is_below(const std::string& path, const std::string& folder) { return path.starts_with(folder + "/"); }
 
+// GGUF and quantized cases, our block quantizers and GGUF adapters.
+Checks check_quantized(const std::string& folder, const eval::VerifyOptions& options) {
+  Checks checks;
+  if (eval::is_quantized_golden(folder)) checks = eval::verify_quantized_golden(folder, options);
+  for (const std::string& file : eval::find_block_files(folder)) {
+    eval::attempt("block quantizers", checks, [&] {
+      for (const quant::EncoderCheck& c : quant::verify_block_encoders(file))
+        checks.push_back({c.name, c.kind, c.error, c.limit, ""});
+    });
+  }
+  for (const std::string& adapter : tune::find_gguf_adapters(folder)) {
+    const std::string name = std::filesystem::path(adapter).filename().string();
+    eval::attempt(name, checks,
+                  [&] { std::ranges::move(tune::verify_gguf_adapter(adapter), std::back_inserter(checks)); });
+  }
+  return checks;
+}
+
 // A folder of evaluation answers, a model's, or a root with cases of any kind below it.
 Checks check_folder(const std::string& folder, const std::vector<data::DataCase>& data_cases,
                     const eval::VerifyOptions& options) {
@@ -71,17 +91,14 @@ Checks check_folder(const std::string& folder, const std::vector<data::DataCase>
     for (const data::DataCheck& c : data::verify_data_case(one, data_cases))
       checks.push_back({one.kind + ": " + c.name, c.kind, c.error, c.limit, c.note});
   }
-  if (eval::is_quantized_golden(folder))
-    std::ranges::move(eval::verify_quantized_golden(folder, options), std::back_inserter(checks));
-  for (const std::string& adapter : tune::find_gguf_adapters(folder))
-    std::ranges::move(tune::verify_gguf_adapter(adapter), std::back_inserter(checks));
+  std::ranges::move(check_quantized(folder, options), std::back_inserter(checks));
   return checks.empty() ? eval::verify_model(folder, options) : checks;
 }
 
 void run_verify(const Flags& flags) {
   eval::VerifyOptions options{core::parse_device(flags.device), models::parse_precision(flags.precision)};
   nlohmann::json report = nlohmann::json::array();
-  int64_t num_failed = 0, num_checks = 0;
+  int64_t num_failed = 0, num_checks = 0, num_skipped = 0;
   std::vector<data::DataCase> data_cases;
   for (const std::string& folder : flags.folders) {
     for (data::DataCase& one : data::find_data_cases(folder)) data_cases.push_back(std::move(one));
@@ -90,10 +107,17 @@ void run_verify(const Flags& flags) {
     std::vector<eval::VerifyCheck> checks = check_folder(folder, data_cases, options);
     base::Table table({"check", "error", "limit", "of", ""});
     const eval::VerifyCheck* worst = nullptr;
+    const auto num_skipped_before = num_skipped;
     std::string notes;
     for (const eval::VerifyCheck& c : checks) {
-      ++num_checks;
-      num_failed += !c.holds();
+      ++(c.is_skipped ? num_skipped : num_checks);
+      num_failed += c.fails();
+      if (c.is_skipped) {
+        table.add_row({c.name, "-", "-", c.kind, "skipped"});
+        report.push_back({{"folder", folder}, {"check", c.name}, {"skipped", true}, {"note", c.note}});
+        notes += fmt::format("  {}: skipped: {}\n", c.name, c.note);
+        continue;
+      }
       if (!worst || !(c.error / std::max(c.limit, 1e-30) <= worst->error / std::max(worst->limit, 1e-30))) worst = &c;
       table.add_row(
           {c.name, fmt::format("{:.2e}", c.error), fmt::format("{:.0e}", c.limit), c.kind, c.holds() ? "ok" : "FAIL"});
@@ -111,17 +135,20 @@ void run_verify(const Flags& flags) {
     if (flags.as_json) continue;
     if (!flags.is_quiet) std::printf("%s\n%s\n", folder.c_str(), table.to_string(2).c_str());
     if (worst) {
-      std::printf("%s: %zu checks, nearest to its limit: %s %.2e of %.0e\n", folder.c_str(), checks.size(),
-                  worst->name.c_str(), worst->error, worst->limit);
+      std::printf("%s: %zu checks, nearest to its limit: %s %.2e of %.0e\n", folder.c_str(),
+                  checks.size() - static_cast<size_t>(num_skipped - num_skipped_before), worst->name.c_str(),
+                  worst->error, worst->limit);
     }
     std::printf("%s", notes.c_str());
   }
   if (flags.as_json) {
     std::printf("%s\n", report.dump(2).c_str());
   } else {
-    std::printf("%ld checks, %ld failed (%s, %s)\n", num_checks, num_failed, flags.device.c_str(),
+    const std::string skipped = num_skipped ? fmt::format(", {} skipped", num_skipped) : "";
+    std::printf("%ld checks, %ld failed%s (%s, %s)\n", num_checks, num_failed, skipped.c_str(), flags.device.c_str(),
                 flags.precision.c_str());
   }
+  SINTER_CHECK(num_checks > 0 || num_skipped == 0, "nothing was checked: all {} cases are skipped", num_skipped);
   SINTER_CHECK(num_failed == 0, "{} of {} checks failed", num_failed, num_checks);
 }
 

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "data/text/hash.h"
 #include "eval/golden/golden.h"
+#include "eval/quantized/golden_tensors.h"
 #include "eval/quantized/quantized_golden.h"
 #include "io/gguf.h"
 #include "models/open_model.h"
@@ -17,11 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-std::string lower(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
 
 bool same_value(const io::GgufValue& value, const json& expected) {
   if (value.is_array()) return true;  // compared through the tokenizer
@@ -45,7 +41,7 @@ void check_header(const io::GgufFile& file, const json& answers, CaseCounter& co
     if (!tensor) continue;
     std::vector<int64_t> dims(tensor->shape.rbegin(), tensor->shape.rend());
     counter.expect(dims == entry.at("dims").get<std::vector<int64_t>>(), "dims of " + name);
-    counter.expect(tensor->type_name() == lower(entry.at("type").get<std::string>()), "type of " + name);
+    counter.expect(tensor->type_name() == lower_case(entry.at("type").get<std::string>()), "type of " + name);
     counter.expect(tensor->offset == entry.at("offset").get<uint64_t>(), "offset of " + name);
     counter.expect(data::sha256_hex({reinterpret_cast<const char*>(tensor->bytes.data()), tensor->bytes.size()}) ==
                        entry.at("sha256").get<std::string>(),
@@ -123,7 +119,7 @@ void verify_gguf_broken(const std::string& folder, std::vector<VerifyCheck>& che
     std::string without_path = text;
     for (size_t at; (at = without_path.find(path)) != std::string::npos;) without_path.erase(at, path.size());
     if (must == "refuse")
-      counter.expect(lower(without_path).find(lower(word)) != std::string::npos,
+      counter.expect(lower_case(without_path).find(lower_case(word)) != std::string::npos,
                      name + " without '" + word + "': " + error);
   }
   checks.push_back(counter.check());

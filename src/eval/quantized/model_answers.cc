@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "core/host_batch.h"
 #include "engine/prompt.h"
+#include "eval/quantized/golden_tensors.h"
 #include "eval/quantized/quantized_golden.h"
 #include "eval/score/log_softmax.h"
 #include "kernels/choices.h"
@@ -19,12 +20,6 @@ namespace {
 // Logits of random models have a standard deviation near 0.6, of trained ones 5 to 7.
 constexpr double kTrainedDeviation = 2.0;
 constexpr double kRandomLimit = 2e-5, kTrainedLimit = 2e-4, kPerplexityLimit = 1e-4, kRoundedPerplexityLimit = 2e-3;
-
-std::vector<float> floats_of(const io::TensorEntry& entry) {
-  std::vector<float> values(static_cast<size_t>(entry.num_elements()));
-  base::convert_elements(entry.dtype, entry.bytes.data(), base::DType::f32, values.data(), values.size());
-  return values;
-}
 
 std::vector<int32_t> ids_of(const io::TensorEntry& entry, const std::string& path) {
   SINTER_CHECK(entry.dtype == base::DType::i32, "'{}': '{}' is {}; expected i32", path, entry.name,

@@ -12,8 +12,11 @@ namespace sinter::eval {
 
 // Whether any such case lies in the folder or below it.
 bool is_quantized_golden(const std::string& folder);
-// Checks them all; a check's name begins with its case. Throws base::Error when a file of answers cannot be read.
+// Checks them all; a check's name begins with its case. A case that cannot be read fails alone, with the reason. What
+// the program does not have is a skipped line; files of no known kind are named in a warning.
 std::vector<VerifyCheck> verify_quantized_golden(const std::string& folder, const VerifyOptions& options);
+// Files blocks.safetensors in the folder or below it.
+std::vector<std::string> find_block_files(const std::string& folder);
 
 // The kinds of cases, each in a file of its own. All read the folder `folder` alone and append to `checks`.
 //
@@ -21,8 +24,16 @@ std::vector<VerifyCheck> verify_quantized_golden(const std::string& folder, cons
 void verify_gguf_model(const std::string& file, const VerifyOptions& options, std::vector<VerifyCheck>& checks);
 // index.json and the files it names: which a reader must refuse or take.
 void verify_gguf_broken(const std::string& folder, std::vector<VerifyCheck>& checks);
-// golden.json with "dequantized_sha256", golden.safetensors.
+// golden.json with "dequantized_sha256", or of a base without it, and golden.safetensors. The second version of a
+// GPTQ folder (NAME-v2) has its logits in NAME-v1 where it has none.
 void verify_quantized_folder(const std::string& folder, const VerifyOptions& options, std::vector<VerifyCheck>& checks);
+
+// Packed words and numbers alone. blocks.safetensors: GGUF's block formats; packing.safetensors: integers of GPTQ, AWQ
+// and compressed-tensors; fp4.safetensors: MXFP4 and NVFP4; kv.safetensors: formats of the KV cache.
+void verify_block_formats(const std::string& file, const VerifyOptions& options, std::vector<VerifyCheck>& checks);
+void verify_packed_words(const std::string& file, std::vector<VerifyCheck>& checks);
+void verify_four_bit_floats(const std::string& file, std::vector<VerifyCheck>& checks);
+void verify_kv_formats(const std::string& file, const VerifyOptions& options, std::vector<VerifyCheck>& checks);
 
 // Parts of model cases. `answers` holds promptK and `logits` + K, greedy and greedy_margin (names given).
 struct ModelAnswers {
