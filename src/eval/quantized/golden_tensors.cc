@@ -1,5 +1,6 @@
 #include "eval/quantized/golden_tensors.h"
 
+#include <bit>
 #include <cctype>
 #include <cmath>
 #include <cstring>
@@ -52,7 +53,7 @@ VerifyCheck count(const std::string& name, const std::vector<float>& found, cons
 
 VerifyCheck count_differing(const std::string& name, const std::vector<float>& found, const io::TensorEntry& answer) {
   return count(name, found, answer,
-               [](const float& a, const float& b) { return std::memcmp(&a, &b, sizeof(float)) == 0; });
+               [](const float& a, const float& b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); });
 }
 
 VerifyCheck count_unequal(const std::string& name, const std::vector<float>& found, const io::TensorEntry& answer,

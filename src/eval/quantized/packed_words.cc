@@ -1,4 +1,6 @@
 // Packed words of quantized folders by themselves: integers (GPTQ, AWQ, compressed-tensors) and 4-bit floats.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/error.h"
@@ -149,7 +151,7 @@ void verify_each(const std::string& path, const std::string& label, Verify verif
   SINTER_CHECK(!names.empty(), "'{}' has no tensor 'NAME{}'", path, ending);
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) {
-    const std::string title = label + " " + name;
+    const std::string title = fmt::format("{} {}", label, name);
     attempt(title, checks, [&] { verify(file, name, title, checks); });
   }
 }

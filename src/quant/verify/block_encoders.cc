@@ -1,5 +1,7 @@
 #include "quant/verify/block_encoders.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -87,8 +89,8 @@ void verify_format(const io::SafetensorsFile& file, const Rows& rows, WeightForm
     if (has_defined_rounding(format) || !is_ordinary) continue;
     base::dequantize_blocks(format, coded.data(), nullptr, back.data(), rows.columns);
     const double theirs = rmse(x, answer, rows.columns), ours = rmse(x, back.data(), rows.columns);
-    checks.push_back(
-        {title + ": RMSE of row " + row, "above ggml's", theirs > 0 ? ours / theirs - 1 : ours, kRmseLimit});
+    checks.push_back({fmt::format("{}: RMSE of row {}", title, row), "above ggml's",
+                      theirs > 0 ? ours / theirs - 1 : ours, kRmseLimit});
   }
   if (!has_defined_rounding(format)) return;
   checks.push_back({title + ": bytes", fmt::format("differing of {}", bytes.bytes.size()), differing, 0});
