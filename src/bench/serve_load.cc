@@ -16,7 +16,7 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "base/threads.h"
-#include "bench/http_client.h"
+#include "io/http_client.h"
 
 namespace sinter::bench {
 namespace {
@@ -44,9 +44,7 @@ class Arrivals {
 class UrlTarget final : public LoadTarget {
  public:
   UrlTarget(const std::string& url, std::string model, const std::string& api_key)
-      : client_(url), model_(std::move(model)) {
-    if (!api_key.empty()) client_.headers.emplace_back("Authorization", "Bearer " + api_key);
-  }
+      : client_(url, io::with_api_key(api_key)), model_(std::move(model)) {}
 
   LoadOutcome ask(const LoadRequest& request, double due) override {
     nlohmann::json body{{"max_tokens", request.max_tokens},
@@ -64,7 +62,7 @@ class UrlTarget final : public LoadTarget {
     Arrivals arrivals(outcome, due);
     std::string held;
     try {
-      const HttpReply reply = client_.post("/v1/completions", body.dump(), [&](std::string_view piece) {
+      const io::HttpAnswer reply = client_.post_json("/v1/completions", body.dump(), [&](std::string_view piece) {
         held += piece;
         for (size_t end = held.find("\n\n"); end != std::string::npos; end = held.find("\n\n")) {
           take_event(held.substr(0, end), outcome, arrivals);
@@ -94,7 +92,7 @@ class UrlTarget final : public LoadTarget {
     outcome.output_tokens = data["usage"].value("completion_tokens", int64_t{0});
   }
 
-  HttpClient client_;
+  io::HttpClient client_;
   std::string model_;
 };
 

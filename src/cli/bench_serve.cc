@@ -7,12 +7,12 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "bench/http_client.h"
 #include "bench/serve_load.h"
 #include "cli/command.h"
 #include "cli/generation_flags.h"
 #include "cli/verbs.h"
 #include "engine/engine_loop.h"
+#include "io/http_client.h"
 
 namespace sinter::cli {
 namespace {
@@ -52,8 +52,8 @@ void print_result(const Flags& flags, const bench::LoadResult& result) {
   }
 }
 
-nlohmann::json ask_server(bench::HttpClient& client, const std::string& path) {
-  const bench::HttpReply reply = client.get(path);
+nlohmann::json ask_server(io::HttpClient& client, const std::string& path) {
+  const io::HttpAnswer reply = client.get(path);
   SINTER_CHECK(reply.status == 200, "{} answers {}: {}", path, reply.status, reply.body.substr(0, 300));
   return nlohmann::json::parse(reply.body, nullptr, false);
 }
@@ -65,8 +65,7 @@ void measure_url(Flags flags) {
     key = base::read_file(flags.api_key_file);
     key.resize(key.find_first_of("\r\n") == std::string::npos ? key.size() : key.find_first_of("\r\n"));
   }
-  bench::HttpClient client(flags.target);
-  if (!key.empty()) client.headers.emplace_back("Authorization", "Bearer " + key);
+  io::HttpClient client(flags.target, io::with_api_key(key));
   if (flags.name.empty()) {
     const nlohmann::json models = ask_server(client, "/v1/models");
     SINTER_CHECK(models.is_object() && models.contains("data") && !models["data"].empty(),

@@ -54,7 +54,8 @@ struct HttpClient::Connection {
   HttpClientOptions options;
   int socket = -1;
   SSL* ssl = nullptr;
-  std::string buffer;  // read and not used yet
+  std::string buffer;     // read and not used yet
+  bool hands_on = false;  // a part of this answer went to the caller
 
   Connection(const std::string& from, const HttpClientOptions& own) : url(from), options(own) {
     const size_t scheme = url.find("://");
@@ -145,15 +146,15 @@ struct HttpClient::Connection {
     return true;
   }
 
-  std::string take(size_t count) {
-    SINTER_CHECK(count <= options.max_bytes, "{}: the answer has {} bytes; at most {} are read", url, count,
-                 options.max_bytes);
-    while (buffer.size() < count) {
-      if (!receive()) throw Broken(fmt::format("{}: the connection broke within an answer", url));
+  // The next `count` bytes of a body, as they come.
+  void pass_on(size_t count, const OnData& on_data) {
+    while (count > 0) {
+      if (buffer.empty() && !receive()) throw Broken(fmt::format("{}: the connection broke within an answer", url));
+      const size_t n = std::min(count, buffer.size());
+      on_data(std::string_view(buffer).substr(0, n));
+      buffer.erase(0, n);
+      count -= n;
     }
-    std::string bytes = buffer.substr(0, count);
-    buffer.erase(0, count);
-    return bytes;
   }
   std::string take_line() {
     size_t end;
@@ -166,24 +167,21 @@ struct HttpClient::Connection {
     return line;
   }
 
-  std::string take_chunks() {
-    std::string body;
+  void pass_on_chunks(const OnData& on_data) {
     for (;;) {
       const std::string line = take_line();
       size_t size = 0;
       const auto parsed = std::from_chars(line.data(), line.data() + line.size(), size, 16);
-      SINTER_CHECK(parsed.ec == std::errc() && body.size() + size <= options.max_bytes,
-                   "{}: the answer's chunks are damaged or too long", url);
+      SINTER_CHECK(parsed.ec == std::errc(), "{}: the answer's chunks are damaged", url);
       if (size == 0) break;
-      body += take(size);
+      pass_on(size, on_data);
       take_line();
     }
     while (!take_line().empty()) {  // trailers
     }
-    return body;
   }
 
-  HttpAnswer read_answer() {
+  HttpAnswer read_answer(const OnData& on_data) {
     HttpAnswer answer;
     std::string line;
     int64_t length = -1;
@@ -204,23 +202,30 @@ struct HttpClient::Connection {
         if (name == "retry-after") answer.retry_after_seconds = std::max(0.0, std::atof(value.c_str()));
       }
     } while (answer.status >= 100 && answer.status < 200);
+    const OnData keep = [&](std::string_view piece) {
+      SINTER_CHECK(answer.body.size() + piece.size() <= options.max_bytes, "{}: the answer is longer than {} bytes",
+                   url, options.max_bytes);
+      answer.body += piece;
+    };
+    hands_on = on_data && answer.status == 200;
+    const OnData& take = hands_on ? on_data : keep;
     if (is_chunked) {
-      answer.body = take_chunks();
+      pass_on_chunks(take);
     } else if (length >= 0) {
-      answer.body = take(static_cast<size_t>(length));
+      pass_on(static_cast<size_t>(length), take);
     } else if (answer.status != 204 && answer.status != 304) {
-      while (receive()) {
-        SINTER_CHECK(buffer.size() <= options.max_bytes, "{}: the answer is longer than {} bytes", url,
-                     options.max_bytes);
-      }
-      answer.body = std::move(buffer);
+      do {
+        take(buffer);
+        buffer.clear();
+      } while (receive());
       closes = true;
     }
     if (closes) close();
     return answer;
   }
 
-  HttpAnswer ask(const std::string& method, const std::string& to, const std::string& body) {
+  HttpAnswer ask(const std::string& method, const std::string& to, const std::string& body,
+                 const OnData& on_data = {}) {
     const bool has_port = port != (is_tls ? "443" : "80");
     std::string request =
         fmt::format("{} {}{} HTTP/1.1\r\nHost: {}{}\r\nAccept: application/json\r\nUser-Agent: sinter\r\n", method,
@@ -230,13 +235,14 @@ struct HttpClient::Connection {
       request += fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n", body.size());
     request += "\r\n" + body;
     const bool was_kept = socket >= 0;
+    hands_on = false;
     try {
       if (!was_kept) open();
       send(request);
-      return read_answer();
+      return read_answer(on_data);
     } catch (const Broken&) {
       close();
-      if (!was_kept) throw;
+      if (!was_kept || hands_on) throw;  // what was handed on cannot be taken back
     } catch (...) {
       close();
       throw;
@@ -244,13 +250,19 @@ struct HttpClient::Connection {
     open();  // the kept connection was closed meanwhile
     try {
       send(request);
-      return read_answer();
+      return read_answer(on_data);
     } catch (...) {
       close();
       throw;
     }
   }
 };
+
+HttpClientOptions with_api_key(const std::string& key) {
+  HttpClientOptions options;
+  if (!key.empty()) options.headers.emplace_back("Authorization", "Bearer " + key);
+  return options;
+}
 
 HttpClient::HttpClient(const std::string& url, const HttpClientOptions& options)
     : connection_(std::make_unique<Connection>(url, options)) {}
@@ -260,8 +272,8 @@ HttpClient& HttpClient::operator=(HttpClient&&) noexcept = default;
 
 const std::string& HttpClient::url() const { return connection_->url; }
 HttpAnswer HttpClient::get(const std::string& path) { return connection_->ask("GET", path, ""); }
-HttpAnswer HttpClient::post_json(const std::string& path, const std::string& body) {
-  return connection_->ask("POST", path, body);
+HttpAnswer HttpClient::post_json(const std::string& path, const std::string& body, const OnData& on_data) {
+  return connection_->ask("POST", path, body, on_data);
 }
 
 std::string HttpClient::post_until_answered(const std::string& path, const std::string& body, int tries) {

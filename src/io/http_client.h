@@ -1,6 +1,7 @@
 // A small HTTP/1.1 client for servers of models: one request at a time over a connection that is kept, http or https.
 // It follows no redirects and reads no proxy settings.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -20,6 +21,7 @@ struct HttpClientOptions {
   size_t max_bytes = size_t{1} << 30;
   std::vector<std::pair<std::string, std::string>> headers;  // of every request
 };
+HttpClientOptions with_api_key(const std::string& key);  // "Authorization: Bearer KEY"; none where the key is empty
 
 class HttpClient {
  public:
@@ -32,7 +34,9 @@ class HttpClient {
   // `path` stands behind the URL's. Any status is an answer; throws base::Error naming the URL where there is none.
   // A kept connection that the server has closed meanwhile is opened again.
   HttpAnswer get(const std::string& path);
-  HttpAnswer post_json(const std::string& path, const std::string& body);
+  // `on_data` gets the body of a 200 piece by piece as it comes; the answer's body is empty then.
+  using OnData = std::function<void(std::string_view piece)>;
+  HttpAnswer post_json(const std::string& path, const std::string& body, const OnData& on_data = {});
   // Waits and asks again on 408, 429, 500, 502, 503 and 504 and where the connection fails, `tries` times in all;
   // throws base::Error with the status and the beginning of the body where the last answer is no 2xx.
   std::string post_until_answered(const std::string& path, const std::string& body, int tries = 6);
