@@ -35,11 +35,7 @@ class ServerBackend : public Backend {
   ScorerStats stats() const override { return stats_; }
 
  private:
-  io::HttpClient connect() const {
-    io::HttpClientOptions own;
-    if (!options_.api_key.empty()) own.headers.emplace_back("Authorization", "Bearer " + options_.api_key);
-    return {options_.url, own};
-  }
+  io::HttpClient connect() const { return {options_.url, io::with_api_key(options_.api_key)}; }
   Json ask(io::HttpClient& client, const std::string& path, const Json& body) const;
   void choose_model(io::HttpClient& client);
   void learn_tokenizer(io::HttpClient& client);
