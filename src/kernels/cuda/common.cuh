@@ -212,12 +212,12 @@ __device__ __forceinline__ float random_uniform(const RandomKey& key, uint64_t i
 // y[c] = (or +=) the sum over g of partials[g][c], g ascending within 32 interleaved chains: reductions.cu.
 void reduce_partials(Stream& stream, const float* partials, int64_t groups, int64_t columns, int64_t row_stride,
                      float* y, bool accumulate);
-// Sorts (key, position) by key, keeping positions of equal keys in order: sort.cu. Keys lie in [0, key_count), others
-// (negative too) go last. Results are valid until the next call on the stream.
+// Sorts (key - first, position) by key, keeping positions of equal keys in order: sort.cu. Keys lie in [first, first +
+// key_count), others go last, as key_count. Results are valid until the next call on the stream.
 struct SortedKeys {
   const int32_t* keys;
   const int32_t* positions;
 };
-SortedKeys sort_keys(Stream& stream, const int32_t* keys, int64_t count, int64_t key_count);
+SortedKeys sort_keys(Stream& stream, const int32_t* keys, int64_t count, int64_t key_count, int64_t first = 0);
 
 }  // namespace sinter::kernels::cuda

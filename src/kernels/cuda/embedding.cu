@@ -28,6 +28,18 @@ __global__ void embedding_forward_kernel(const int32_t* tokens, const int32_t* p
   }
 }
 
+// Rows [first, first + vocab) of a table that several ranks share; other tokens give zeros.
+template <class T, int N>
+__global__ void vocab_forward_kernel(const int32_t* tokens, const T* table, T* y, int64_t channels, int64_t first,
+                                     int64_t vocab) {
+  int64_t t = blockIdx.x, row = int64_t{tokens[t]} - first;
+  for (int64_t c = threadIdx.x * N; c < channels; c += int64_t{blockDim.x} * N) {
+    float a[N] = {};
+    if (row >= 0 && row < vocab) load_floats<T, N>(table + row * channels + c, a);
+    store_floats<T, N>(y + t * channels + c, a);
+  }
+}
+
 // Adds up rows of dy, each times its weight where weights are given.
 // Partials of piece p: [2 p] the run that came in from the piece before, [2 p + 1] the run that goes on into the next.
 template <class T, int N>
@@ -90,10 +102,12 @@ __global__ void __launch_bounds__(kThreads) join_runs_kernel(const int32_t* keys
   store_floats<float, N>(dtable + int64_t{key} * channels + c, a);
 }
 
+// dtable[indices[i] - first] += dy[i], of those that lie in it.
 template <class T>
-void add_rows(Stream& stream, const Tensor& indices, const Tensor& dy, const Tensor& weights, const Tensor& dtable) {
+void add_rows(Stream& stream, const Tensor& indices, const Tensor& dy, const Tensor& weights, const Tensor& dtable,
+              int64_t first = 0) {
   int64_t count = indices.num_elements(), channels = dy.size(-1), rows = dtable.size(0);
-  SortedKeys sorted = sort_keys(stream, indices.data<int32_t>(), count, rows);
+  SortedKeys sorted = sort_keys(stream, indices.data<int32_t>(), count, rows, first);
   int64_t pieces = div_up(count, kPiece);
   auto* partials = static_cast<float*>(scratch(stream, Scratch::partials, sizeof(float) * 2 * pieces * channels));
   auto launch = [&]<int N>(std::integral_constant<int, N>) {
@@ -135,6 +149,27 @@ void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& args) {
     if (args.dtable) add_rows<T>(stream, args.tokens, args.dy, {}, args.dtable);
     if (args.dposition_table) add_rows<T>(stream, args.positions, args.dy, {}, args.dposition_table);
   });
+}
+
+void vocab_embedding_forward(Stream& stream, const VocabEmbeddingForwardArgs& args) {
+  int64_t tokens = args.tokens.num_elements(), channels = args.y.size(-1);
+  if (tokens == 0) return;
+  dispatch_format(args.y.dtype(), "vocab_embedding_forward", [&]<class T>(TypeTag<T>) {
+    auto launch = [&]<int N>(std::integral_constant<int, N>) {
+      vocab_forward_kernel<T, N><<<static_cast<unsigned>(tokens), 128, 0, native(stream)>>>(
+          args.tokens.data<int32_t>(), args.table.data<T>(), args.y.data<T>(), channels, args.first,
+          args.table.size(0));
+    };
+    bool vector = is_aligned(args.table.raw()) && is_aligned(args.y.raw()) && channels % kWidth<T> == 0;
+    vector ? launch(std::integral_constant<int, kWidth<T>>{}) : launch(std::integral_constant<int, 1>{});
+  });
+  SINTER_CUDA_LAUNCHED();
+}
+
+void vocab_embedding_backward(Stream& stream, const VocabEmbeddingBackwardArgs& args) {
+  if (args.tokens.num_elements() == 0 || args.dtable.size(0) == 0) return;
+  dispatch_format(args.dy.dtype(), "vocab_embedding_backward",
+                  [&]<class T>(TypeTag<T>) { add_rows<T>(stream, args.tokens, args.dy, {}, args.dtable, args.first); });
 }
 
 void add_weighted_rows(Stream& stream, const Tensor& indices, const Tensor& x, const Tensor& weights,

@@ -6,18 +6,18 @@
 namespace sinter::kernels::cuda {
 namespace {
 
-__global__ void prepare_keys(const int32_t* keys, int64_t count, uint32_t key_count, uint32_t* out,
+__global__ void prepare_keys(const int32_t* keys, int64_t count, uint32_t first, uint32_t key_count, uint32_t* out,
                              int32_t* positions) {
   int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= count) return;
-  uint32_t key = static_cast<uint32_t>(keys[i]);  // negative keys become large
+  uint32_t key = static_cast<uint32_t>(keys[i]) - first;  // keys below the first become large
   out[i] = key < key_count ? key : key_count;
   positions[i] = static_cast<int32_t>(i);
 }
 
 }  // namespace
 
-SortedKeys sort_keys(Stream& stream, const int32_t* keys, int64_t count, int64_t key_count) {
+SortedKeys sort_keys(Stream& stream, const int32_t* keys, int64_t count, int64_t key_count, int64_t first) {
   int bits = 1;
   while ((int64_t{1} << bits) <= key_count) ++bits;
   size_t temp_bytes = 0;
@@ -32,7 +32,7 @@ SortedKeys sort_keys(Stream& stream, const int32_t* keys, int64_t count, int64_t
   auto* positions_in = reinterpret_cast<int32_t*>(base + 2 * array);
   auto* positions_out = reinterpret_cast<int32_t*>(base + 3 * array);
   prepare_keys<<<static_cast<unsigned>(div_up(count, 256)), 256, 0, native(stream)>>>(
-      keys, count, static_cast<uint32_t>(key_count), keys_in, positions_in);
+      keys, count, static_cast<uint32_t>(first), static_cast<uint32_t>(key_count), keys_in, positions_in);
   SINTER_CUDA_LAUNCHED();
   SINTER_CUDA_CHECK(cub::DeviceRadixSort::SortPairs(base + 4 * array, temp_bytes, keys_in, keys_out, positions_in,
                                                     positions_out, static_cast<int>(count), 0, bits, native(stream)));
