@@ -14,8 +14,7 @@ struct Key {
   bool is_set = false, is_trained = false;
 };
 
-// On GPUs the kernels for a part of the vocabulary (tp) and for attention over parts (cp) are not there yet; ZeRO-2
-// and 3 and offload never ran there.
+// On GPUs tp, cp, ZeRO-2 and 3 and offload never ran: SINTER_UNTRIED=1 tries them (train/run_plan.cc).
 std::vector<Key> keys_of(const ParallelSpec& p, bool on_gpu = false) {
   auto number = [](const char* name, int64_t value, int64_t usual, bool is_trained) {
     return Key{fmt::format("{} = {}", name, value), value != usual, is_trained};
