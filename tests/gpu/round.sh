@@ -141,7 +141,7 @@ offload() {  # with most of the state in host memory, under a limit
 }
 
 export -f kl sanitize train compare_losses two_ranks offload
-export sinter bundle out text device SINTER_UNTRIED=1
+export sinter bundle out text device SINTER_UNTRIED=1 SINTER_SOURCE_DIR="$root"
 
 # ---- running them ----
 line() { printf '%-22s %-9s %6s s  %s\n' "$@" | tee -a "$out/summary-$part.txt"; }
