@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that is to be shown on one GPU, step by step, each with a time limit; a step that fails stops nothing.
 #
-#   PACK=gpu.tar.xz tests/gpu/bundle.sh build-cuda gpu-bundle sinter test_cuda test_engine test_train    # where they are built
+#   MPI=1 PACK=gpu.tar.xz tests/gpu/bundle.sh build-cuda gpu-bundle sinter test_cuda test_engine test_train    # where they are built
 #   tests/gpu/round.sh gpu-bundle out check     # on the GPU's machine: is it right?     about 9 minutes at most
 #   tests/gpu/round.sh gpu-bundle out speed     # is it fast?                             about 9 minutes at most
 #   tests/gpu/round.sh gpu-bundle out list      # the steps, with their limits in seconds
@@ -31,6 +31,11 @@ if [ -f "$bundle" ]; then
 fi
 export LD_LIBRARY_PATH="$bundle${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 sinter=$bundle/sinter
+if [ -d "$bundle/openmpi" ] && ! command -v mpirun > /dev/null; then  # one that was carried here
+  export PATH="$bundle/openmpi/bin:$PATH" OPAL_PREFIX=$bundle/openmpi OPAL_BINDIR=$bundle/openmpi/bin OPAL_LIBDIR=$bundle
+  export OPAL_PKGLIBDIR=$bundle/openmpi/mca OPAL_DATADIR=$bundle/openmpi/share OPAL_PKGDATADIR=$bundle/openmpi/share
+  export OPAL_SYSCONFDIR=$bundle/openmpi/share OMPI_MCA_plm=isolated
+fi
 text=${TEXT:-data/stories/valid.txt}
 models=tests/golden/models
 device=${DEVICE:-cuda}
