@@ -13,10 +13,12 @@
 #include "bench/engine_parts.h"
 #include "bench/gpu_ceilings.h"
 #include "bench/gpu_kernels.h"
+#include "bench/gpu_load.h"
 #include "bench/gpu_train_step.h"
 #include "bench/matmul.h"
 #include "bench/tokenizer.h"
 #include "bench/train_step.h"
+#include "bench/tune_step.h"
 #include "cli/command.h"
 #include "cli/verbs.h"
 #include "comm/launch.h"
@@ -47,9 +49,18 @@ constexpr Benchmark kBenchmarks[] = {
      bench::bench_gpu_kernels, true},
     {"gpu_train_step", "optimizer steps of GPT-2 124M (also a small batch), 1.5B and Llama 1B on a GPU",
      bench::bench_gpu_train_step, true},
-    {"decode", "generation on a GPU with random weights of 7B and 8B: tok/s, share of the copy rate",
+    {"gpu_tune_step", "steps of LoRA and QLoRA of 8B, and of QLoRA of 70B, on a GPU: tok/s, memory",
+     bench::bench_gpu_tune_step, true},
+    {"decode",
+     "generation on a GPU with random weights of 7B and 8B, plain, fp8 and quantized: tok/s, share of the "
+     "copy rate",
      bench::bench_decode, true},
+    {"prefill", "prompts on a GPU, 8B with random weights: share of the product rate", bench::bench_prefill, true},
+    {"gpu_score", "choices scored as evaluations do on a GPU, 8B with random weights: tok/s, tokens reused",
+     bench::bench_score, true},
     {"gpu_serve", "256 requests at once on a GPU, 8B with random weights: output tok/s", bench::bench_serve, true},
+    {"gpu_load", "reading 7B of bf16 weights from a folder to a GPU: share of the copy rate from host memory",
+     bench::bench_gpu_load, true},
     {"comm", "collectives between the ranks of mpirun: GB/s by size, latency and bandwidth fitted", bench::bench_comm,
      false, true},
 };

@@ -19,7 +19,7 @@ namespace sinter::cli {
 namespace {
 
 struct KlFlags {
-  std::string reference, model, file, device = "cpu", precision = "fp32";
+  std::string reference, model, file, device = "cpu", precision = "fp32", quantize, kv_cache = "model";
   eval::KlOptions options;
   bool as_json = false;
 };
@@ -28,13 +28,18 @@ void run_kl(const KlFlags& flags) {
   models::check_model_folder(flags.reference);
   models::check_model_folder(flags.model);
   const auto tokenizer = tokenizer::Tokenizer::load(flags.reference);
-  const models::OpenOptions open{core::parse_device(flags.device), models::parse_precision(flags.precision), false};
+  const models::OpenOptions open{.device = core::parse_device(flags.device),
+                                 .compute = models::parse_precision(flags.precision)};
   const models::OpenModel reference = models::open_model(flags.reference, open);
-  const models::OpenModel model = models::open_model(flags.model, open);
+  models::OpenOptions rounded = open;
+  rounded.quantize = models::parse_quantize(flags.quantize);
+  const models::OpenModel model = models::open_model(flags.model, rounded);
   const std::vector<int32_t> tokens = tokenizer.encode_parallel(base::read_file(flags.file), {.parse_special = true});
+  eval::KlOptions options = flags.options;
+  if (flags.kv_cache == "fp8") options.kv_format = core::DType::f8e4m3;
   base::ProgressLine line;
   const eval::KlResult r = eval::compare_predictions(
-      reference, model, tokens, flags.options,
+      reference, model, tokens, options,
       [&](int64_t done, int64_t total) { line.update(fmt::format("kl {}/{} tokens", done, total)); });
   line.finish();
   if (flags.as_json) {
@@ -101,6 +106,10 @@ void add_eval_comparisons(Command verb) {
   kl_verb.option("MODEL", &kl->model, "model folder with the same vocabulary").required();
   kl_verb.option("FILE", &kl->file, "text file").required();
   kl_verb.option("--context", &kl->options.context, "tokens of a window").shows_default().at_least(2);
+  kl_verb.option("--quantize", &kl->quantize, "fp8: round the linear layers of MODEL while it is loaded");
+  kl_verb.option("--kv-cache", &kl->kv_cache, "fp8: MODEL reads its keys and values from a cache in fp8")
+      .one_of({"model", "fp8"})
+      .shows_default();
   kl_verb.option("--device", &kl->device, "cpu, cuda or cuda:N").shows_default();
   kl_verb.option("--precision", &kl->precision, "fp32, bf16 or fp16").shows_default();
   kl_verb.flag("--json", &kl->as_json, "print as JSON");

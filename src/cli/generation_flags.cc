@@ -13,7 +13,15 @@
 
 namespace sinter::cli {
 
+void add_model_flags(Command verb, GenerationFlags& flags) {
+  verb.option("--quantize", &flags.quantize, "fp8: round the linear layers of a plain model folder while it is loaded");
+  verb.flag("--batch-invariant", &flags.is_batch_invariant,
+            "no request changes another's numbers, and served ones are training's to the bit (GPU; slower: see "
+            "docs/cuda.md)");
+}
+
 void add_generation_flags(Command verb, GenerationFlags& flags) {
+  add_model_flags(verb, flags);
   verb.option("--max-tokens", &flags.max_tokens, "most tokens to generate").shows_default();
   verb.option("--temperature", &flags.sampling.temperature, "0 = always the likeliest token").shows_default();
   verb.option("--top-k", &flags.sampling.top_k, "choose among the k likeliest; 0 = all").shows_default();
@@ -64,7 +72,11 @@ std::string newest_model(const std::string& folder) {
 models::OpenModel open_for_generation(const GenerationFlags& flags, const std::string& model) {
   kernels::allow_integer_products(!flags.is_exact);
   if (flags.threads > 0) base::set_num_threads(flags.threads);
-  return models::open_model(model, {core::parse_device(flags.device), models::parse_precision(flags.precision), false});
+  const core::Device device = core::parse_device(flags.device);
+  if (flags.is_batch_invariant) kernels::set_batch_invariant(device);
+  return models::open_model(model, {.device = device,
+                                    .compute = models::parse_precision(flags.precision),
+                                    .quantize = models::parse_quantize(flags.quantize)});
 }
 
 engine::Request make_request(const GenerationFlags& flags, std::vector<int32_t> prompt, const spec::ModelSpec& spec,

@@ -19,7 +19,8 @@ struct GenerationFlags {
   int64_t max_tokens = 256;
   std::string device = "cpu", precision = "fp32", tokenizer;
   std::vector<std::string> stops;
-  bool ignores_eos = false, is_exact = false;
+  std::string quantize;  // "" or "fp8": at load
+  bool ignores_eos = false, is_exact = false, is_batch_invariant = false;
   int threads = 0;  // 0: SINTER_THREADS, or all CPUs
 };
 
@@ -30,6 +31,8 @@ void print_bytes(std::string_view text);
 std::string newest_model(const std::string& folder);
 
 void add_generation_flags(Command verb, GenerationFlags& flags);
+// Those that say how a model is opened, for every verb that answers requests.
+void add_model_flags(Command verb, GenerationFlags& flags);
 // Throws UsageError naming the value that makes no sense.
 void check_generation_flags(const GenerationFlags& flags);
 tokenizer::Tokenizer load_tokenizer(const GenerationFlags& flags, const std::string& model);

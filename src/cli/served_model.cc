@@ -1,13 +1,26 @@
 #include "cli/served_model.h"
 
+#include <charconv>
 #include <filesystem>
 #include <optional>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "cli/command.h"
 #include "tokenizer/chat_template.h"
 
 namespace sinter::cli {
+namespace {
+
+int64_t layer_number(const std::string& text) {
+  int64_t number = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 0)
+    base::fail_usage("--kv-plain-layers: '{}' is no layer; expected whole numbers as in 0,31", text);
+  return number;
+}
+
+}  // namespace
 
 struct OpenServedModel::Parts {
   explicit Parts(ServedModelFlags f)
@@ -16,6 +29,8 @@ struct OpenServedModel::Parts {
         model(open_for_generation(flags.generation, flags.model)) {
     flags.engine.tokenizer = &tokenizer;
     flags.engine.vocab_limit = tokenizer.vocab_size();
+    if (flags.kv_cache == "fp8") flags.engine.kv_format = core::DType::f8e4m3;
+    for (const std::string& layer : flags.kv_plain_layers) flags.engine.kv_plain_layers.push_back(layer_number(layer));
     if (flags.name.empty()) flags.name = std::filesystem::weakly_canonical(flags.model).filename().string();
     if (!flags.chat_template.empty()) {
       chat.emplace(base::read_file(flags.chat_template), flags.chat_template);
@@ -58,6 +73,13 @@ void add_served_model_options(Command verb, ServedModelFlags& flags) {
       .existing_file();
   verb.option("--device", &flags.generation.device, "cpu, cuda or cuda:N").shows_default();
   verb.option("--precision", &flags.generation.precision, "fp32, bf16 or fp16").shows_default();
+  add_model_flags(verb, flags.generation);
+  verb.option("--kv-cache", &flags.kv_cache, "fp8: keys and values in 8 bits (e4m3), room for twice as many tokens")
+      .one_of({"model", "fp8"})
+      .shows_default();
+  verb.option("--kv-plain-layers", &flags.kv_plain_layers,
+              "with --kv-cache fp8: layers whose keys and values keep the model's format, e.g. 0,31")
+      .delimiter(',');
   verb.option("--tokenizer", &flags.generation.tokenizer, "tokenizer file or folder, if not the model's");
   verb.option("--step-tokens", &flags.engine.step_tokens, "most tokens of one step")
       .in_range(1, 1000000)

@@ -14,9 +14,12 @@ const char* finish_reason_name(FinishReason reason) {
 }
 
 Engine::Engine(const models::Transformer& transformer, const EngineOptions& options)
-    : Engine(std::make_unique<TransformerRunner>(transformer,
-                                                 RunnerOptions{.fixed_shapes = options.fixed_shapes, .graphs = true}),
-             options) {}
+    : Engine(
+          std::make_unique<TransformerRunner>(transformer, RunnerOptions{.fixed_shapes = options.fixed_shapes,
+                                                                         .graphs = true,
+                                                                         .kv_format = options.kv_format,
+                                                                         .kv_plain_layers = options.kv_plain_layers}),
+          options) {}
 
 Engine::Engine(std::unique_ptr<StepModel> model, const EngineOptions& options)
     : state_(std::make_unique<State>(std::move(model), options)) {}

@@ -13,8 +13,8 @@ namespace {
 // Random chunks of several sequences mixed in one batch, over a cache of random block size and block order.
 void expect_paged_equals_training(const TestModel& model, uint64_t seed) {
   base::CounterRng rng{seed, 9};
-  core::DeviceRuntime& device = core::runtime({});
-  ops::Context context{kernels::kernels_for({}), device.stream(), device.allocator(), nullptr};
+  core::DeviceRuntime& device = core::runtime(test_device());
+  ops::Context context{kernels::kernels_for(test_device()), device.stream(), device.allocator(), nullptr};
   const int64_t block_size = 1 + rng.bits(0) % 19, num_sequences = 1 + rng.bits(1) % 4, max_blocks = 64;
   const auto num_layers = static_cast<size_t>(model.spec.num_layers);
   const core::KvCache cache(device.allocator(), {.num_blocks = max_blocks * num_sequences,

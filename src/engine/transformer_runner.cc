@@ -72,6 +72,11 @@ TransformerRunner::TransformerRunner(const models::Transformer& transformer, con
       is_gpu_(device_.allocator().device().kind == core::DeviceKind::cuda),
       memory_(device_.allocator()) {
   const spec::ModelSpec& spec = transformer.spec();
+  for (int64_t layer : options.kv_plain_layers) {
+    if (layer < 0 || layer >= spec.num_layers)
+      base::fail_usage("keys and values of layer {} are to keep their format; the model has layers 0 to {}", layer,
+                       spec.num_layers - 1);
+  }
   limits_.vocab_size = spec.vocab_size;
   limits_.max_positions = spec.learned_positions ? spec.max_positions : 0;
   limits_.context_hint = spec.max_positions;
@@ -100,12 +105,14 @@ TransformerRunner::~TransformerRunner() {
 core::KvCacheShape TransformerRunner::cache_shape(int64_t num_blocks, int64_t block_size) const {
   const spec::ModelSpec& spec = transformer_.spec();
   const bool is_fp8 = base::is_fp8(options_.kv_format);
-  const core::DType format = is_fp8 ? options_.kv_format : transformer_.store().options().compute;
+  const core::DType plain = transformer_.store().options().compute;
+  std::vector formats(static_cast<size_t>(spec.num_layers), is_fp8 ? options_.kv_format : plain);
+  for (int64_t layer : options_.kv_plain_layers) formats[static_cast<size_t>(layer)] = plain;
   return {.num_blocks = num_blocks,
           .block_size = block_size,
           .num_kv_heads = spec.num_kv_heads,
           .head_dim = spec.head_dim,
-          .formats = std::vector(static_cast<size_t>(spec.num_layers), format),
+          .formats = std::move(formats),
           .layer_places = {},
           .heads_first = is_gpu_};
 }

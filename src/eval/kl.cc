@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include "base/error.h"
 #include "base/threads.h"
@@ -12,13 +13,47 @@
 namespace sinter::eval {
 namespace {
 
+// A cache in a format of its own with room for a batch, each sequence in blocks of its own.
+struct BatchCache {
+  BatchCache(const models::OpenModel& model, const core::HostBatch& host, core::DType format) {
+    constexpr int64_t kBlock = 16;
+    core::Allocator& memory = core::runtime(model.store->options().device).allocator();
+    const int64_t S = host.num_sequences();
+    int64_t width = 1;
+    for (int32_t context : host.contexts) width = std::max<int64_t>(width, (context + kBlock - 1) / kBlock);
+    cache = core::KvCache(memory, {.num_blocks = S * width,
+                                   .block_size = kBlock,
+                                   .num_kv_heads = model.spec.num_kv_heads,
+                                   .head_dim = model.spec.head_dim,
+                                   .formats = std::vector(static_cast<size_t>(model.spec.num_layers), format),
+                                   .layer_places = {},
+                                   .heads_first = memory.device().kind == core::DeviceKind::cuda});
+    std::vector<int32_t> tables, slots;
+    for (int64_t b = 0; b < S * width; ++b) tables.push_back(static_cast<int32_t>(b));
+    for (int64_t t = 0; t < host.num_tokens(); ++t) {
+      const auto i = static_cast<size_t>(t);
+      slots.push_back(static_cast<int32_t>(host.sequence_of[i] * width * kBlock + host.positions[i]));
+    }
+    view = {&cache, core::make_tensor(memory, {S, width}, tables),
+            core::make_tensor(memory, {host.num_tokens()}, slots)};
+  }
+  core::KvCache cache;
+  core::KvView view;
+};
+
 // Logits of the rows that count, (R, V) as floats.
 std::vector<float> logits_of(const models::OpenModel& model, const core::HostBatch& host,
-                             const std::vector<int32_t>& rows) {
+                             const std::vector<int32_t>& rows, core::DType kv_format = core::DType::f32) {
   const models::StoreOptions& store = model.store->options();
   core::DeviceRuntime& device = core::runtime(store.device);
   const kernels::WithoutMeasuring without_measuring;
-  const core::RaggedBatch batch = core::upload(device.allocator(), host);
+  core::RaggedBatch batch = core::upload(device.allocator(), host);
+  std::unique_ptr<const BatchCache> cache;
+  if (base::is_fp8(kv_format)) {
+    cache = std::make_unique<const BatchCache>(model, host, kv_format);
+    batch.kv = &cache->view;
+    batch.equal_lengths = false;
+  }
   ops::Context context{kernels::kernels_for(store.device), device.stream(), device.allocator(), nullptr};
   const core::Tensor hidden = model.transformer->forward(context, batch, {}).value;  // (T, C)
   const auto count = static_cast<int64_t>(rows.size());
@@ -73,7 +108,7 @@ KlResult compare_predictions(const models::OpenModel& reference, const models::O
         targets.push_back(tokens[static_cast<size_t>(begin + i + 1)]);
       }
     }
-    const std::vector<float> p = logits_of(reference, host, rows), q = logits_of(model, host, rows);
+    const std::vector<float> p = logits_of(reference, host, rows), q = logits_of(model, host, rows, options.kv_format);
     std::vector<TokenComparison> found(rows.size());
     base::parallel_for(static_cast<int64_t>(rows.size()), 4, [&](int64_t from, int64_t to) {
       for (int64_t r = from; r < to; ++r) {

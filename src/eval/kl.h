@@ -10,6 +10,8 @@ namespace sinter::eval {
 struct KlOptions {
   int64_t context = 512;  // tokens of a window; each begins without context, and its first half is not counted
   int64_t batch_tokens = 2048;
+  // f8e4m3: the model (not the reference) reads keys and values from a cache in fp8.
+  core::DType kv_format = core::DType::f32;
 };
 
 struct KlResult {

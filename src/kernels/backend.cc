@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "kernels/batch_invariance.h"
 #include "kernels/choices.h"
 #include "kernels/trace.h"
 
@@ -68,6 +69,10 @@ void restore_kernel_choices(core::Device device, const std::vector<std::string>&
 void set_deterministic(core::Device device) {
   const Backend& backend = backend_of(device.kind);
   if (backend.set_deterministic) backend.set_deterministic();
+}
+
+void set_batch_invariant(core::Device device) {
+  if (device.kind == core::DeviceKind::cuda) set_cuda_batch_invariant();
 }
 
 bool is_tracing(core::Device device) {

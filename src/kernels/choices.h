@@ -18,6 +18,10 @@ void restore_kernel_choices(core::Device device, const std::vector<std::string>&
 // From now on no algorithm whose result may differ between two calls with the same numbers. Before the first kernel.
 void set_deterministic(core::Device device);
 
+// From now on no row of a batch changes the result of another, by so much as a bit, in training's forward pass and in
+// serving: what is served is what was trained. The CPU is always so; on CUDA it costs speed. Before the first kernel.
+void set_batch_invariant(core::Device device);
+
 // Whether the CPU may round activations to 8 bits in products with weights in blocks, which is several times as fast
 // (kernels/cpu/quantized). Off until someone allows it; for the whole program.
 void allow_integer_products(bool allowed);

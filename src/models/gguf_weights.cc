@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/threads.h"
 #include "models/gguf.h"
+#include "models/weights.h"
 #include "spec/families.h"
 
 namespace sinter::models {
@@ -89,7 +90,7 @@ core::WeightPart weight_part(const FilePart& part, const core::Device& device, c
   }
   result.data = Tensor(runtime.allocator(), shape, dtype);
   if (part.paired_heads == 0) {
-    runtime.copy_to_device(result.data.raw(), tensor.bytes.data(), tensor.bytes.size(), runtime.stream());
+    send_bytes(runtime, result.data.raw(), tensor.bytes.data(), tensor.bytes.size());
   } else {
     std::vector<std::byte> host(is_on_cpu ? 0 : tensor.bytes.size());
     std::byte* to = is_on_cpu ? static_cast<std::byte*>(result.data.raw()) : host.data();
@@ -97,7 +98,7 @@ core::WeightPart weight_part(const FilePart& part, const core::Device& device, c
       for (int64_t r = begin; r < end; ++r)
         std::memcpy(to + r * row_bytes, row_in_file(part, r), static_cast<size_t>(row_bytes));
     });
-    if (!is_on_cpu) runtime.copy_to_device(result.data.raw(), host.data(), host.size(), runtime.stream());
+    if (!is_on_cpu) send_bytes(runtime, result.data.raw(), host.data(), host.size());
   }
   runtime.synchronize(runtime.stream());
   file.drop_pages(tensor.bytes);

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "io/gguf.h"
+#include "models/fp8_load.h"
 #include "models/gguf.h"
 #include "models/quantized/quantized_folder.h"
 #include "models/weights.h"
@@ -18,6 +19,13 @@ core::DType parse_precision(const std::string& text) {
   if (text == "bf16") return core::DType::bf16;
   if (text == "fp16" || text == "f16") return core::DType::f16;
   base::fail_usage("precision '{}' is not known; expected fp32, bf16 or fp16", text);
+}
+
+base::WeightFormat parse_quantize(const std::string& text) {
+  if (text.empty()) return base::WeightFormat::plain;
+  if (text == "fp8") return base::WeightFormat::fp8_e4m3;
+  base::fail_usage("weights cannot be rounded to '{}' while they are loaded; expected fp8, or use `sinter quantize`",
+                   text);
 }
 
 void check_model_folder(const std::string& folder) {
@@ -76,7 +84,11 @@ spec::ModelSpec load_model_spec(const std::string& path) {
 }
 
 OpenModel open_model(const std::string& folder, const OpenOptions& options) {
-  if (io::is_gguf(folder)) return open_gguf(folder, options);
+  const bool rounds = options.quantize != base::WeightFormat::plain;
+  if (io::is_gguf(folder)) {
+    if (rounds) base::fail_usage("'{}' has its format: only a folder's plain weights are rounded at load", folder);
+    return open_gguf(folder, options);
+  }
   OpenModel model;
   const nlohmann::json config = base::load_json(folder + "/config.json");
   model.spec = folder_spec(folder, config);
@@ -84,10 +96,16 @@ OpenModel open_model(const std::string& folder, const OpenOptions& options) {
   const auto quantized = QuantizedFolder::open(config, folder + "/config.json", tensors);
   StoreOptions store{
       .device = options.device, .compute = options.compute, .trains = options.trains, .keeps_derived = !options.trains};
+  if (rounds && (quantized || options.trains))
+    base::fail_usage("'{}' {}: only plain weights are rounded at load", folder,
+                     quantized ? "is quantized already" : "is to be trained");
   if (quantized && !options.trains) store.apart = quantized->tensors_apart(model.spec);
+  if (rounds) store.apart = fp8_tensors(model.spec);
   model.store = std::make_unique<ParameterStore>(model.spec, store);
   if (quantized) {
     quantized->load(*model.store, model.spec);
+  } else if (rounds) {
+    load_in_fp8(*model.store, model.spec, tensors);
   } else {
     load_weights(*model.store, model.spec, tensors);
   }

@@ -12,6 +12,8 @@ struct OpenOptions {
   core::Device device;
   core::DType compute = core::DType::f32;
   bool trains = false;
+  // fp8_e4m3: linear layers of a plain folder are rounded to it while it is loaded (models/fp8_load.h).
+  base::WeightFormat quantize = base::WeightFormat::plain;
 };
 
 struct OpenModel {
@@ -33,5 +35,7 @@ void check_model_folder(const std::string& folder);
 
 // "fp32", "bf16" or "fp16"; throws base::UsageError.
 core::DType parse_precision(const std::string& text);
+// "" or "fp8"; throws base::UsageError.
+base::WeightFormat parse_quantize(const std::string& text);
 
 }  // namespace sinter::models

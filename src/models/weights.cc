@@ -16,6 +16,8 @@ std::vector<int64_t> part_shape(const spec::Parameter& info, const spec::Paramet
 
 namespace {
 
+constexpr int64_t kPieceBytes = int64_t{4} << 20;  // of a copy to a device by one of several threads
+
 // Where element (row, column) of a part stands: in the stored tensor, and in the part on disk.
 template <class Visit>
 void visit_part(const spec::Parameter& info, const spec::ParameterPart& part, Visit visit) {
@@ -119,12 +121,25 @@ void convert_entry(const io::TensorEntry& entry, DType to, std::byte* destinatio
   });
 }
 
-// Whether a slot's rows can be converted from the file to where they stand: on the host, whole, without a master of
-// another format. A large model is ready several times sooner so than by way of f32 copies.
+// The same to another device: converted a piece at a time, or as the file has it.
+void send_entry(const io::TensorEntry& entry, DType to, std::byte* destination, core::DeviceRuntime& device) {
+  if (entry.dtype == to) return send_bytes(device, destination, entry.bytes.data(), entry.bytes.size());
+  const auto from_bytes = static_cast<int64_t>(base::dtype_bytes(entry.dtype));
+  const auto to_bytes = static_cast<int64_t>(base::dtype_bytes(to));
+  base::parallel_for(entry.num_elements(), kPieceBytes / to_bytes, [&](int64_t begin, int64_t end) {
+    std::vector<std::byte> piece(static_cast<size_t>((end - begin) * to_bytes));
+    base::convert_elements(entry.dtype, entry.bytes.data() + begin * from_bytes, to, piece.data(),
+                           static_cast<size_t>(end - begin));
+    device.copy_to_device(destination + begin * to_bytes, piece.data(), piece.size(), device.stream());
+  });
+}
+
+// Whether a slot's rows can go from the file to where they stand: whole, without a master of another format. A large
+// model is ready several times sooner so than by way of f32 copies.
 bool can_load_in_place(const ParameterStore& store, const ParameterStore::Slot& slot, const io::TensorFolder& folder) {
   const Tensor& data = slot.parameter.weight.data;
   const Tensor& master = slot.parameter.master;
-  if (slot.is_apart || store.options().device.kind != core::DeviceKind::cpu) return false;
+  if (slot.is_apart || store.options().device.kind == core::DeviceKind::shapes) return false;
   if (store.options().division.is_on()) return false;  // pieces of masters and weights
   if (slot.global_shape != slot.info.shape || slot.boxes.size() != 1) return false;
   if (master && master.raw() != data.raw()) return false;
@@ -135,6 +150,13 @@ bool can_load_in_place(const ParameterStore& store, const ParameterStore::Slot& 
 }
 
 }  // namespace
+
+void send_bytes(core::DeviceRuntime& device, void* to, const void* from, size_t bytes) {
+  base::parallel_for(static_cast<int64_t>(bytes), kPieceBytes, [&](int64_t begin, int64_t end) {
+    device.copy_to_device(static_cast<std::byte*>(to) + begin, static_cast<const std::byte*>(from) + begin,
+                          static_cast<size_t>(end - begin), device.stream());
+  });
+}
 
 const io::TensorEntry& find_plain_part(const spec::ParameterPart& part, const io::TensorFolder& folder) {
   return find_part(folder, part);
@@ -171,7 +193,13 @@ void load_plain_slot(ParameterStore& store, ParameterStore::Slot& slot, const io
     if (is_in_place) {
       const Tensor& data = slot.parameter.weight.data;
       const auto offset = static_cast<size_t>(first * columns) * base::dtype_bytes(data.dtype());
-      convert_entry(checked_part(info, part, folder), data.dtype(), static_cast<std::byte*>(data.raw()) + offset);
+      auto* to = static_cast<std::byte*>(data.raw()) + offset;
+      const core::Device device = store.options().device;
+      if (device.kind == core::DeviceKind::cpu) {
+        convert_entry(checked_part(info, part, folder), data.dtype(), to);
+      } else {
+        send_entry(checked_part(info, part, folder), data.dtype(), to, core::runtime(device));
+      }
       continue;
     }
     const std::vector<float> rows = read_plain_part(info, part, folder);

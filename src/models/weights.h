@@ -43,6 +43,9 @@ std::vector<float> join_parts(
     const spec::Parameter& info,
     const std::function<std::vector<float>(const spec::ParameterPart& part, const std::vector<int64_t>& shape)>& read);
 
+// Copies from the host to a device's main stream, read by several threads at once. The source may go on return.
+void send_bytes(core::DeviceRuntime& device, void* to, const void* from, size_t bytes);
+
 // Writes model.safetensors (or shards) in `dtype`; values[i] are those of table[i], on any device. config.json and
 // tokenizer files are the caller's.
 void save_weights(const std::vector<spec::Parameter>& table, const std::vector<Tensor>& values,

@@ -4,6 +4,7 @@
 #include "base/block_decode.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/four_bit.cuh"
 
 namespace sinter::kernels::cuda {
 namespace {
@@ -30,6 +31,18 @@ __global__ void dequantize_kernel(RowRange range, int block_elements, int block_
                                [=](int j, float value) { out[j] = from_float<T>(value * factor); });
 }
 
+// Rows that are plain numbers, of another format perhaps, a thread a number.
+template <class X, class T>
+__global__ void dequantize_plain_kernel(RowRange range, T* y) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= range.count * range.columns) return;
+  const int64_t at = i / range.columns, c = i % range.columns;
+  const int64_t row = (range.rows ? range.rows[at] : range.first + at) - range.part_first;
+  if (row < 0 || row >= range.part_rows) return;
+  const float value = to_float(reinterpret_cast<const X*>(range.blocks)[row * range.columns + c]);
+  y[at * range.columns + c] = from_float<T>(value * range.factor);
+}
+
 // Codes whose scales stand apart, a thread a number: (code - zero) * scale of its group.
 struct GroupScales {
   const float *scales, *zeros;
@@ -49,9 +62,12 @@ __global__ void dequantize_groups_kernel(RowRange range, GroupScales by, T* y) {
     code = float(reinterpret_cast<const __nv_fp8_e4m3*>(range.blocks)[row * range.columns + c]);
   } else if constexpr (kFormat == base::WeightFormat::int8) {
     code = range.blocks[row * range.columns + c], zero = by.zeros ? by.zeros[g] : 128.0f;
-  } else {
+  } else if constexpr (kFormat == base::WeightFormat::int4) {
     const uint8_t pair = range.blocks[(row * range.columns + c) / 2];
     code = c % 2 == 0 ? pair & 15 : pair >> 4, zero = by.zeros ? by.zeros[g] : 8.0f;
+  } else {
+    const uint8_t pair = range.blocks[(row * range.columns + c) / 2];
+    code = four_bit_value<kFormat>(c % 2 == 0 ? pair >> 4 : pair & 15);
   }
   y[at * range.columns + c] = from_float<T>((code - zero) * by.scales[g] * range.factor);
 }
@@ -60,7 +76,7 @@ __global__ void dequantize_groups_kernel(RowRange range, GroupScales by, T* y) {
 template <class T>
 bool dequantize_groups(Stream& stream, const core::WeightPart& part, const RowRange& range, int64_t expert, T* y) {
   using enum base::WeightFormat;
-  if (part.format != fp8_e4m3 && part.format != int8 && part.format != int4) return false;
+  if (base::info_of(part.format).scales != base::WeightScales::apart) return false;
   const int64_t groups = part.scales.size(-1), first = expert * part.rows * groups;
   const GroupScales by{part.scales.data<float>() + first, part.zeros ? part.zeros.data<float>() + first : nullptr,
                        part.permutation ? part.permutation.data<int32_t>() : nullptr, groups,
@@ -69,9 +85,20 @@ bool dequantize_groups(Stream& stream, const core::WeightPart& part, const RowRa
   const auto grid = static_cast<unsigned>(div_up(range.count * range.columns, int64_t{kThreads}));
   const auto kernel = part.format == fp8_e4m3 ? dequantize_groups_kernel<fp8_e4m3, T>
                       : part.format == int8   ? dequantize_groups_kernel<int8, T>
-                                              : dequantize_groups_kernel<int4, T>;
+                      : part.format == int4   ? dequantize_groups_kernel<int4, T>
+                      : part.format == nf4    ? dequantize_groups_kernel<nf4, T>
+                                              : dequantize_groups_kernel<fp4, T>;
   kernel<<<grid, kThreads, 0, native(stream)>>>(range, by, y);
   return true;
+}
+
+template <class T>
+void dequantize_plain(Stream& stream, const core::WeightPart& part, const RowRange& range, T* y) {
+  constexpr int kThreads = 256;
+  const auto grid = static_cast<unsigned>(div_up(range.count * range.columns, int64_t{kThreads}));
+  dispatch_format(part.data.dtype(), "dequantize", [&]<class X>(TypeTag<X>) {
+    dequantize_plain_kernel<X, T><<<grid, kThreads, 0, native(stream)>>>(range, y);
+  });
 }
 
 }  // namespace
@@ -84,7 +111,10 @@ void dequantize(Stream& stream, const DequantizeArgs& args) {
   for (const core::WeightPart& part : weight.parts) {
     const base::WeightFormatInfo& info = base::info_of(part.format);
     const int64_t row_blocks = weight.columns / info.block_elements;
-    const auto* blocks = part.data.data<uint8_t>() + args.expert * part.rows * row_blocks * info.block_bytes;
+    const bool is_plain = part.format == base::WeightFormat::plain;
+    const int64_t row_bytes = is_plain ? weight.columns * static_cast<int64_t>(base::dtype_bytes(part.data.dtype()))
+                                       : base::bytes_of(part.format, weight.columns);
+    const auto* blocks = part.data.data<uint8_t>() + args.expert * part.rows * row_bytes;
     const RowRange range{blocks,           args.rows ? args.rows.data<int32_t>() : nullptr,
                          args.first_row,   count,
                          part_first,       part.rows,
@@ -92,8 +122,9 @@ void dequantize(Stream& stream, const DequantizeArgs& args) {
                          part.global_scale};
     constexpr int kThreads = 128;
     const auto grid = static_cast<unsigned>(div_up(count * row_blocks, int64_t{kThreads}));
-    bool is_known = false;
+    bool is_known = is_plain;
     dispatch_format(args.y.dtype(), "dequantize", [&]<class T>(TypeTag<T>) {
+      if (is_plain) return dequantize_plain<T>(stream, part, range, args.y.data<T>());
       is_known = dequantize_groups<T>(stream, part, range, args.expert, args.y.data<T>());
       if (is_known) return;
       is_known = base::block::visit_format(part.format, [&]<base::WeightFormat kFormat>() {

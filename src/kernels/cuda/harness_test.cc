@@ -190,14 +190,15 @@ int main(int argc, char** argv) {
   }
   // Hundreds of small products: measuring algorithms for each would take minutes. SINTER_CUDA_TUNE=1 asks for it.
   setenv("SINTER_CUDA_TUNE", "0", 0);
-  setenv("SINTER_CUDA_FUSE", "1", 0);  // the fused products are tested wherever the library has them
+  setenv("SINTER_CUDA_FUSE", "1", 0);   // the fused products are tested wherever the library has them
+  setenv("SINTER_CUDA_FRESH", "1", 0);  // so are prompts that go past the cache
   if (!core::cuda_runtime(0)) {
     std::printf("no GPU: nothing was tested\n");
     return 0;
   }
   std::printf("%s\n", core::runtime({core::DeviceKind::cuda, 0}).description().c_str());
   for (auto test : {test_elementwise, test_norms, test_training, test_loss, test_moe, test_matmul, test_fp8,
-                    test_attention, test_serving}) {
+                    test_attention, test_serving, test_quantized, test_parts}) {
     try {
       test();
     } catch (const std::exception& e) {

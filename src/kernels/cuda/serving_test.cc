@@ -95,7 +95,8 @@ struct PagedCase {
   bool heads_first = true, is_fp8 = false;
 };
 
-// Keys and values are written by kv_write of a batch of all tokens, then read by a batch of the last queries.
+// Keys and values are written by kv_write of a batch of all tokens, then read by a batch of the last queries; where
+// these are all tokens, by the same batch.
 void test_paged(DType t, const PagedCase& p) {
   if (!wants("decode_attention")) return;
   Case c("decode_attention", t,
@@ -143,13 +144,15 @@ void test_paged(DType t, const PagedCase& p) {
     batch.num_tokens = T, batch.num_sequences = S;
     batch.max_query = *std::max_element(p.queries.begin(), p.queries.end());
     batch.max_context = width * p.block_size;
+    batch.equal_lengths = core::has_equal_lengths(offsets, batch.max_query, T);
+    batch.host_contexts = p.contexts;
     AttentionForwardArgs args;
     args.shape = {.num_heads = p.heads,
                   .num_kv_heads = p.kv_heads,
                   .head_dim = p.dim,
                   .window = p.window,
                   .scale = 1.0f / std::sqrt(static_cast<float>(p.dim))};
-    args.batch = &batch, args.qkv = at(qkv), args.out = at(out);
+    args.batch = &batch, args.qkv = at(p.queries == p.contexts ? all : qkv), args.out = at(out);
     args.cache = cache, args.block_tables = at(table_of);
     table.attention_forward(s, args);
   });
@@ -235,6 +238,14 @@ void test_serving() {
     test_paged(t, {{1, 8}, {300, 520}, 40, 2, 128, 64, 16, 0, false});
     test_paged(t, {{1, 3}, {300, 77}, 4, 2, 80, 0, 7});
     test_paged(t, {{1, 20}, {300, 520}, 8, 2, 128, 0, 16, 0, true, true});
+    // Caches in fp8, of few queries: each head size, a window, pieces, padding.
+    test_paged(t, {{1, 4, 1}, {700, 513, 17}, 8, 2, 128, 0, 16, 2, true, true});
+    test_paged(t, {{1, 8}, {300, 520}, 8, 2, 64, 100, 16, 0, true, true});
+    test_paged(t, {{2, 1}, {290, 33}, 6, 3, 96, 0, 16, 0, true, true});
+    test_paged(t, {{1, 1}, {260, 600}, 4, 1, 256, 0, 32, 0, true, true});
+    test_paged(t, {{1, 2}, {40, 70}, 4, 2, 40, 0, 16, 0, true, true});
+    test_paged(t, {{256, 256}, {256, 256}, 8, 2, 64});  // fresh prompts
+    test_paged(t, {{384}, {384}, 8, 2, 128});
     if (!test_options().small) {
       test_paged(t, {{1, 1}, {20000, 5000}, 8, 2, 128});
       test_paged(t, {{1, 1}, {17000, 40}, 4, 1, 64, 3000});

@@ -1,6 +1,7 @@
 // The CUDA kernel table, the backend's switches and the memory it keeps.
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <map>
@@ -9,6 +10,7 @@
 
 #include "core/cuda/check.h"
 #include "core/graph.h"
+#include "kernels/batch_invariance.h"
 #include "kernels/choices.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/profile.h"
@@ -34,6 +36,16 @@ struct Block {
 
 }  // namespace
 
+// Kernels that sum in another order for other batches.
+static std::atomic<bool> batch_invariant{false};
+static void apply_batch_invariance(Options& o) {
+  batch_invariant = true;
+  o.small_products = o.decode_attention = false;  // of few rows, of few queries
+  o.cudnn = o.sm90_attention = false;             // of training alone
+  o.grouped = false;                              // tiles by measure
+  o.fuse = Fuse::none;
+}
+
 static Options& mutable_options() {
   static Options options = [] {
     Options o;
@@ -57,6 +69,7 @@ static Options& mutable_options() {
     } else if (!read_switch("SINTER_CUDA_FUSE", true)) {
       o.fuse = Fuse::none;
     }
+    if (read_switch("SINTER_BATCH_INVARIANT", false)) apply_batch_invariance(o);
     return o;
   }();
   return options;
@@ -148,7 +161,25 @@ static void run_sm90_backward(Stream& stream, const AttentionBackwardArgs& args,
   sm90_attention_backward(stream, args, cos_sin);
 }
 
+// Whether prompts that begin in this batch may go past the cache: their keys are the batch's own, which training's
+// kernels read faster than pages. SINTER_CUDA_FRESH=1: not by default until it has been measured.
+static bool is_fresh(const AttentionForwardArgs& args) {
+  static const bool is_on = read_switch("SINTER_CUDA_FRESH", false);
+  constexpr int64_t kLeastTokens = 256;
+  const RaggedBatch& b = *args.batch;
+  if (!is_on || is_batch_invariant() || !args.cache || !b.equal_lengths || b.max_query < kLeastTokens) return false;
+  if (args.cache.keys.dtype() != args.qkv.dtype()) return false;  // what was written is not what is read back
+  return static_cast<int64_t>(b.host_contexts.size()) == b.num_sequences &&
+         std::all_of(b.host_contexts.begin(), b.host_contexts.end(), [&](int32_t c) { return c == b.max_query; });
+}
+
 void attention_forward(Stream& stream, const AttentionForwardArgs& args) {
+  if (is_fresh(args)) {
+    AttentionForwardArgs own = args;
+    own.cache = {};
+    own.block_tables = {};
+    return attention_forward(stream, own);
+  }
   if (!args.cache && sm90_takes_attention(stream, args.shape, *args.batch, {&args.qkv, &args.out})) {
     ++sm90_attention_calls;
     return sm90_attention_forward(stream, args);
@@ -169,6 +200,10 @@ bool rotated_attention_backward(Stream& stream, const RotatedAttentionBackwardAr
 
 // Choices stay measured: a run keeps them in its checkpoint (choices.h).
 void set_deterministic() { mutable_options().deterministic = true; }
+bool is_batch_invariant() {
+  options();  // reads the environment
+  return batch_invariant;
+}
 
 void limit_measuring(MeasuringLimit limit, int change) {
   (limit == MeasuringLimit::none ? t_without_measuring : t_brief_measuring) += change;
@@ -188,4 +223,7 @@ const KernelTable* make_table() {
 }
 
 }  // namespace cuda
+
+void set_cuda_batch_invariant() { cuda::apply_batch_invariance(cuda::mutable_options()); }
+
 }  // namespace sinter::kernels

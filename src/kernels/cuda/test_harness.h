@@ -73,5 +73,7 @@ void test_training();
 void test_loss();
 void test_fp8();
 void test_serving();
+void test_quantized();
+void test_parts();
 
 }  // namespace sinter::kernels::cuda_test

@@ -304,8 +304,7 @@ WeightPart to_device(WeightPart part, const core::Device& device) {
   for (Tensor* t : {&part.data, &part.scales, &part.zeros, &part.permutation}) {
     if (!*t) continue;
     Tensor there(runtime.allocator(), t->shape(), t->dtype());
-    runtime.copy_to_device(there.raw(), t->raw(), t->bytes(), runtime.stream());
-    runtime.synchronize(runtime.stream());
+    send_bytes(runtime, there.raw(), t->raw(), t->bytes());
     *t = there;
   }
   return part;

@@ -6,6 +6,9 @@
 // heads that share the keys), 4 warps that take tiles of 16 keys in turns, each with its own two tiles on their way and
 // its own running softmax. The warps' sums meet in shared memory; where a sequence has several pieces, the block that
 // ends last joins them, in their order. Keys that earlier steps wrote are fetched before the kernel before has ended.
+//
+// A cache in fp8 is copied as it is and widened by the warp that uses it, which is exact; the heads' scales are factors
+// of the scores and of the result.
 #include "kernels/cuda/attention/attention.cuh"
 
 namespace sinter::kernels::cuda {
@@ -73,6 +76,62 @@ __device__ __forceinline__ void load_keys(T* k_tile, T* v_tile, const AttentionP
     const int64_t at = valid ? offset + d : 0;
     copy_async(k_tile + row * kStride + d, static_cast<const T*>(p.keys) + at, valid);
     copy_async(v_tile + row * kStride + d, static_cast<const T*>(p.values) + at, valid);
+  }
+}
+
+using Fp8 = __nv_fp8_e4m3;
+
+// What a warp has in shared memory: tiles on their way as they are stored, and where those are not in T, one in T.
+template <class T, class Stored, int kDim>
+struct WarpRoom {
+  static constexpr bool kWidens = !std::is_same_v<T, Stored>;
+  static constexpr int kSlots = kWidens && kDim <= 128 ? 4 : kStages;
+  static constexpr int kTileElements = kTile * (kDim + kPad);
+  static constexpr int kSlotElements = 2 * (kWidens ? kTile * kDim : kTileElements);  // keys, values
+  static constexpr int kSlotBytes = kSlotElements * static_cast<int>(sizeof(Stored));
+  static constexpr int kBytes = kSlots * kSlotBytes + (kWidens ? 2 * kTileElements * static_cast<int>(sizeof(T)) : 0);
+};
+
+// load_keys of a cache in fp8, rows without padding.
+template <int kDim>
+__device__ __forceinline__ void load_codes(Fp8* k_codes, Fp8* v_codes, const AttentionParams& p, const Piece& piece,
+                                           int tile, int lane) {
+  constexpr int kChunks = kDim / 16;
+  const int own = tile * kTile + lane % kTile;
+  const int64_t own_offset = own <= piece.highest ? cache_offset(p, piece.s, own) : -1;
+#pragma unroll
+  for (int i = 0; i < kTile * kChunks / 32; ++i) {
+    const int chunk = i * 32 + lane, row = chunk / kChunks, d = chunk % kChunks * 16;
+    const int64_t offset = __shfl_sync(0xffffffffu, own_offset, row);
+    const bool valid = offset >= 0 && d < p.head_dim;
+    const int64_t at = valid ? offset + d : 0;
+    copy_async(k_codes + row * kDim + d, static_cast<const Fp8*>(p.keys) + at, valid);
+    copy_async(v_codes + row * kDim + d, static_cast<const Fp8*>(p.values) + at, valid);
+  }
+}
+
+template <class T>
+__device__ __forceinline__ uint32_t widen_pair(uint32_t codes) {
+  const __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes & 0xffffu), __NV_E4M3);
+  if constexpr (std::is_same_v<T, half>) {
+    return static_cast<uint32_t>(pair.x) | static_cast<uint32_t>(pair.y) << 16;
+  } else {
+    const float2 both = __half22float2(pair);
+    return pack<T>(both.x, both.y);
+  }
+}
+
+// Keys and values of a slot become tiles in T: `codes` has both, one after the other, and so has `tiles`.
+template <class T, int kDim>
+__device__ __forceinline__ void widen_tiles(T* tiles, const Fp8* codes, int lane) {
+  constexpr int kChunks = kDim / 8;  // of 8 numbers, in a row
+#pragma unroll 4
+  for (int i = lane; i < 2 * kTile * kChunks; i += 32) {
+    const int row = i / kChunks, d = i % kChunks * 8;
+    const uint2 from = *reinterpret_cast<const uint2*>(codes + row * kDim + d);
+    const uint4 to = {widen_pair<T>(from.x), widen_pair<T>(from.x >> 16), widen_pair<T>(from.y),
+                      widen_pair<T>(from.y >> 16)};
+    *reinterpret_cast<uint4*>(tiles + row * (kDim + kPad) + d) = to;
   }
 }
 
@@ -170,7 +229,11 @@ __device__ __forceinline__ int64_t row_number(const AttentionParams& p, const Pi
 __device__ __forceinline__ void add_scaled(float4& to, const float4& x, float factor) {
   to.x += factor * x.x, to.y += factor * x.y, to.z += factor * x.z, to.w += factor * x.w;
 }
-__device__ __forceinline__ float inverse_of(float sum) { return sum > 0 ? 1.0f / sum : sum == 0 ? 0.0f : sum; }
+// What sums of values are multiplied by.
+__device__ __forceinline__ float result_factor(const AttentionParams& p, const Piece& piece, float sum) {
+  const float inverse = sum > 0 ? 1.0f / sum : sum == 0 ? 0.0f : sum;
+  return p.value_scales ? inverse * p.value_scales[piece.s.kv_head] : inverse;
+}
 
 // Joins the warps; writes the rows where there is one piece, else this piece's part of them.
 template <class T, int kDim>
@@ -190,7 +253,7 @@ __device__ __forceinline__ void join_warps(const AttentionParams& p, const Decod
       add_scaled(out, *reinterpret_cast<const float4*>(&meeting.out[w][row][column]), factor);
     }
     if (piece.count == 1) {
-      store_row<T>(p, piece, row, column, out, inverse_of(sum));
+      store_row<T>(p, piece, row, column, out, result_factor(p, piece, sum));
       continue;
     }
     const int64_t part = row_number(p, piece, row) * d.pieces + piece.index;
@@ -217,7 +280,7 @@ __device__ __forceinline__ void join_pieces(const AttentionParams& p, const Deco
       sum += factor * own.y;
       add_scaled(out, __ldcg(reinterpret_cast<const float4*>(d.parts + (first + x) * kDim + column)), factor);
     }
-    store_row<T>(p, piece, row, column, out, inverse_of(sum));
+    store_row<T>(p, piece, row, column, out, result_factor(p, piece, sum));
   }
 }
 
@@ -230,16 +293,17 @@ __device__ __forceinline__ void clear_padding(const AttentionParams& p) {
   }
 }
 
-template <class T, int kDim>
+template <class T, class Stored, int kDim>
 constexpr size_t shared_bytes() {
-  const size_t tiles = sizeof(T) * kWarps * kStages * 2 * kTile * (kDim + kPad);
+  const size_t tiles = kWarps * WarpRoom<T, Stored, kDim>::kBytes;
   return tiles > sizeof(Meeting<kDim>) ? tiles : sizeof(Meeting<kDim>);
 }
 
-template <class T, int kDim>
+template <class T, class Stored, int kDim>
 __global__ void __launch_bounds__(kThreads) decode_kernel(AttentionParams p, DecodeParams d) {
   extern __shared__ __align__(16) unsigned char shared[];
-  constexpr int kStride = kDim + kPad, kTileElements = kTile * kStride;
+  using Room = WarpRoom<T, Stored, kDim>;
+  constexpr int kSlots = Room::kSlots;
   let_next_begin();
   Piece piece;
   if (!find_piece(p, d, piece)) {
@@ -247,22 +311,27 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(AttentionParams p, Dec
     return clear_padding<T>(p);
   }
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  T* tiles = reinterpret_cast<T*>(shared) + warp * kStages * 2 * kTileElements;
+  unsigned char* room = shared + warp * Room::kBytes;
+  auto slot_at = [&](int slot) { return reinterpret_cast<Stored*>(room + slot * Room::kSlotBytes); };
   const int fresh = piece.s.context - piece.s.queries;  // keys from here on are written by the kernel before
   bool has_waited = false;
-  auto load = [&](int tile, int stage) {
+  auto load = [&](int tile, int slot) {
     if (tile <= piece.last_tile) {
       if (!has_waited && (!d.fetches_early || (tile + 1) * kTile > fresh)) {
         wait_for_previous();
         has_waited = true;
       }
-      T* to = tiles + stage * 2 * kTileElements;
-      load_keys<T, kDim>(to, to + kTileElements, p, piece, tile, lane);
+      Stored *keys = slot_at(slot), *values = keys + Room::kSlotElements / 2;
+      if constexpr (Room::kWidens) {
+        load_codes<kDim>(keys, values, p, piece, tile, lane);
+      } else {
+        load_keys<T, kDim>(keys, values, p, piece, tile, lane);
+      }
     }
     copy_commit();
   };
 #pragma unroll
-  for (int i = 0; i < kStages; ++i) load(piece.first_tile + warp + i * kWarps, i);
+  for (int i = 0; i < kSlots; ++i) load(piece.first_tile + warp + i * kWarps, i);
   wait_for_previous();
   has_waited = true;
   clear_padding<T>(p);
@@ -282,16 +351,24 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(AttentionParams p, Dec
     }
   }
   WarpState<T, kDim> state;
-  const float scale2 = p.scale * kLog2e;
-  int stage = 0;
+  const float scale2 = p.scale * kLog2e * (p.key_scales ? p.key_scales[piece.s.kv_head] : 1.0f);
+  int slot = 0;
   for (int tile = piece.first_tile + warp; tile <= piece.last_tile; tile += kWarps) {
-    copy_wait<kStages - 1>();
+    copy_wait<kSlots - 1>();
     __syncwarp();
-    const T* k_tile = tiles + stage * 2 * kTileElements;
-    visit_tile<T, kDim>(state, q, k_tile, k_tile + kTileElements, p, piece, tile, scale2, lane);
+    const T* k_tile;
+    if constexpr (Room::kWidens) {
+      T* widened = reinterpret_cast<T*>(room + kSlots * Room::kSlotBytes);
+      widen_tiles<T, kDim>(widened, slot_at(slot), lane);
+      __syncwarp();
+      k_tile = widened;
+    } else {
+      k_tile = slot_at(slot);
+    }
+    visit_tile<T, kDim>(state, q, k_tile, k_tile + Room::kTileElements, p, piece, tile, scale2, lane);
     __syncwarp();
-    load(tile + kStages * kWarps, stage);
-    stage = stage + 1 == kStages ? 0 : stage + 1;
+    load(tile + kSlots * kWarps, slot);
+    slot = slot + 1 == kSlots ? 0 : slot + 1;
   }
   copy_wait<0>();
   __syncthreads();  // tiles are no longer read
@@ -327,28 +404,30 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(AttentionParams p, Dec
   join_pieces<T, kDim>(p, d, piece);
 }
 
-template <class T, int kDim>
-void launch_decode(Stream& stream, const AttentionParams& p, DecodeParams d) {
+template <class T, class Stored, int kDim>
+bool launch_decode(Stream& stream, const AttentionParams& p, DecodeParams d) {
+  constexpr size_t kBytes = shared_bytes<T, Stored, kDim>();
+  if (most_shared_bytes(stream.device) < kBytes + 1024) return false;
   const int64_t rows = p.tokens * p.num_heads, parts = d.pieces > 1 ? rows * d.pieces : 0;
   const size_t bytes = static_cast<size_t>(parts) * (kDim + 2) * sizeof(float);
   if (parts > 0) {
     d.parts = static_cast<float*>(scratch(stream, Scratch::attention, bytes));
     d.part_stats = d.parts + parts * kDim;
   }
-  const auto kernel = decode_kernel<T, kDim>;
-  constexpr size_t kBytes = shared_bytes<T, kDim>();
+  const auto kernel = decode_kernel<T, Stored, kDim>;
   SINTER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   const dim3 grid(static_cast<unsigned>(d.pieces), static_cast<unsigned>(p.num_kv_heads * d.row_tiles),
                   static_cast<unsigned>(p.num_sequences));
   launch_dependent(stream, kernel, grid, kThreads, kBytes, p, d);
+  return true;
 }
 
-template <class T>
-void dispatch_decode(Stream& stream, const AttentionParams& p, const DecodeParams& d) {
-  if (p.head_dim <= 64) return launch_decode<T, 64>(stream, p, d);
-  if (p.head_dim <= 96) return launch_decode<T, 96>(stream, p, d);
-  if (p.head_dim <= 128) return launch_decode<T, 128>(stream, p, d);
-  launch_decode<T, 256>(stream, p, d);
+template <class T, class Stored>
+bool dispatch_decode(Stream& stream, const AttentionParams& p, const DecodeParams& d) {
+  if (p.head_dim <= 64) return launch_decode<T, Stored, 64>(stream, p, d);
+  if (p.head_dim <= 96) return launch_decode<T, Stored, 96>(stream, p, d);
+  if (p.head_dim <= 128) return launch_decode<T, Stored, 128>(stream, p, d);
+  return launch_decode<T, Stored, 256>(stream, p, d);
 }
 
 }  // namespace
@@ -356,7 +435,8 @@ void dispatch_decode(Stream& stream, const AttentionParams& p, const DecodeParam
 bool decode_attention(Stream& stream, const AttentionParams& p, base::DType dtype, int64_t max_query,
                       int64_t max_context) {
   constexpr int64_t kMostGrid = 65535;
-  if (!options().decode_attention || !p.keys || p.key_scales || !p.vector || p.dropout > 0 || p.lse) return false;
+  if (!options().decode_attention || !p.keys || !p.vector || p.dropout > 0 || p.lse) return false;
+  if (p.key_scales && p.head_dim % 16 != 0) return false;  // pieces of 16 bytes
   if (dtype != base::DType::bf16 && dtype != base::DType::f16) return false;
   if (p.num_sequences > kMostGrid || p.head_dim > 256) return false;
   DecodeParams d{};
@@ -370,11 +450,10 @@ bool decode_attention(Stream& stream, const AttentionParams& p, base::DType dtyp
   if (p.num_kv_heads * d.row_tiles > kMostGrid) return false;
   d.counters = static_cast<unsigned*>(zeroed_scratch(stream, static_cast<size_t>(counters) * sizeof(unsigned)));
   if (dtype == base::DType::bf16) {
-    dispatch_decode<bfloat16>(stream, p, d);
-  } else {
-    dispatch_decode<half>(stream, p, d);
+    return p.key_scales ? dispatch_decode<bfloat16, Fp8>(stream, p, d)
+                        : dispatch_decode<bfloat16, bfloat16>(stream, p, d);
   }
-  return true;
+  return p.key_scales ? dispatch_decode<half, Fp8>(stream, p, d) : dispatch_decode<half, half>(stream, p, d);
 }
 
 }  // namespace sinter::kernels::cuda

@@ -1,4 +1,6 @@
-// Matrix products over groups of rows whose bounds only the device knows (experts): one launch for all experts.
+// Matrix products over groups of rows whose bounds only the device knows (experts): one launch for all experts. Without
+// bounds all rows are one group: what products are made by where a row's result must not depend on the other rows
+// (SINTER_BATCH_INVARIANT), since every sum runs over the whole inner size in one order.
 //
 // 16-bit formats run on tensor cores (mma.sync) with a three-stage cp.async pipeline; f32 by plain arithmetic.
 // Operands stay as they lie: a tile is stored [m][k] or [k][m] as memory has it, and ldmatrix transposes on the way to
@@ -13,11 +15,12 @@ constexpr int kM = 128, kN = 128, kK = 32, kStages = 3, kThreads = 256;
 struct GroupedParams {
   const void *a, *b;
   void* c;
-  const void* bias;
-  const int32_t* offsets;
+  const void *bias, *addend;
+  const int32_t* offsets;  // null: one group of `rows`
   int64_t m, n, k;  // of one product; rows of the group stand for m (plain) or k (transposed a) and come from offsets
+  int64_t rows, c_stride;
   int groups;
-  float alpha;
+  float alpha, beta;
   bool accumulate, vector_a, vector_b;
 };
 
@@ -45,6 +48,13 @@ __device__ __forceinline__ Product product_of(const GroupedParams& p) {
     q.b = b + first * p.n;
     q.c_first = int64_t{blockIdx.z} * p.m * p.n;
     q.has_work = true;
+  } else if (!p.offsets) {
+    q.rows = p.rows;
+    q.row0 = int64_t{blockIdx.y} * kM;
+    q.inner = p.k;
+    q.a = a;
+    q.b = b;
+    q.has_work = q.row0 < q.rows;
   } else {
     int group = find_group(p.offsets, p.groups, 1, kM, blockIdx.y);
     int64_t first = p.offsets[group];
@@ -53,7 +63,7 @@ __device__ __forceinline__ Product product_of(const GroupedParams& p) {
     q.inner = p.k;
     q.a = a + first * p.k;
     q.b = b + group * p.n * p.k;
-    q.c_first = first * p.n;
+    q.c_first = first * p.c_stride;
     q.has_work = q.row0 >= 0 && q.row0 < q.rows;
   }
   return q;
@@ -166,7 +176,8 @@ __global__ void __launch_bounds__(kThreads) grouped_kernel(GroupedParams p) {
         int64_t column = q.column0 + warp_n + j * 8 + lane % 4 * 2 + e % 2;
         if (row >= q.rows || column >= q.columns) continue;
         float value = p.alpha * sum[i][j][e] + (bias ? to_float(bias[column]) : 0.0f);
-        Out* to = c + row * p.n + column;
+        Out* to = c + row * p.c_stride + column;
+        if (p.addend) value += p.beta * to_float(static_cast<const Out*>(p.addend)[to - static_cast<Out*>(p.c)]);
         *to = from_float<Out>(p.accumulate ? to_float(*to) + value : value);
       }
     }
@@ -220,7 +231,8 @@ __global__ void __launch_bounds__(kThreads) grouped_f32_kernel(GroupedParams p) 
       int64_t row = q.row0 + i * 16 + ty, column = q.column0 + j * 16 + tx;
       if (row >= q.rows || column >= q.columns) continue;
       float value = p.alpha * sum[i][j] + (p.bias ? static_cast<const float*>(p.bias)[column] : 0.0f);
-      float* to = c + row * p.n + column;
+      float* to = c + row * p.c_stride + column;
+      if (p.addend) value += p.beta * static_cast<const float*>(p.addend)[to - static_cast<float*>(p.c)];
       *to = p.accumulate ? *to + value : value;
     }
   }
@@ -242,19 +254,24 @@ void launch(Stream& stream, const GroupedParams& p, dim3 grid) {
 }  // namespace
 
 void grouped_matmul(Stream& stream, const MatmulArgs& args) {
+  const size_t first = static_cast<size_t>(args.c_first_column) * base::dtype_bytes(args.c.dtype());
   GroupedParams p{};
   p.a = args.a.raw();
   p.b = args.b.data.raw();
-  p.c = args.c.raw();
+  p.c = args.c.data<char>() + first;
   p.bias = args.bias.raw();
+  p.addend = args.addend ? args.addend.data<char>() + first : nullptr;
   p.offsets = args.group_offsets.data<int32_t>();
-  p.groups = static_cast<int>(args.group_offsets.num_elements() - 1);
+  p.groups = args.group_offsets ? static_cast<int>(args.group_offsets.num_elements() - 1) : 1;
   p.alpha = args.alpha;
+  p.beta = args.beta;
   p.accumulate = args.accumulate;
-  p.n = args.c.size(-1);
+  p.n = columns_of(args);
+  p.c_stride = args.c.size(-1);
   p.m = args.a.size(-1);  // of a transposed product; else the inner size
   p.k = args.a.size(-1);
   int64_t rows = args.a.rows();
+  p.rows = rows;
   if (p.groups <= 0 || p.n == 0 || (rows == 0 && !args.transpose_a)) return;
   SINTER_CHECK(args.a.dtype() == args.b.data.dtype(), "[matmul] a in {} but b in {}; expected one format",
                base::dtype_name(args.a.dtype()), base::dtype_name(args.b.data.dtype()));

@@ -6,6 +6,7 @@
 // leading dimension.
 #include <algorithm>
 
+#include "kernels/batch_invariance.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/matmul/fused_matmul.h"
 #include "kernels/cuda/matmul/matmul_plan.h"
@@ -58,6 +59,12 @@ MatmulArgs with_plain_weight(Stream& stream, const MatmulArgs& args) {
   MatmulArgs plain = args;
   plain.b = {.data = args.group_offsets ? all.reshape({E, N, K}) : all};
   return plain;
+}
+
+// Products of a forward pass, by a kernel in which no row's result depends on the others.
+bool wants_invariant(const MatmulArgs& args) {
+  return is_batch_invariant() && !args.transpose_a && args.transpose_b && args.batch == 1 &&
+         !base::is_fp8(args.a.dtype());
 }
 
 bool has_extras(const FusedMatmulArgs& args) {
@@ -151,6 +158,7 @@ void matmul(Stream& stream, const MatmulArgs& args) {
     SINTER_CHECK(args.c_columns == 0, "[matmul] a product in groups into columns of c: not on CUDA yet");
     return sm90_takes_groups(stream, args) ? sm90_grouped_matmul(stream, args) : grouped_matmul(stream, args);
   }
+  if (wants_invariant(args)) return grouped_matmul(stream, args);
   if (args.bias && is_ordinary(args) && own_bias_matmul(stream, args)) return;
   run_product(stream, {.product = args});
 }

@@ -9,53 +9,12 @@
 // Weights are read before the kernel that makes `a` has ended (launch_dependent).
 #include <cuda_fp8.h>
 
-#include "kernels/cuda/matmul/small_product.h"
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/matmul/small_product.cuh"
 
 namespace sinter::kernels::cuda {
 namespace {
 
-constexpr int kWarps = 8, kThreads = 32 * kWarps, kRows = 16, kAhead = 4;
-
-enum class Kind { plain, gated, rotated };
-
-// Rows of w that lie together.
-struct Part {
-  const char* rows;
-  const float* scales;  // of fp8: (rows, groups)
-  float factor;         // of fp8, beside the scales
-  int first, groups, group_columns;
-};
-constexpr int kMostParts = 3;
-
-struct Params {
-  const void* x;
-  Part parts[kMostParts];
-  int num_parts;
-  void *c, *pre;  // pre: gated, or null
-  const void *bias, *addend;
-  const float* cos_sin;
-  int64_t c_stride;
-  int m, n, k;                // n: rows of w
-  int half_dim, num_rotated;  // rotated: of heads
-  spec::Activation activation;
-  bool c_is_f32;
-};
-
-// The rows of w behind the block's 16 columns: two runs of 8, so that what belongs together (gate and up, the halves
-// of a head) meets in one block.
-struct RowPair {
-  int low, high;
-};
-template <Kind kKind>
-__device__ __forceinline__ RowPair rows_of(const Params& p, int block) {
-  if constexpr (kKind == Kind::gated) return {block * 8, p.n / 2 + block * 8};
-  if constexpr (kKind == Kind::rotated) {
-    const int per_head = p.half_dim / 8, head = block / per_head, first = head * 2 * p.half_dim + block % per_head * 8;
-    return {first, first + p.half_dim};
-  }
-  return {block * 16, block * 16 + 8};
-}
+constexpr int kWarps = kProductWarps, kThreads = kProductThreads, kAhead = 4;
 
 __device__ __forceinline__ uint4 load_once(const void* p) {
   uint4 v;
@@ -101,21 +60,21 @@ struct Streamer {
   static constexpr int kColumns = 2 * 4 * kElements;  // of a turn
   static constexpr int kBytes = kFp8 ? 1 : 2;
 
-  const Params& p;
+  const ProductParams& p;
   const char *low, *high;
   const float *low_scales, *high_scales;
   float low_factor, high_factor;
   int low_group, high_group;  // columns of one scale
   int quad, row;
 
-  __device__ Streamer(const Params& params, const RowPair& rows)
+  __device__ Streamer(const ProductParams& params, const RowPair& rows)
       : p(params), quad(threadIdx.x % 4), row(threadIdx.x % 32 / 4) {
     find(min(rows.low + row, p.n - 1), low, low_scales, low_factor, low_group);
     find(min(rows.high + row, p.n - 1), high, high_scales, high_factor, high_group);
   }
   __device__ __forceinline__ void find(int n, const char*& begin, const float*& scales, float& factor,
                                        int& group) const {
-    Part part = p.parts[0];
+    ProductPart part = p.parts[0];
 #pragma unroll
     for (int i = 1; i < kMostParts; ++i) {
       if (i < p.num_parts && n >= p.parts[i].first) part = p.parts[i];
@@ -191,32 +150,9 @@ struct Streamer {
   }
 };
 
-__device__ __forceinline__ float activate(spec::Activation kind, float x) {
-  switch (kind) {
-    case spec::Activation::silu:
-      return x / (1.0f + expf(-x));
-    case spec::Activation::gelu:
-      return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
-    case spec::Activation::gelu_tanh:
-      return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
-    default:
-      return fmaxf(x, 0.0f);
-  }
-}
-
-template <class T>
-__device__ __forceinline__ void put(const Params& p, int64_t at, float value) {
-  if (p.c_is_f32) {
-    static_cast<float*>(p.c)[at] = value;
-  } else {
-    static_cast<T*>(p.c)[at] = from_float<T>(value);
-  }
-}
-
-template <class T, int kTiles, bool kFp8, Kind kKind>
-__global__ void __launch_bounds__(kThreads, 2) small_product_kernel(const Params p) {
-  constexpr int kColumns = kTiles * 8;
-  __shared__ float parts[kWarps][kRows][kColumns + 1];
+template <class T, int kTiles, bool kFp8, ProductKind kKind>
+__global__ void __launch_bounds__(kThreads, 2) small_product_kernel(const ProductParams p) {
+  __shared__ float parts[kWarps][kProductRows][kTiles * 8 + 1];
   let_next_begin();
   const RowPair rows = rows_of<kKind>(p, blockIdx.x);
   const Streamer<T, kTiles, kFp8> streamer(p, rows);
@@ -237,75 +173,28 @@ __global__ void __launch_bounds__(kThreads, 2) small_product_kernel(const Params
       if (next < turns) ahead[i] = streamer.load(next);
     }
   }
-  const int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-    parts[warp][row][i * 8 + column] = sum[i][0];
-    parts[warp][row][i * 8 + column + 1] = sum[i][1];
-    parts[warp][row + 8][i * 8 + column] = sum[i][2];
-    parts[warp][row + 8][i * 8 + column + 1] = sum[i][3];
-  }
+  keep_sums<kTiles>(parts, sum);
   __syncthreads();
-  auto total = [&](int r, int m) {
-    float t = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) t += parts[w][r][m];
-    return t;
-  };
-  auto bias_of = [&](int n) { return p.bias ? to_float(static_cast<const T*>(p.bias)[n]) : 0.0f; };
-  if constexpr (kKind == Kind::plain) {
-    const int n = rows.low + threadIdx.x % kRows, m = threadIdx.x / kRows;
-    if (m >= p.m || m >= kColumns || n >= p.n) return;
-    float value = total(threadIdx.x % kRows, m) + bias_of(n);
-    const int64_t at = m * p.c_stride + n;
-    if (p.addend) {
-      value += p.c_is_f32 ? static_cast<const float*>(p.addend)[at] : to_float(static_cast<const T*>(p.addend)[at]);
-    }
-    put<T>(p, at, value);
-    return;
-  }
-  const int r = threadIdx.x % 8, m = threadIdx.x / 8;
-  if (m >= p.m || m >= kColumns) return;
-  const float low = total(r, m) + bias_of(rows.low + r), high = total(r + 8, m) + bias_of(rows.high + r);
-  if constexpr (kKind == Kind::gated) {
-    // The activation's input is as stored: rounded.
-    const T gate = from_float<T>(low), up = from_float<T>(high);
-    if (p.pre) {
-      T* pre = static_cast<T*>(p.pre) + int64_t{m} * p.n;
-      pre[rows.low + r] = gate, pre[rows.high + r] = up;
-    }
-    put<T>(p, m * p.c_stride + rows.low + r, activate(p.activation, to_float(gate)) * to_float(up));
-  } else {
-    float first = to_float(from_float<T>(low)), second = to_float(from_float<T>(high));
-    const int dim = 2 * p.half_dim, place = rows.low % dim + r;
-    if (rows.low / dim < p.num_rotated) {
-      const float* angles = p.cos_sin + int64_t{m} * dim + place;
-      const float c = angles[0], s = angles[p.half_dim], old = first;
-      first = old * c - second * s;
-      second = second * c + old * s;
-    }
-    put<T>(p, m * p.c_stride + rows.low + r, first);
-    put<T>(p, m * p.c_stride + rows.high + r, second);
-  }
+  write_columns<T, kTiles, kKind>(p, rows, parts, 0);
 }
 
 template <class T, int kTiles, bool kFp8>
-void launch(Stream& stream, const Params& p, Kind kind) {
+void launch(Stream& stream, const ProductParams& p, ProductKind kind) {
   auto run = [&](auto kernel, int blocks) {
     launch_dependent(stream, kernel, dim3(static_cast<unsigned>(blocks)), kThreads, 0, p);
   };
   switch (kind) {
-    case Kind::plain:
-      return run(small_product_kernel<T, kTiles, kFp8, Kind::plain>, (p.n + 15) / 16);
-    case Kind::gated:
-      return run(small_product_kernel<T, kTiles, kFp8, Kind::gated>, p.n / 16);
-    case Kind::rotated:
-      return run(small_product_kernel<T, kTiles, kFp8, Kind::rotated>, p.n / 16);
+    case ProductKind::plain:
+      return run(small_product_kernel<T, kTiles, kFp8, ProductKind::plain>, (p.n + 15) / 16);
+    case ProductKind::gated:
+      return run(small_product_kernel<T, kTiles, kFp8, ProductKind::gated>, p.n / 16);
+    case ProductKind::rotated:
+      return run(small_product_kernel<T, kTiles, kFp8, ProductKind::rotated>, p.n / 16);
   }
 }
 
 template <class T>
-void dispatch(Stream& stream, const Params& p, Kind kind) {
+void dispatch(Stream& stream, const ProductParams& p, ProductKind kind) {
   const bool fits_one = p.m <= 8;
   if (p.parts[0].scales) {
     fits_one ? launch<T, 1, true>(stream, p, kind) : launch<T, 2, true>(stream, p, kind);
@@ -315,7 +204,7 @@ void dispatch(Stream& stream, const Params& p, Kind kind) {
 }
 
 // Where the weight's rows lie; false where the kernel does not read such a weight.
-bool find_parts(const core::WeightView& weight, base::DType compute, Params& p) {
+bool find_parts(const core::WeightView& weight, base::DType compute, ProductParams& p) {
   if (weight.is_plain()) {
     p.num_parts = 1;
     p.parts[0] = {weight.data.data<char>(), nullptr, 1.0f, 0, 0, 1};
@@ -338,18 +227,24 @@ bool find_parts(const core::WeightView& weight, base::DType compute, Params& p) 
 }
 
 // Fills what all kinds share; false where the kernel does not take the call.
-bool describe(const MatmulArgs& args, Params& p) {
+bool describe(const Stream& stream, const MatmulArgs& args, ProductParams& p) {
   const base::DType t = args.a.dtype();
   if (!options().small_products || (t != base::DType::bf16 && t != base::DType::f16)) return false;
   if (!args.transpose_b || args.transpose_a || args.accumulate || args.alpha != 1.0f || args.batch != 1) return false;
   if (args.group_offsets || args.c_columns != 0 || args.c_squares || (args.addend && args.beta != 1.0f)) return false;
   const int64_t m = args.a.rows(), k = args.a.size(-1), n = args.b.rows();
-  if (m < 1 || m > kMostSmallRows || n < 16 || n % 8 != 0 || k % 16 != 0 || k >= (int64_t{1} << 30)) return false;
+  if (m < 1 || m > (args.b.is_plain() ? kMostSmallRows : kMostQuantizedRows) || n < 16 || n % 8 != 0 || k % 16 != 0 ||
+      k >= (int64_t{1} << 30))
+    return false;
   if (args.c.rows() != m || n >= (int64_t{1} << 30)) return false;
   if (args.c.dtype() != t && args.c.dtype() != base::DType::f32) return false;
   if (args.bias && args.bias.dtype() != t) return false;
   p = {};
-  if (!is_aligned(args.a.raw()) || !find_parts(args.b, t, p)) return false;
+  if (!is_aligned(args.a.raw())) return false;
+  if (m > kMostSmallRows || !find_parts(args.b, t, p)) {
+    p.is_quantized = true;
+    if (args.b.is_plain() || !find_quantized_parts(stream, args.b, p)) return false;
+  }
   p.x = args.a.raw(), p.c = args.c.raw();
   p.bias = args.bias.raw(), p.addend = args.addend.raw();
   p.c_stride = args.c.size(-1);
@@ -358,44 +253,45 @@ bool describe(const MatmulArgs& args, Params& p) {
   return true;
 }
 
-void run(Stream& stream, const MatmulArgs& args, const Params& p, Kind kind) {
-  if (args.a.dtype() == base::DType::bf16) {
+bool run(Stream& stream, const MatmulArgs& args, const ProductParams& p, ProductKind kind) {
+  if (p.is_quantized) {
+    if (!has_one_format_a_block(p, kind)) return false;
+    quantized_product(stream, args.a.dtype(), p, kind);
+  } else if (args.a.dtype() == base::DType::bf16) {
     dispatch<bfloat16>(stream, p, kind);
   } else {
     dispatch<half>(stream, p, kind);
   }
+  return true;
 }
 
 }  // namespace
 
 bool small_matmul(Stream& stream, const MatmulArgs& args) {
-  Params p;
-  if (!describe(args, p)) return false;
-  run(stream, args, p, Kind::plain);
-  return true;
+  ProductParams p;
+  return describe(stream, args, p) && run(stream, args, p, ProductKind::plain);
 }
 
 bool small_fused_matmul(Stream& stream, const FusedMatmulArgs& args) {
-  Params p;
+  ProductParams p;
   const MatmulArgs& product = args.product;
   if (!args.gated || !args.pre_activation || args.activation_input || args.a_sums || args.c_sums) return false;
-  if (!describe(product, p) || product.addend || p.n % 16 != 0 || p.c_is_f32) return false;
+  if (!describe(stream, product, p) || product.addend || p.n % 16 != 0 || p.c_is_f32) return false;
   p.pre = args.pre_activation.raw();
   p.activation = args.activation;
-  run(stream, product, p, Kind::gated);
-  return true;
+  return run(stream, product, p, ProductKind::gated);
 }
 
 bool small_rotated_matmul(Stream& stream, const RotatedMatmulArgs& args) {
-  Params p;
+  ProductParams p;
   const RopeArgs& rope = args.rope;
-  if (rope.inverse || rope.head_dim % 16 != 0 || args.product.addend || !describe(args.product, p)) return false;
+  if (rope.inverse || rope.head_dim % 16 != 0 || args.product.addend || !describe(stream, args.product, p))
+    return false;
   if (p.n % rope.head_dim != 0 || p.c_is_f32) return false;
   p.cos_sin = rope.cos_sin.data<float>();
   p.half_dim = static_cast<int>(rope.head_dim / 2);
   p.num_rotated = static_cast<int>(rope.num_rotated);
-  run(stream, args.product, p, Kind::rotated);
-  return true;
+  return run(stream, args.product, p, ProductKind::rotated);
 }
 
 }  // namespace sinter::kernels::cuda

@@ -1,0 +1,244 @@
+// Weights in blocks and codes: as plain numbers, and in products of few rows that read them as they are.
+#include <cmath>
+#include <cstring>
+
+#include "base/rng.h"
+#include "kernels/cuda/test_harness.h"
+#include "kernels/fused.h"
+
+namespace sinter::kernels::cuda_test {
+namespace {
+
+using base::WeightFormat;
+
+// Rows of one format; scales that stand apart have `group` columns (0: the format's own block).
+struct Part {
+  WeightFormat format;
+  int64_t rows, group = 0;
+  bool has_zeros = false, has_permutation = false;
+};
+
+// Random bytes whose scales are ordinary numbers: halves near 2^-7, e8m0 near 1.
+std::vector<uint8_t> random_blocks(WeightFormat format, int64_t elements, uint64_t stream) {
+  const base::WeightFormatInfo& info = base::info_of(format);
+  std::vector<uint8_t> bytes(static_cast<size_t>(base::bytes_of(format, elements)));
+  const base::CounterRng rng{31, stream};
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(rng.bits(i));
+  auto set_half = [&](size_t at) { bytes[at + 1] = static_cast<uint8_t>(0x20 | (bytes[at + 1] & 0x03)); };
+  if (info.scales == base::WeightScales::apart) {
+    for (uint8_t& code : bytes) code &= format == WeightFormat::fp8_e4m3 ? 0xbf : 0xff;  // no NaN
+    return bytes;
+  }
+  for (size_t b = 0; b < bytes.size(); b += static_cast<size_t>(info.block_bytes)) {
+    switch (format) {
+      case WeightFormat::mxfp4:
+        bytes[b] = static_cast<uint8_t>(120 + bytes[b] % 5);
+        break;
+      case WeightFormat::q6_k:
+        set_half(b + 208);
+        break;
+      case WeightFormat::q4_k:
+      case WeightFormat::q5_k:
+      case WeightFormat::q4_1:
+      case WeightFormat::q5_1:
+        set_half(b + 2);
+        [[fallthrough]];
+      default:
+        set_half(b);
+    }
+  }
+  return bytes;
+}
+
+// A weight of several parts on both sides; its tensors belong to the case.
+class Weight {
+ public:
+  Weight(Case& c, std::vector<Part> parts, int64_t columns, DType plain = DType::f32)
+      : parts_(std::move(parts)), columns_(columns) {
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      const Part& part = parts_[i];
+      rows_ += part.rows;
+      Handles h;
+      if (part.format == WeightFormat::plain) {
+        h.data = c.random({1, part.rows, columns}, plain);
+        handles_.push_back(h);
+        continue;
+      }
+      std::vector<uint8_t> bytes = random_blocks(part.format, part.rows * columns, 100 + i + next_++);
+      std::vector<int32_t> words(bytes.size() / 4);
+      std::memcpy(words.data(), bytes.data(), words.size() * 4);
+      h.data = c.integers({static_cast<int64_t>(words.size())}, words);
+      const base::WeightFormatInfo& info = base::info_of(part.format);
+      if (info.scales == base::WeightScales::apart) {
+        const int64_t group = part.group > 0 ? part.group : info.block_elements, groups = (columns + group - 1) / group;
+        h.scales = c.uniform({1, part.rows, groups}, DType::f32, 0.01f, 0.02f);
+        if (part.has_zeros) h.zeros = c.uniform({1, part.rows, groups}, DType::f32, 1.0f, 15.0f);
+        if (part.has_permutation) {
+          std::vector<int32_t> order;
+          for (int64_t k = 0; k < columns; ++k) order.push_back(static_cast<int32_t>(k * 7 % groups));
+          h.permutation = c.integers({columns}, order);
+        }
+      }
+      handles_.push_back(h);
+    }
+  }
+  int64_t rows() const { return rows_; }
+  core::WeightView view(const Case::Select& at) const {
+    auto blocks = std::make_shared<core::WeightBlocks>();
+    blocks->rows = rows_, blocks->columns = columns_;
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      const Part& p = parts_[i];
+      core::WeightPart part{.format = p.format, .rows = p.rows, .group = p.group};
+      part.data = at(handles_[i].data);
+      if (p.format != WeightFormat::plain) {
+        part.data = Tensor::view_of(part.data.raw(), {1, static_cast<int64_t>(part.data.bytes())}, DType::u8,
+                                    part.data.device());
+      }
+      part.scales = at(handles_[i].scales), part.zeros = at(handles_[i].zeros);
+      part.permutation = at(handles_[i].permutation);
+      part.global_scale = i == 1 ? 0.5f : 1.0f;
+      blocks->parts.push_back(part);
+    }
+    core::WeightView weight;
+    weight.blocks = blocks;
+    return weight;
+  }
+
+ private:
+  struct Handles {
+    int data = -1, scales = -1, zeros = -1, permutation = -1;
+  };
+  std::vector<Part> parts_;
+  std::vector<Handles> handles_;
+  int64_t columns_, rows_ = 0;
+  static inline uint64_t next_ = 0;
+};
+
+std::string name_of_parts(const std::vector<Part>& parts) {
+  std::string name;
+  for (const Part& part : parts) name += (name.empty() ? "" : " ") + std::string(base::name_of(part.format));
+  return name;
+}
+
+void test_dequantize(DType t, const std::vector<Part>& parts, int64_t columns) {
+  if (!wants("dequantize")) return;
+  Case c("dequantize", t, fmt::format("{} of {} columns", name_of_parts(parts), columns));
+  const Weight weight(c, parts, columns, DType::bf16);
+  std::vector<int32_t> picked;
+  for (int32_t i = 0; i < 9; ++i) picked.push_back(static_cast<int32_t>(i * 5 % weight.rows()));
+  int whole = c.output({weight.rows(), columns}, t), some = c.output({9, columns}, t), rows = c.integers({9}, picked);
+  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+    table.dequantize(s, {.weight = weight.view(at), .y = at(whole)});
+    table.dequantize(s, {.weight = weight.view(at), .rows = at(rows), .y = at(some)});
+  });
+  c.expect_close(whole, "all", rounding_limit(t));
+  c.expect_close(some, "rows", rounding_limit(t));
+}
+
+void test_product(DType t, int64_t m, const std::vector<Part>& parts, int64_t k) {
+  if (!wants("quantized_product")) return;
+  for (int extras : {0, 1, 2}) {  // nothing, bias and addend, f32 result
+    if (extras > 0 && m > 16) continue;
+    Case c("quantized_product", t, fmt::format("{} rows, {}, k {} extras {}", m, name_of_parts(parts), k, extras));
+    const DType out = extras == 2 ? DType::f32 : t;
+    const Weight weight(c, parts, k);
+    const int64_t n = weight.rows();
+    int a = c.random({m, k}, t), y = c.output({m, n}, out), bias = extras == 1 ? c.random({n}, t) : -1,
+        addend = extras == 1 ? c.random({m, n}, t) : -1;
+    c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+      MatmulArgs args;
+      args.a = at(a), args.b = weight.view(at), args.c = at(y), args.bias = at(bias), args.addend = at(addend);
+      args.transpose_b = true;
+      table.matmul(s, args);
+    });
+    c.expect_close(y, "c", rounding_limit(t));  // weights are rounded to t
+  }
+}
+
+// What training on a frozen weight needs: dx = dy w.
+void test_gradient(DType t, const std::vector<Part>& parts, int64_t k) {
+  if (!wants("quantized_product")) return;
+  Case c("quantized_product", t, fmt::format("gradient of the input, {}, k {}", name_of_parts(parts), k));
+  const Weight weight(c, parts, k);
+  int dy = c.random({24, weight.rows()}, t), dx = c.output({24, k}, t);
+  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+    MatmulArgs args;
+    args.a = at(dy), args.b = weight.view(at), args.c = at(dx);
+    table.matmul(s, args);
+  });
+  c.expect_close(dx, "dx", rounding_limit(t));
+}
+
+void test_gated(DType t, int64_t m, WeightFormat format, int64_t ffn, int64_t k) {
+  if (!wants("quantized_product")) return;
+  Case c("quantized_product", t, fmt::format("{} rows, {} gated, k {}", m, base::name_of(format), k));
+  const Weight weight(c, {{format, ffn}, {format, ffn}}, k);
+  int a = c.random({m, k}, t), y = c.output({m, ffn}, t), pre = c.output({m, 2 * ffn}, t);
+  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+    FusedMatmulArgs args;
+    args.product.a = at(a), args.product.b = weight.view(at), args.product.c = at(y), args.product.transpose_b = true;
+    args.activation = spec::Activation::silu, args.pre_activation = at(pre), args.gated = true;
+    fused_matmul(table, s, args);
+  });
+  c.expect_close(pre, "pre", rounding_limit(t));
+  c.expect_close(y, "c", 3 * rounding_limit(t));
+}
+
+void test_rotated(DType t, int64_t m, const std::vector<Part>& parts, int64_t dim, int64_t k) {
+  if (!wants("quantized_product")) return;
+  Case c("quantized_product", t, fmt::format("{} rows, {} rotated, k {}", m, name_of_parts(parts), k));
+  const Weight weight(c, parts, k);
+  const int64_t n = weight.rows();
+  int a = c.random({m, k}, t), y = c.output({m, n}, t), angles = c.uniform({m, dim}, DType::f32, -1, 1);
+  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+    rotated_matmul(
+        table, s,
+        {.product = {.a = at(a), .b = weight.view(at), .c = at(y), .transpose_b = true},
+         .rope = {
+             .num_rotated = n / dim - parts.back().rows / dim, .head_dim = dim, .x = at(y), .cos_sin = at(angles)}});
+  });
+  c.expect_close(y, "c", 2 * rounding_limit(t));
+}
+
+}  // namespace
+
+void test_quantized() {
+  using enum WeightFormat;
+  for (DType t : kFormats) {
+    for (WeightFormat f : {q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k, mxfp4}) test_dequantize(t, {{f, 11}}, 512);
+    for (WeightFormat f : {int4, int8, nf4, fp4, fp8_e4m3})
+      test_dequantize(t, {{f, 12, 64}, {plain, 3}, {f, 5, 128}}, 256);
+    test_dequantize(t, {{int4, 8, 32, true, true}, {int8, 9, 128, true}}, 256);
+  }
+  const bool is_small = test_options().small;
+  for (DType t : {DType::bf16, DType::f16}) {
+    // Columns that are no whole turn, rows that begin anywhere.
+    for (WeightFormat f : {q8_0, q4_0, mxfp4, int4, int8, nf4, fp4, fp8_e4m3}) {
+      const int64_t group = base::info_of(f).scales == base::WeightScales::apart ? 32 : 0;
+      for (int64_t m : {1, 9}) test_product(t, m, {{f, 40, group}}, 352);
+      if (!is_small) {
+        for (int64_t m : {3, 16, 17, 64}) test_product(t, m, {{f, 64, group}, {f, 32, group}}, 4096);
+      }
+    }
+    for (WeightFormat f : {q4_k, q5_k, q6_k}) {
+      for (int64_t m : {1, 9}) test_product(t, m, {{f, 40}}, 768);
+      if (!is_small) {
+        for (int64_t m : {2, 8, 33, 64}) test_product(t, m, {{f, 64}, {f, 32}}, 4864);
+      }
+    }
+    test_product(t, 5, {{int4, 48, 128, true}, {int4, 16, 64, true}}, 512);
+    test_product(t, 5, {{q4_k, 64}, {q4_k, 16}, {q6_k, 16}}, 512);  // as mixes have Q, K and V
+    test_product(t, 5, {{q8_0, 8}, {q6_k, 8}}, 256);                // two formats in a block: not that kernel's
+    test_product(t, 5, {{int4, 16, 32, true, true}}, 256);          // columns in another order: not that kernel's
+    test_gradient(t, {{nf4, 64, 64}, {nf4, 32, 64}}, 256);
+    test_gradient(t, {{q4_k, 64}}, 512);
+    for (WeightFormat f : {q4_k, q8_0}) {
+      test_gated(t, 1, f, 48, 512);
+      test_gated(t, 12, f, 64, 512);
+    }
+    test_rotated(t, 1, {{q4_k, 128}, {q4_k, 64}, {q6_k, 64}}, 64, 512);
+    test_rotated(t, 7, {{nf4, 64}, {nf4, 32}, {nf4, 32}}, 16, 512);
+  }
+}
+
+}  // namespace sinter::kernels::cuda_test

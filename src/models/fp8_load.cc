@@ -1,0 +1,89 @@
+#include "models/fp8_load.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/threads.h"
+#include "models/weights.h"
+
+namespace sinter::models {
+namespace {
+
+// Codes (rows, columns) and the scales of rows.
+void round_rows(const std::vector<float>& values, int64_t columns, uint8_t* codes, float* scales) {
+  const auto rows = static_cast<int64_t>(values.size()) / columns;
+  base::parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* row = values.data() + r * columns;
+      float largest = 0;
+      for (int64_t c = 0; c < columns; ++c) largest = std::max(largest, std::abs(row[c]));
+      const float scale = largest > 0 ? largest / base::f8e4m3::kLargest : 1.0f;
+      scales[r] = scale;
+      for (int64_t c = 0; c < columns; ++c) codes[r * columns + c] = base::f8e4m3(row[c] / scale).bits;
+    }
+  });
+}
+
+// The same rows of every expert as one part.
+core::WeightPart read_rows(const spec::Parameter& info, int64_t row_begin, const io::TensorFolder& folder,
+                           const core::Device& device, std::set<std::string>& used) {
+  const int64_t columns = info.shape[-1], E = info.shape.rank() == 3 ? info.shape[0] : 1;
+  core::WeightPart part{.format = base::WeightFormat::fp8_e4m3, .group = columns};
+  Tensor codes, scales;
+  for (const spec::ParameterPart& p : info.parts) {
+    if (p.row_begin != row_begin) continue;
+    const int64_t e = std::max<int64_t>(0, p.expert);
+    if (!codes) {
+      part.rows = p.rows;
+      codes = Tensor(core::runtime({}).allocator(), {E, p.rows * columns}, DType::u8);
+      scales = Tensor(core::runtime({}).allocator(), {E, p.rows, 1}, DType::f32);
+    }
+    used.insert(find_plain_part(p, folder).name);
+    round_rows(read_plain_part(info, p, folder), columns, codes.data<uint8_t>() + e * p.rows * columns,
+               scales.data<float>() + e * p.rows);
+  }
+  part.data = codes, part.scales = scales;
+  if (device.kind == core::DeviceKind::cpu) return part;
+  core::DeviceRuntime& runtime = core::runtime(device);
+  for (Tensor* t : {&part.data, &part.scales}) {
+    const Tensor there(runtime.allocator(), t->shape(), t->dtype());
+    send_bytes(runtime, there.raw(), t->raw(), t->bytes());
+    *t = there;
+  }
+  return part;
+}
+
+}  // namespace
+
+std::set<std::string> fp8_tensors(const spec::ModelSpec& spec) {
+  std::set<std::string> names;
+  for (const spec::Parameter& p : spec::make_parameter_table(spec)) {
+    const bool is_matrix = p.role == spec::ParameterRole::matrix || p.role == spec::ParameterRole::expert_matrix;
+    const bool is_transposed =
+        std::any_of(p.parts.begin(), p.parts.end(), [](const auto& part) { return part.transposed; });
+    if (is_matrix && !is_transposed && p.layer >= 0 && p.layer < spec.num_layers) names.insert(p.name);
+  }
+  return names;
+}
+
+void load_in_fp8(ParameterStore& store, const spec::ModelSpec& spec, const io::TensorFolder& folder) {
+  std::set<std::string> used;
+  for (ParameterStore::Slot& slot : store.slots()) {
+    const spec::Parameter& info = slot.info;
+    if (info.role == spec::ParameterRole::adapter) continue;
+    if (!slot.is_apart) {
+      load_plain_slot(store, slot, folder, used);
+      continue;
+    }
+    auto blocks = std::make_shared<core::WeightBlocks>();
+    *blocks = {
+        .experts = info.shape.rank() == 3 ? info.shape[0] : 1, .rows = info.shape[-2], .columns = info.shape[-1]};
+    for (int64_t row = 0; row < blocks->rows; row += blocks->parts.back().rows)
+      blocks->parts.push_back(read_rows(info, row, folder, store.options().device, used));
+    store.set_blocks(slot, std::move(blocks));
+  }
+  check_all_used(folder, spec, used);
+}
+
+}  // namespace sinter::models
