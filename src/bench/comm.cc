@@ -84,6 +84,20 @@ LineFit fit_line(const std::vector<double>& bytes, const std::vector<double>& se
   return fit;
 }
 
+Links links_of(const Report& report, int ranks) {
+  auto fitted = [&](const std::string& name, size_t column) {
+    for (const std::vector<Cell>& row : report.rows) {
+      if (std::get<std::string>(row[0]) == name + ", fitted") return std::get<double>(row[column]);
+    }
+    base::fail("[comm] the report has no fit of {}", name);
+  };
+  constexpr size_t kAlpha = 5, kBeta = 6;
+  const double steps = 2.0 * (ranks - 1);
+  return {.bandwidth = steps / ranks * fitted("all_reduce", kBeta) * 1e9,
+          .pair_bandwidth = fitted("send", kBeta) * 1e9,
+          .latency = std::max(fitted("all_reduce", kAlpha), 0.1) * 1e-6 / steps};
+}
+
 Report bench_comm(const Options& options) {
   comm::Communicator& world = comm::world();
   SINTER_CHECK(world.size() > 1, "comm needs several ranks: mpirun -n 2 sinter bench comm");

@@ -17,5 +17,16 @@ TEST(BenchComm, TheFitFindsLatencyAndBandwidth) {
   EXPECT_LT(fit_line(bytes, seconds).r_squared, 0.99);
 }
 
+TEST(BenchComm, ThePlannerGetsARingsStepAndItsRate) {
+  Report report;
+  report.rows = {{"all_reduce", 1e6, 1.0, 1.0, 1.0, {}, {}, {}},
+                 {"all_reduce, fitted", {}, {}, {}, {}, 12.0, 3.0, 1.0},
+                 {"send, fitted", {}, {}, {}, {}, 2.0, 5.0, 1.0}};
+  const Links links = links_of(report, 4);  // six steps, each of a quarter of the buffer
+  EXPECT_NEAR(links.latency, 2e-6, 1e-12);
+  EXPECT_NEAR(links.bandwidth, 4.5e9, 1);
+  EXPECT_NEAR(links.pair_bandwidth, 5e9, 1);
+}
+
 }  // namespace
 }  // namespace sinter::bench

@@ -32,7 +32,8 @@ struct Options {
   std::string turns;          // of `train_step`: one case, FORMATxLENGTH, a step for each line of standard input
   std::string tokenizer;      // files for the tokenizer benchmark; "": made up on the spot
   std::string text;
-  std::string only;  // of the GPU's: the rows whose name (a model, a kernel, a limit) contains it
+  bool saves_links = false;  // of `comm`: what the command line does with the report
+  std::string only;          // of the GPU's: the rows whose name (a model, a kernel, a limit) contains it
   std::vector<std::string> precisions{"bf16"};  // of `gpu_train_step`: bf16, fp8
   std::vector<std::string> graphs;  // of `gpu_train_step`: CUDA graphs on, off; empty: on, and both in the small case
 };

@@ -16,14 +16,17 @@
 #include "bench/gpu_load.h"
 #include "bench/gpu_train_step.h"
 #include "bench/matmul.h"
+#include "bench/pipeline.h"
 #include "bench/tokenizer.h"
 #include "bench/train_step.h"
 #include "bench/tune_step.h"
 #include "cli/command.h"
+#include "cli/plan/verbs.h"
 #include "cli/verbs.h"
 #include "comm/launch.h"
 #include "core/device.h"
 #include "kernels/table.h"
+#include "plan/hardware.h"
 
 namespace sinter::cli {
 namespace {
@@ -63,6 +66,8 @@ constexpr Benchmark kBenchmarks[] = {
      bench::bench_gpu_load, true},
     {"comm", "collectives between the ranks of mpirun: GB/s by size, latency and bandwidth fitted", bench::bench_comm,
      false, true},
+    {"pipeline", "the bubble of every pipeline schedule between the ranks of mpirun, beside theory and the simulator",
+     bench::bench_pipeline, false, true},
 };
 
 // Other programs' work only ever makes figures worse: say so rather than print them without a word.
@@ -71,6 +76,25 @@ void warn_when_busy() {
   if (::getloadavg(&load, 1) == 1 && load > 0.5) {
     base::log_warning("the machine is busy (load average {:.1f}): these figures will be lower than its own", load);
   }
+}
+
+// The links between ranks of this machine, for the planner's device that `plan --measure` saved.
+void save_links(const bench::Report& report) {
+  const std::string path = plan::user_hardware_path();
+  plan::Device device;
+  try {
+    device = plan::load_hardware(path).device(plan::kMeasuredName);
+  } catch (const base::UsageError&) {
+    base::fail("--save adds to the device that `sinter plan --measure` saves in {}: measure first", path);
+  }
+  const bench::Links links = bench::links_of(report, comm::launch().ranks);
+  device.link = "ranks of one machine";
+  device.link_bandwidth = links.bandwidth;
+  device.pair_bandwidth = links.pair_bandwidth;
+  device.link_latency = links.latency;
+  save_device(device, path);
+  std::printf("Saved in %s: rings at %.2f GB/s, %.1f us a step; %.2f GB/s between two ranks\n\n", path.c_str(),
+              links.bandwidth / 1e9, links.latency * 1e6, links.pair_bandwidth / 1e9);
 }
 
 void run_benchmarks(const std::vector<std::string>& names, const bench::Options& options, bool is_json) {
@@ -90,6 +114,7 @@ void run_benchmarks(const std::vector<std::string>& names, const bench::Options&
       without_rows += (without_rows.empty() ? "" : ", ") + report.name;
       continue;
     }
+    if (options.saves_links && report.name == "comm") save_links(report);
     has_picked = has_picked || benchmark.needs_gpu;
     if (is_json) {
       all[report.name] = report.to_json();
@@ -157,6 +182,8 @@ void add_bench(Command app) {
               "for `gpu_train_step`: CUDA graphs on, off, or off,on; default: on, and both in the small case")
       .delimiter(',')
       .one_of({"on", "off"});
+  verb.flag("--save", &options->saves_links,
+            "for `comm`: save the latency and bandwidth found for the planner, beside what `plan --measure` saved");
   verb.flag("--json", is_json.get(), "print one JSON object instead of tables").excludes(turns);
   auto lists_kernels = std::make_shared<bool>(false);
   verb.flag("--kernels", lists_kernels.get(), "print which backend has which kernel, and stop");

@@ -20,14 +20,14 @@
 #include "train/layout_choice.h"
 
 namespace sinter::cli {
-namespace {
-
 plan::Format format_of(base::DType precision) {
   if (base::is_fp8(precision)) return plan::Format::fp8;
   return precision == base::DType::f32   ? plan::Format::fp32
          : precision == base::DType::f16 ? plan::Format::fp16
                                          : plan::Format::bf16;
 }
+
+namespace {
 
 struct Elsewhere {
   plan::Cluster cluster;

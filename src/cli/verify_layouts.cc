@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +22,7 @@ struct Flags {
   uint64_t seed = 1;
   int64_t count = 25, only = -1;
   std::string keep;
+  eval::LayoutDraw draw;
   bool as_json = false;
 };
 
@@ -34,7 +36,7 @@ int64_t compare_all(const Flags& flags, comm::Communicator& world) {
   std::vector<std::string> excluded;
   const int64_t first = std::max<int64_t>(flags.only, 0), end = flags.only >= 0 ? flags.only + 1 : flags.count;
   for (int64_t i = first; i < end; ++i, ++run) {
-    const eval::LayoutCase c = eval::draw_layout_case(flags.seed, static_cast<uint64_t>(i), world.size());
+    const eval::LayoutCase c = eval::draw_layout_case(flags.seed, static_cast<uint64_t>(i), world.size(), flags.draw);
     const eval::LayoutOutcome o = eval::compare_layout(c, world, fmt::format("{}/{}", folder, i));
     failed += world.max(o.problem.empty() ? 0 : 1);
     if (!is_first) continue;
@@ -42,15 +44,19 @@ int64_t compare_all(const Flags& flags, comm::Communicator& world) {
                       {"layout", describe(c)},
                       {"loss_error", o.loss_error},
                       {"norm_error", o.norm_error},
+                      {"gradient_error", o.gradient_error},
+                      {"is_exact", o.is_exact},
                       {"parameter_error", o.parameter_error},
                       {"problem", o.problem}});
     excluded.insert(excluded.end(), c.excluded.begin(), c.excluded.end());
     if (flags.as_json) continue;
     std::printf("%3ld  %s  %s\n", i, describe(c).c_str(),
-                o.problem.empty() ? fmt::format("ok (loss {:.1e}, norm {:.1e}, weights {:.1e})", o.loss_error,
-                                                o.norm_error, o.parameter_error)
-                                        .c_str()
-                                  : ("FAIL: " + o.problem).c_str());
+                o.problem.empty()
+                    ? fmt::format("ok (loss {:.1e}, gradients {}, norm {:.1e}, weights {:.1e})", o.loss_error,
+                                  o.is_exact ? "bit-equal" : fmt::format("{:.1e}", o.gradient_error), o.norm_error,
+                                  o.parameter_error)
+                          .c_str()
+                    : ("FAIL: " + o.problem).c_str());
     std::fflush(stdout);
   }
   if (!is_first) return failed;
@@ -88,12 +94,19 @@ void add_verify_layouts(Command verify) {
   verb.option("--count", &flags->count, "layouts to draw").at_least(1).shows_default();
   verb.option("--only", &flags->only, "this layout of the draw alone");
   verb.option("--keep", &flags->keep, "folder for the data and runs (else removed unless one fails)");
+  verb.option("--axis", &flags->draw.axis,
+              "draw layouts that use this: " + fmt::format("{}", fmt::join(eval::layout_axes(), ", ")))
+      .one_of(eval::layout_axes());
+  verb.flag("--pairs", &flags->draw.in_pairs, "save every one under a first layout and resume it under a second");
   verb.flag("--json", &flags->as_json, "print the outcomes as JSON");
   verb.footer(
       "Each case is a small model of some family, trained for five steps under a random layout (some saved under one\n"
-      "layout and resumed under another) and on one rank; losses, gradient norms and final weights must agree.\n\n"
+      "layout and resumed under another) and on one rank. First weights must be the same bits; first gradients, "
+      "losses,\n"
+      "gradient norms and final weights must agree.\n\n"
       "Example:\n"
-      "  mpirun -n 8 sinter verify layouts --seed 7 --count 25");
+      "  mpirun -n 8 sinter verify layouts --seed 7 --count 25\n"
+      "  mpirun -n 2 sinter verify layouts --axis cp --count 3");
   verb.on_run([flags] { run_layouts(*flags); });
 }
 

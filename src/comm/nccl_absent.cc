@@ -13,6 +13,7 @@ namespace {
 
 bool has_nccl() { return false; }
 std::unique_ptr<Communicator> make_nccl(Communicator&, core::Device) { fail_absent(); }
+std::string gpu_address(core::Device) { fail_absent(); }
 NcclId share_nccl_id(const std::string&, int, double) { fail_absent(); }
 std::unique_ptr<Communicator> make_nccl(const NcclId&, int, int, core::Device) { fail_absent(); }
 

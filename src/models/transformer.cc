@@ -20,6 +20,16 @@ kernels::RandomKey random_key(const DropoutKey& key, uint64_t layer, uint64_t us
   return {key.seed, base::mix_bits(base::mix_bits(key.step, layer), use)};
 }
 
+// Around the gradients of a layer's matrices, wherever the tape makes them. A block that runs again in the backward
+// pass makes all of its gradients there.
+void record_hook(const Context& context, int64_t layer, const std::function<void(int64_t)>& hook, bool is_block) {
+  const bool is_at_once = is_block && context.tape->mode() == autograd::Recompute::full;
+  context.tape->record([tape = context.tape, layer, &hook, is_at_once] {
+    if (is_at_once) return hook(layer);
+    tape->later([layer, &hook] { hook(layer); });
+  });
+}
+
 }  // namespace
 
 Transformer::Transformer(const spec::ModelSpec& spec, ParameterStore& store, const TransformerPart& part)
@@ -226,14 +236,14 @@ Transformer::Stream Transformer::run_block(const Context& context, const Block& 
 
 void Transformer::begin_layer(const Context& context, int64_t layer) const {
   if (hooks.before_forward) hooks.before_forward(layer);
-  if (context.is_recording() && hooks.after_backward) {
-    context.tape->record(
-        [this, tape = context.tape, layer] { tape->later([this, layer] { hooks.after_backward(layer); }); });
-  }
+  if (context.is_recording() && hooks.after_backward)
+    record_hook(context, layer, hooks.after_backward, layer >= 0 && layer < spec_.num_layers);
 }
 
 void Transformer::end_layer(const Context& context, int64_t layer) const {
   if (hooks.after_forward) hooks.after_forward(layer);
+  if (context.is_recording() && hooks.before_gradients)
+    record_hook(context, layer, hooks.before_gradients, layer >= 0 && layer < spec_.num_layers);
   if (context.is_recording() && hooks.before_backward) {
     context.tape->record([this, layer] { hooks.before_backward(layer); });
   }

@@ -57,6 +57,10 @@ struct TransformerPart {
 struct BlockHooks {
   std::function<void(int64_t layer)> before_forward, after_forward;
   std::function<void(int64_t layer)> before_backward, after_backward;  // only with a tape
+  // Before the first gradient of a block's matrices is written: right after before_backward, or where the backward pass
+  // is split (Tape::split_weights) at the head of the block's later work. The embeddings' and the head's may be written
+  // before it.
+  std::function<void(int64_t layer)> before_gradients;
 };
 
 class Transformer {

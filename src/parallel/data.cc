@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cassert>
+#include <span>
+
+#include "kernels/args/fp8.h"
 
 namespace sinter::parallel {
 
@@ -64,6 +67,26 @@ size_t GradientReducer::buffer_bytes() const {
   int64_t largest = 0;
   for (const Bucket& bucket : buckets_) largest = std::max(largest, bucket.end - bucket.begin);
   return static_cast<size_t>(std::min(kMostUnderWay, num_buckets()) * largest) * base::dtype_bytes(gradients_.dtype());
+}
+
+void share_fp8_ranges(comm::Communicator& group, const core::Tensor& scalings) {
+  using kernels::Fp8Scaling;
+  if (group.size() == 1) return;
+  std::vector<float> rows = core::to_host<float>(scalings), seen;
+  auto visit = [&rows](auto&& use) {
+    for (size_t row = 0; row < rows.size(); row += Fp8Scaling::kSize) {
+      use(rows[row + Fp8Scaling::kLargest]);
+      for (int64_t i = 0; i < Fp8Scaling::kHistorySteps; ++i)
+        use(rows[row + static_cast<size_t>(Fp8Scaling::kHistory + i)]);
+    }
+  };
+  visit([&](float value) { seen.push_back(value); });
+  group.all_reduce(std::span<float>(seen), comm::ReduceOp::max);
+  size_t next = 0;
+  visit([&](float& value) { value = seen[next++]; });
+  core::DeviceRuntime& device = core::runtime(scalings.device());
+  device.copy_to_device(scalings.raw(), rows.data(), scalings.bytes(), device.stream());
+  device.synchronize(device.stream());
 }
 
 }  // namespace sinter::parallel

@@ -51,4 +51,8 @@ class GradientReducer {
   int64_t overlapped_ = 0;
 };
 
+// Rows of kernels::Fp8Scaling: what each rank of `group` saw of a tensor, in this step and in those before, becomes
+// what any of them saw, so that all round alike. Before the rows are made into scales.
+void share_fp8_ranges(comm::Communicator& group, const core::Tensor& scalings);
+
 }  // namespace sinter::parallel

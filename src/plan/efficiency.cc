@@ -137,6 +137,9 @@ Efficiency find_efficiency(const Device& device, const std::string& software, Fo
     e.attention_memory = own.attention_memory;
     e.loss_memory = own.loss;
     e.optimizer_memory = own.optimizer;
+    if (device.link_latency > 0) e.links = {1, device.link_latency, 0.7, 2e-5};
+    // The cores that compute are those that copy and add what the ranks send.
+    if (!device.is_gpu()) e.hidden_share = 0, e.never_hidden = 1;
     return e;
   }
   if (const Entry* entry = find_entry(device, software)) return entry->efficiency;

@@ -57,6 +57,7 @@ struct Device {
   std::string link;                              // scale-up link: "NVLink4", "PCIe4", ...
   double link_bandwidth = 0;                     // bytes/s per device, one direction, all links together
   double pair_bandwidth = 0;  // between one pair of devices where links are not switched; 0 = link_bandwidth
+  double link_latency = 0;    // seconds of one step of a ring, by `sinter bench comm --save`; 0 = not measured
   double pcie_bandwidth = 0;  // to the host, one direction
   int per_node = 8;           // devices that share the scale-up link
   std::string network;        // usual adapter between nodes

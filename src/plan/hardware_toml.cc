@@ -140,6 +140,7 @@ Device read_device(const toml::table& table, const std::string& origin) {
   d.link = s.text("link", "PCIe4");
   d.link_bandwidth = s.number("link_gb_s", d.pcie_bandwidth / 1e9) * 1e9;
   d.pair_bandwidth = s.number("pair_gb_s", 0) * 1e9;
+  d.link_latency = s.number("link_us", 0) * 1e-6;
   d.per_node = s.count("per_node", 8);
   d.network = s.text("network", "ethernet-100");
   d.rails = s.count("rails", 1);
@@ -260,6 +261,7 @@ std::string device_toml(const Device& d) {
   put("link", quoted(d.link));
   number("link_gb_s", d.link_bandwidth / 1e9);
   number("pair_gb_s", d.pair_bandwidth / 1e9);
+  number("link_us", d.link_latency * 1e6);
   number("pcie_gb_s", d.pcie_bandwidth / 1e9);
   number("per_node", d.per_node);
   if (!d.network.empty()) put("network", quoted(d.network));

@@ -139,8 +139,10 @@ std::string slurm_script(const spec::ParallelSpec& p, const Cluster& cluster, co
   out += "##SBATCH --partition=PARTITION\n";
   out += fmt::format("#SBATCH --time={}-{:02}:{:02}:00\n", minutes / 1440, minutes / 60 % 24, minutes % 60);
   out += "#SBATCH --requeue\n";
+  out += "##SBATCH --array=1-5%1                 # or so many jobs after each other; take one # away\n";
   out += "#SBATCH --signal=USR1@120              # to every rank: a checkpoint is written before the time ends\n";
   out += "#SBATCH --output=%x-%j.log\n#SBATCH --open-mode=append\n\nset -euo pipefail\n";
+  out += "# module load openmpi sinter             # FILL IN: what your site calls them\n";
   out += fmt::format("recipe={}\n", shell_quoted(recipe));
   out +=
       "# The run resumes by itself from its last checkpoint. One job after the other until it is done: CHAIN=5 sbatch "

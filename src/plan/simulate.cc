@@ -217,10 +217,7 @@ Simulation simulate(const SimulationInput& input) {
       result.slowest_pipeline = pipeline;
     }
   }
-  double busy = 0;
-  for (double seconds : result.slowest.busy) busy += seconds;
-  double available = result.pipeline_seconds * static_cast<double>(input.shape.pp);
-  result.bubble = available > 0 ? (available - busy) / available : 0;
+  result.bubble = bubble_of(result.slowest);
   result.seconds = result.pipeline_seconds + input.tail;
   return result;
 }

@@ -69,6 +69,19 @@ Simulation simulate(const SimulationInput& input);
 // Durations from the time model.
 SimulationInput simulation_input(const TimeModel& time, const spec::ParallelSpec& parallel, const Software& software);
 
+// What a rank of a pipeline did in a step that ran, in the order of its list; seconds since the step's beginning. A
+// receive ends when the message is there, a send when it is on its way.
+struct TimedAction {
+  spec::Action action;
+  double begin = 0, end = 0;
+};
+// That step as a timeline, drawn by the code that draws simulated ones. [rank of the pipeline]; every rank's list
+// whole. A computation waited for a message that was on its way only after its rank had begun to wait for it. Throws
+// base::Error where a message has no sender.
+PipelineTimeline timeline_of_run(const spec::PipelineShape& shape, const std::vector<std::vector<TimedAction>>& ranks);
+// Idle share of the ranks' time up to the last computation.
+double bubble_of(const PipelineTimeline& timeline);
+
 // For chrome://tracing and ui.perfetto.dev: one process per pipeline, one thread per rank and stream.
 std::string trace_json(const PipelineTimeline& timeline);
 // A picture: one row per rank, forwards and backwards in colour, the critical path outlined.

@@ -185,5 +185,56 @@ TEST(Goodput, TheBestIntervalIsNearYoungsAndBeatsItsNeighbours) {
   }
 }
 
+// A run that takes exactly the simulated times.
+std::vector<std::vector<TimedAction>> as_run(const SimulationInput& input, const PipelineTimeline& timeline) {
+  std::vector<std::vector<TimedAction>> ranks;
+  for (int64_t rank = 0; rank < input.shape.pp; ++rank) {
+    std::vector<const SimulatedEvent*> own;
+    for (const SimulatedEvent& e : timeline.events) {
+      if (e.rank == rank) own.push_back(&e);
+    }
+    std::vector<TimedAction> list;
+    double now = 0;
+    size_t next = 0;
+    for (const spec::Action& action : spec::make_schedule(input.shape, rank)) {
+      const bool is_receive =
+          action.kind == spec::ActionKind::receive_activation || action.kind == spec::ActionKind::receive_gradient;
+      if (is_receive) {  // until the computation that needed it began
+        size_t at = next;
+        while (own[at]->stream != Stream::compute) ++at;
+        list.push_back({action, now, own[at]->begin});
+      } else {
+        list.push_back({action, own[next]->begin, own[next]->end});
+        if (own[next]->stream == Stream::compute) now = own[next]->end;
+        ++next;
+      }
+    }
+    ranks.push_back(list);
+  }
+  return ranks;
+}
+
+TEST(RunTimeline, ARunThatTakesTheSimulatedTimesIsTheSimulatedTimeline) {
+  for (spec::PipelineKind kind : {spec::PipelineKind::gpipe, spec::PipelineKind::one_f_one_b,
+                                  spec::PipelineKind::interleaved, spec::PipelineKind::zero_bubble}) {
+    SimulationInput input;
+    input.shape = {kind, 4, kind == spec::PipelineKind::interleaved ? 2 : 1, 8};
+    const auto stages = static_cast<size_t>(input.shape.pp * input.shape.interleave);
+    input.forward.assign(stages, 1.0);
+    input.backward.assign(stages, 2.0);
+    input.transfer = 0.125;
+    const PipelineTimeline simulated = simulate_pipeline(input, {1, 1, 1.5, 1});
+    const PipelineTimeline run = timeline_of_run(input.shape, as_run(input, simulated));
+    EXPECT_DOUBLE_EQ(run.seconds, simulated.seconds);
+    EXPECT_EQ(run.busy, simulated.busy);
+    EXPECT_DOUBLE_EQ(bubble_of(run), bubble_of(simulated));
+    EXPECT_EQ(run.events.size(), simulated.events.size());
+    double on_path = 0;  // every moment of a step lies on its critical path
+    for (int64_t i : run.critical_path())
+      on_path += run.events[static_cast<size_t>(i)].end - run.events[static_cast<size_t>(i)].begin;
+    EXPECT_NEAR(on_path, run.seconds, 1e-9) << spec::pipeline_name(kind);
+  }
+}
+
 }  // namespace
 }  // namespace sinter::plan

@@ -60,7 +60,7 @@ const Meanings& meanings() {
       {"train.precision", "of weights in use and activations; fp8 = bf16 with fp8 linear layers"},
       {"train.loss_scale", "fp16: the first loss scale; halved when gradients overflow"},
       {"train.loss_scale_interval", "fp16: steps without overflow before the scale doubles"},
-      {"train.gradients", "format of the blocks' matrix gradients"},
+      {"train.gradients", "format of the blocks' matrix gradients; divided ones (ZeRO-2 and 3) are f32"},
       {"train.recompute", "activations made again in backward: none, selective or full"},
       {"train.device", "cpu, cuda or cuda:N"},
       {"train.deterministic", "the same bits when resumed on a GPU (on the CPU always)"},

@@ -19,7 +19,9 @@ ParallelSpec make_layout(const Recipe& recipe, int64_t ranks) {
                p.dp(), p.tp, p.pp, p.cp, p.ranks(), ranks, ranks == 1 ? "" : "s");
   p.recompute = recipe.train.recompute;
   p.compute = base::is_fp8(recipe.train.precision) ? base::DType::bf16 : recipe.train.precision;
-  p.main_gradients = recipe.train.gradients;
+  // Divided gradients are f32: whole they are there for two blocks only, and the pieces are few.
+  const bool divides_gradients = (p.zero >= 2 && (p.dp() > 1 || p.ep > 1)) || p.offload.gradients;
+  p.main_gradients = divides_gradients ? base::DType::f32 : recipe.train.gradients;
   p.moments = recipe.optimizer.states;
   p.num_moments = recipe.optimizer.kind == OptimizerKind::muon  ? 1
                   : recipe.optimizer.kind == OptimizerKind::sgd ? (recipe.optimizer.momentum > 0 ? 1 : 0)

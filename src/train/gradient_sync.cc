@@ -30,8 +30,8 @@ size_t GradientSync::buffer_bytes(const models::ParameterStore& store, int64_t m
 }
 
 GradientSync::GradientSync(models::ParameterStore& store, const parallel::Mesh& mesh, const parallel::Axes* axes,
-                           int64_t max_passes)
-    : store_(store), mesh_(mesh), axes_(axes), kernels_(kernels::kernels_for(store.options().device)) {
+                           int64_t max_passes, CopyThread* copies)
+    : store_(store), mesh_(mesh), axes_(axes), kernels_(kernels::kernels_for(store.options().device)), copies_(copies) {
   list_tensors();
   list_owned();
   if (!store.divides_gradients()) return;
@@ -234,12 +234,17 @@ void GradientSync::reduce(int64_t number) {
     const Tensor all = store_.gradient_slot(segment);
     if (first_squares_ && unit.reduced == 0)
       kernels_.sum_squares(core::runtime(store_.options().device).stream(), {.x = all, .total = first_squares_});
+    ++pieces_;
+    ++pieces_overlapped_;
+    if (copies_ && segment.parts == 1) {
+      const Tensor there = store_.gradients_of(segment.own_begin(), segment.piece());
+      under_way_.push_back({i, copies_->start(all, there, unit.reduced > 0), -1});
+      continue;
+    }
     const int64_t buffer = unit.reduced == 0 ? -1 : take_buffer();
     const Tensor sum = buffer < 0 ? store_.gradients_of(segment.own_begin(), segment.piece())
                                   : buffers_[static_cast<size_t>(buffer)].slice(0, segment.piece());
     under_way_.push_back({i, parts_of(segment).start_reduce_scatter(all, sum), buffer});
-    ++pieces_;
-    ++pieces_overlapped_;
   }
   if (store_.options().division.host_gradients)
     copy_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

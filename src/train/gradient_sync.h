@@ -13,14 +13,16 @@
 #include "models/parameter_store.h"
 #include "parallel/axes.h"
 #include "parallel/data.h"
+#include "train/copy_thread.h"
 
 namespace sinter::train {
 
 class GradientSync {
  public:
   // Keeps references. `axes` null: every rank has the whole model. `max_passes`: most micro-batches of a step.
+  // `copies` takes gradients that no other rank adds to into the host's memory; null: that is done here.
   GradientSync(models::ParameterStore& store, const parallel::Mesh& mesh, const parallel::Axes* axes,
-               int64_t max_passes = 1);
+               int64_t max_passes = 1, CopyThread* copies = nullptr);
   // Bytes of its own buffers, and of a communicator's that takes sums in the order of ranks.
   static size_t buffer_bytes(const models::ParameterStore& store, int64_t max_passes);
   size_t communicator_bytes() const;
@@ -39,7 +41,7 @@ class GradientSync {
   // Buckets that were on their way before finish(), of all; pieces of divided gradients count as buckets.
   int64_t num_buckets() const;
   int64_t num_overlapped() const;
-  double copy_seconds() const { return copy_seconds_; }  // spent on copies to the host's memory
+  double copy_seconds() const { return copy_seconds_; }  // spent here on copies to the host's memory
   bool has_work() const {
     return mesh_.gradient().size() > 1 || (axes_ && !axes_->is_whole()) || store_.divides_gradients();
   }
@@ -74,6 +76,7 @@ class GradientSync {
   const parallel::Mesh& mesh_;
   const parallel::Axes* axes_;
   const kernels::KernelTable& kernels_;
+  CopyThread* copies_;
   struct Stretch {
     size_t reducer;
     int64_t layer, begin, end;  // in the reducer's buffer

@@ -1,6 +1,7 @@
 #include "train/pipeline.h"
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 
 #include "base/error.h"
@@ -20,6 +21,10 @@ ActionKind last_of_pass(const spec::PipelineShape& shape) {
 }
 
 }  // namespace
+
+double clock_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 int64_t stream_rows(const models::Transformer& chunk, const core::RaggedBatch& batch) {
   const parallel::TensorAxis* tensor = chunk.part().tensor;
@@ -74,6 +79,7 @@ Pipeline::Pipeline(comm::Communicator& group, const spec::PipelineShape& shape,
   SINTER_CHECK(group.size() == shape.pp && static_cast<int64_t>(chunks_.size()) == shape.interleave,
                "[pipeline] {} ranks with {} chunks each; the schedule has {} and {}", group.size(), chunks_.size(),
                shape.pp, shape.interleave);
+  if (shape.pp > 1) make_lines();
   if (chunks_[0]->spec().tied_head && shape.pp > 1) {
     const bool is_end = group.rank() == 0 || group.rank() == group.size() - 1;
     ends_ = group.split(is_end ? 0 : 1, group.rank(), "pipeline ends");
@@ -85,19 +91,28 @@ bool Pipeline::is_last_stage(int64_t chunk) const {
   return chunk * shape_.pp + group_.rank() == shape_.pp * shape_.interleave - 1;
 }
 
-// Messages of one kind between two ranks are told apart by micro-batch and receiving chunk.
-int Pipeline::tag_of(bool is_gradient, int64_t micro_batch, int64_t chunk) const {
-  constexpr int64_t kHalf = 16384;
-  return static_cast<int>((is_gradient ? kHalf : 0) + (micro_batch * shape_.interleave + chunk) % kHalf);
+// Neighbours meet in pairs: those that begin at an even rank, those that begin at an odd one, and the last with the
+// first, whose chunks follow each other.
+void Pipeline::make_lines() {
+  const int pp = group_.size(), rank = group_.rank();
+  enum class Pairs { even, odd, around };
+  for (const Pairs pairs : {Pairs::even, Pairs::odd, Pairs::around}) {
+    if (pairs == Pairs::around && shape_.interleave == 1) continue;
+    auto begins_pair = [&](int a) {
+      return pairs == Pairs::around ? a == pp - 1 : a % 2 == (pairs == Pairs::odd) && a + 1 < pp;
+    };
+    const int previous = (rank + pp - 1) % pp;
+    const int color = begins_pair(rank) ? rank : begins_pair(previous) ? previous : pp + rank;
+    for (const bool is_gradient : {false, true}) {
+      auto line = group_.split(color, rank, is_gradient ? "pipeline gradients" : "pipeline activations");
+      if (color >= pp) continue;
+      Lines& lines = color == rank ? after_ : before_;
+      (is_gradient ? lines.gradient : lines.activation) = std::move(line);
+    }
+  }
 }
 
-// Chunks count up where the next stage is on the first rank again, and down on the way back.
-int64_t Pipeline::receiver_of(bool is_gradient, int64_t chunk) const {
-  const bool wraps = is_gradient ? group_.rank() == 0 : group_.rank() == group_.size() - 1;
-  return chunk + (wraps ? (is_gradient ? -1 : 1) : 0);
-}
-
-void Pipeline::send(const Tensor& values, int to, int tag) {
+void Pipeline::send(bool is_gradient, const Tensor& values) {
   Message* message = nullptr;
   for (Message& m : messages_) {
     if (m.handle && m.handle->advance()) m.handle.reset();
@@ -109,7 +124,13 @@ void Pipeline::send(const Tensor& values, int to, int tag) {
     message = &messages_.back();
   }
   device.copy_within(message->values.raw(), values.raw(), values.bytes(), device.stream());
-  message->handle = group_.start_send(message->values, to, tag);
+  comm::Communicator& line = is_gradient ? *before_.gradient : *after_.activation;
+  message->handle = line.start_send(message->values, 1 - line.rank());
+}
+
+void Pipeline::receive(bool is_gradient, const Tensor& values) {
+  comm::Communicator& line = is_gradient ? *after_.gradient : *before_.activation;
+  line.receive(values, 1 - line.rank());
 }
 
 void Pipeline::finish_sends() {
@@ -131,7 +152,11 @@ void Pipeline::run(const ops::Context& context, autograd::Recompute mode,
     step.free_slots.emplace_back();
     for (int64_t slot = most; slot > 0; --slot) step.free_slots.back().push_back(slot - 1);
   }
-  for (const spec::Action& action : actions_) act(action, step);
+  for (const spec::Action& action : actions_) {
+    const double begin = trace_ ? clock_seconds() : 0;
+    act(action, step);
+    if (trace_) trace_->push_back({action, begin, clock_seconds()});
+  }
   finish_sends();
 }
 
@@ -140,14 +165,11 @@ void Pipeline::act(const spec::Action& action, Step& step) {
   const auto index = static_cast<size_t>(action.micro_batch);
   const PipelineMicroBatch& micro_batch = step.micro_batches[index];
   Pass& pass = step.passes[index * chunks_.size() + static_cast<size_t>(action.chunk)];
-  auto receive = [&](bool is_gradient) {
+  auto received = [&](bool is_gradient) {
     Tensor values = step.of(pass).make({stream_rows(chunk, micro_batch.batch), chunk.spec().hidden},
                                        chunk.store().options().compute);
-    group_.receive(values, action.peer, tag_of(is_gradient, action.micro_batch, action.chunk));
+    receive(is_gradient, values);
     return values;
-  };
-  auto send_on = [&](bool is_gradient, const Tensor& values) {
-    send(values, action.peer, tag_of(is_gradient, action.micro_batch, receiver_of(is_gradient, action.chunk)));
   };
   auto begin_backward = [&] {
     if (step.memory && pass.slot >= 0) step.memory->begin_backward(action.chunk, pass.slot);
@@ -155,7 +177,7 @@ void Pipeline::act(const spec::Action& action, Step& step) {
   switch (action.kind) {
     case ActionKind::receive_activation:
       step.begin_forward(pass, action.chunk);
-      pass.input = Tape::make_variable(receive(false));
+      pass.input = Tape::make_variable(received(false));
       return;
     case ActionKind::forward: {
       step.begin_forward(pass, action.chunk);
@@ -175,12 +197,12 @@ void Pipeline::act(const spec::Action& action, Step& step) {
       return;
     }
     case ActionKind::send_activation:
-      send_on(false, pass.output.value);
+      send(false, pass.output.value);
       pass.output.value = {};
       return;
     case ActionKind::receive_gradient:
       begin_backward();
-      pass.output.slot->grad = receive(true);
+      pass.output.slot->grad = received(true);
       return;
     case ActionKind::backward:
       if (is_last_stage(action.chunk)) begin_backward();
@@ -194,7 +216,7 @@ void Pipeline::act(const spec::Action& action, Step& step) {
       end_pass(action, step, pass);
       return;
     case ActionKind::send_gradient:
-      send_on(true, pass.input.slot->grad);
+      send(true, pass.input.slot->grad);
       pass.input = {};
       return;
   }
@@ -216,7 +238,7 @@ void Pipeline::evaluate(const ops::Context& context, const PipelineMicroBatch& m
     if (c * pp + rank > 0) {
       Tensor values =
           own.make({stream_rows(chunk, micro_batch.batch), chunk.spec().hidden}, chunk.store().options().compute);
-      group_.receive(values, static_cast<int>((rank - 1 + pp) % pp), tag_of(false, 0, c));
+      receive(false, values);
       input = Tape::make_variable(values);
     }
     if (is_last_stage(c)) {
@@ -224,7 +246,7 @@ void Pipeline::evaluate(const ops::Context& context, const PipelineMicroBatch& m
           {own, chunk, micro_batch.batch, micro_batch.host, micro_batch.dropout, micro_batch.places, input});
     } else {
       const Variable output = chunk.stage(own, micro_batch.batch, micro_batch.dropout, input, {});
-      send(output.value, static_cast<int>((rank + 1) % pp), tag_of(false, 0, receiver_of(false, c)));
+      send(false, output.value);
     }
   }
   finish_sends();

@@ -8,6 +8,7 @@
 
 #include "comm/communicator.h"
 #include "models/transformer.h"
+#include "plan/simulate.h"
 #include "spec/schedule.h"
 #include "train/objective.h"
 
@@ -19,6 +20,9 @@ struct PipelineMicroBatch {
   const models::LossPlaces& places;  // written on the last stage; `balance` is read on all
   const data::MicroBatch* host = nullptr;
 };
+
+// Of the steady clock, which the ranks of one machine share.
+double clock_seconds();
 
 // Rows of the residual stream that a rank of this chunk holds between sublayers.
 int64_t stream_rows(const models::Transformer& chunk, const core::RaggedBatch& batch);
@@ -50,6 +54,9 @@ class Pipeline {
   // Tied embeddings: the table of the first stage and its copy on the last get the sum of their gradients. After run().
   void sum_tied_gradients(const ops::Context& context);
 
+  // What every action of the following runs took, in seconds of the steady clock; null: nothing is noted.
+  void trace_into(std::vector<plan::TimedAction>* trace) { trace_ = trace; }
+
   // Most chunk passes that were kept for their backward at once in the last run: spec::max_in_flight.
   int64_t most_in_flight() const { return most_in_flight_; }
 
@@ -59,15 +66,21 @@ class Pipeline {
   void act(const spec::Action& action, Step& step);
   void end_pass(const spec::Action& action, Step& step, Pass& pass);
   bool is_last_stage(int64_t chunk) const;
-  int tag_of(bool is_gradient, int64_t micro_batch, int64_t chunk) const;
-  int64_t receiver_of(bool is_gradient, int64_t chunk) const;
-  void send(const core::Tensor& values, int to, int tag);
+  void make_lines();
+  void send(bool is_gradient, const core::Tensor& values);
+  void receive(bool is_gradient, const core::Tensor& values);
   void finish_sends();
 
   comm::Communicator& group_;
   const spec::PipelineShape shape_;
   const std::vector<models::Transformer*> chunks_;
   const std::vector<spec::Action> actions_;
+  // Between two neighbours, one for each way, so that a transport that takes its messages in turn (NCCL) never has a
+  // gradient wait behind an activation. Both sides come to a line's messages in the same order. Null at an end.
+  struct Lines {
+    std::unique_ptr<comm::Communicator> activation, gradient;
+  };
+  Lines before_, after_;
   std::unique_ptr<comm::Communicator> ends_;  // first and last stage; null on the others, or without tied embeddings
   // Copies of what is on its way, so that no pass waits for the other side; used again when they have left.
   struct Message {
@@ -76,6 +89,7 @@ class Pipeline {
   };
   std::vector<Message> messages_;
   int64_t in_flight_ = 0, most_in_flight_ = 0;
+  std::vector<plan::TimedAction>* trace_ = nullptr;
 };
 
 }  // namespace sinter::train

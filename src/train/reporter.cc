@@ -84,12 +84,12 @@ void Reporter::finish(const StepRunner& runner) {
                  base::format_bytes(double(runner.arena_peak_bytes())),
                  base::format_bytes(double(plan_.memory.train_peak_bytes)));
   if (plan_.host && steps_timed_ > 0) {
-    const double copies = runner.copy_seconds() / static_cast<double>(steps_timed_),
-                 step = all_seconds_ / static_cast<double>(steps_timed_);
-    base::log_info("offload: {} in host memory; a step of {} = {} of computing and {} of copies, {:.2f} x the longer",
+    const auto steps = static_cast<double>(steps_timed_);
+    const double copies = runner.copy_seconds() / steps, step = all_seconds_ / steps,
+                 computing = step - runner.copy_stall_seconds() / steps;
+    base::log_info("offload: {} in host memory; a step of {}: {} of computing, {} of copies, {:.2f} x the longer",
                    base::format_bytes(double(plan_.host_state_bytes)), base::format_duration(step),
-                   base::format_duration(step - copies), base::format_duration(copies),
-                   step / std::max(step - copies, copies));
+                   base::format_duration(computing), base::format_duration(copies), step / std::max(computing, copies));
   }
   if (mesh_.all().size() > 1) {
     base::log_info("gradients: {} of {} buckets were on their way before the backward pass ended",

@@ -266,6 +266,13 @@ void plan_disk(RunPlan& plan) {
   plan.disk.kept = plan.recipe.checkpoint.keep;
 }
 
+size_t largest_tensor(const RunPlan& plan) {
+  int64_t elements = 0;
+  for (const spec::Parameter& p : spec::make_parameter_table(plan.model))
+    elements = std::max(elements, p.num_elements());
+  return static_cast<size_t>(elements) * sizeof(float);
+}
+
 void plan_memory_rows(RunPlan& plan, const parallel::Mesh& mesh) {
   models::ParameterStore store(table_of(plan), plan.store_options({core::DeviceKind::shapes, 0}));
   plan.memory = plan_step_of(plan, plan.shape);
@@ -299,6 +306,9 @@ void plan_memory_rows(RunPlan& plan, const parallel::Mesh& mesh) {
     if (mesh.tensor().size() > 1)  // sums of the residual stream
       bytes += T * static_cast<size_t>(plan.model.hidden) * base::dtype_bytes(plan.shape.compute);
     plan.memory_rows.push_back({"communicator buffers", bytes});
+    // At another time: where no rank has all masters the first one reads them back tensor by tensor.
+    const size_t read_back = mesh.is_first() && !plan.has_masters() && !plan.export_model ? largest_tensor(plan) : 0;
+    if (read_back > bytes) plan.memory_rows.push_back({"more, while a model folder is written", read_back - bytes});
   }
   plan_disk(plan);
   if (saves_in_background(plan) && !plan.host) {  // what is offloaded has no room for a second copy
@@ -438,11 +448,10 @@ namespace {
 // What this rank has of the model.
 void plan_layout(RunPlan& plan, const parallel::Mesh& mesh) {
   const spec::ParallelSpec& layout = mesh.layout();
-  spec::check_parallel_spec(layout, plan.model);
-  const std::string problem = spec::trained_problem(layout, plan.model);
-  SINTER_CHECK(problem.empty(), "layout {}: {}", spec::describe(layout), problem);
+  spec::check_trained(layout, plan.model);
   plan.axes = std::make_unique<parallel::Axes>(mesh, plan.model);
   plan.division = division_of(mesh, plan.model);
+  if (plan.division.gradients) plan.shape.gradients = core::DType::f32;  // as spec::make_layout says
   const spec::OffloadSpec& offload = layout.offload;
   if (offload.has_state() || offload.activations) {
     SINTER_CHECK(plan.export_model == nullptr, "[parallel] offload_... is for pretraining so far: leave it out");

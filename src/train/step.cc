@@ -20,6 +20,12 @@ double sum_of(const Tensor& values) {
   return sum;
 }
 
+std::unique_ptr<CopyThread> make_copies(const models::ParameterStore& store) {
+  const models::StoreOptions& options = store.options();
+  const bool is_wanted = options.division.host_weights || options.division.host_gradients;
+  return is_wanted && options.device.kind == core::DeviceKind::cpu ? std::make_unique<CopyThread>() : nullptr;
+}
+
 // Lends a stretch of a block to a plan: those in one stretch never run at once.
 class BorrowedBlock : public core::Allocator {
  public:
@@ -106,8 +112,10 @@ StepRunner::StepRunner(std::vector<models::Transformer*> chunks, const parallel:
       memory_(std::make_unique<Memory>(device_.allocator(), plan)),
       record_(device_.allocator(), {kernels::kRecordSize}, DType::f32),
       one_(device_.allocator(), {1}, DType::f32),
-      gradients_(transformer_.store(), mesh, axes, shape.max_micro_batches),
-      weights_(transformer_.store(), mesh),
+      copies_(make_copies(transformer_.store())),
+      gradients_(transformer_.store(), mesh, axes, shape.max_micro_batches, copies_.get()),
+      weights_(transformer_.store(), mesh, copies_.get()),
+      trace_(mesh, transformer_.store().options().device),
       fp8_(make_fp8(shape, transformer_.store())),
       uses_graphs_(shape.graphs && !transformer_.store().options().division.is_on() && !objective_.reads_values() &&
                    !has_dropout(transformer_.spec(), transformer_.store()) &&
@@ -142,10 +150,12 @@ void StepRunner::set_hooks() {
         weights_.before_forward(layer);
         if (layer >= head) gradients_.begin_gradients(layer);  // the loss makes the head's at once
       };
-      hooks.before_backward = [this](int64_t layer) {
+      hooks.before_backward = [this, head](int64_t layer) {
         weights_.before_backward(layer);
-        gradients_.begin_gradients(layer);
+        // The ends have places of their own in a pipeline, so theirs may gather over several passes.
+        if (layer < 0 || layer >= head) gradients_.begin_gradients(layer);
       };
+      hooks.before_gradients = [this](int64_t layer) { gradients_.begin_gradients(layer); };
     }
   }
 }
@@ -185,24 +195,29 @@ void StepRunner::run_micro_batch(const data::MicroBatch& host, size_t index, int
   const models::DropoutKey dropout = dropout_of(index, step);
   batches_[0]->load(host, dropout.first_token);
   const core::RaggedBatch& batch = batches_[0]->get();
-  if (!replay_pass(host, {index == 0, batch.equal_lengths, batch.filled_sequences})) run_pass(host, dropout);
+  if (!replay_pass(host, {index == 0, batch.equal_lengths, batch.filled_sequences}, index))
+    run_pass(host, dropout, index);
   keep_losses(index);
 }
 
 // Forward and backward of the batch that is loaded, on fixed addresses: the plan's, and those of the batch.
-void StepRunner::run_pass(const data::MicroBatch& host, const models::DropoutKey& dropout) {
+void StepRunner::run_pass(const data::MicroBatch& host, const models::DropoutKey& dropout, size_t index) {
+  const double begin = clock_seconds();
   autograd::Tape tape(shape_.recompute, shape_.host);
   const ops::Context context{kernels_, device_.stream(), memory_->begin_step(), &tape, fp8_.get()};
   objective_.forward({context, transformer_, batches_[0]->get(), &host, dropout, batches_[0]->places()});
+  const double turned = clock_seconds();
   tape.backward();
+  trace_.add(spec::ActionKind::forward, index, begin, turned);
+  trace_.add(spec::ActionKind::backward, index, turned, clock_seconds());
 }
 
 // Runs the pass as one of its kind did before: the first of them as it is, the others as a graph. False: not done.
-bool StepRunner::replay_pass(const data::MicroBatch& host, const PassKind& kind) {
+bool StepRunner::replay_pass(const data::MicroBatch& host, const PassKind& kind, size_t index) {
   if (!uses_graphs_ || (fp8_ && !fp8_->is_calibrated())) return false;
   models::ParameterStore& store = transformer_.store();
   try {
-    passes_[kind].run(device_.stream(), [&] { run_pass(host, {}); });
+    passes_[kind].run(device_.stream(), [&] { run_pass(host, {}, index); });
   } catch (const core::CaptureError& error) {
     base::log_warning("{}; training goes on without", error.what());
     uses_graphs_ = false;
@@ -231,8 +246,9 @@ void StepRunner::run_pipeline(const std::vector<data::MicroBatch>& micro_batches
     passes.push_back({batches_[i]->get(), dropout, batches_[i]->places(), &micro_batches[i]});
   }
   const ops::Context context{kernels_, device_.stream(), device_.allocator(), nullptr, fp8_.get()};
-  pipeline_of(static_cast<int64_t>(micro_batches.size()))
-      .run(context, shape_.recompute, passes, &objective_, memory_.get(), shape_.host);
+  Pipeline& pipeline = pipeline_of(static_cast<int64_t>(micro_batches.size()));
+  pipeline.trace_into(trace_.actions());
+  pipeline.run(context, shape_.recompute, passes, &objective_, memory_.get(), shape_.host);
   for (size_t i = 0; tells_losses() && i < micro_batches.size(); ++i) keep_losses(i);
 }
 
@@ -277,8 +293,12 @@ StepCounts StepRunner::start(const std::vector<data::MicroBatch>& micro_batches,
   counts.small_factor = counts.count / std::max(counts.small_tokens, 1.0);
   set_scales(counts, loss_scale);
   transformer_.store().begin_step();
-  if (fp8_) fp8_->begin_step(kernels_, device_.stream());
+  if (fp8_) {
+    parallel::share_fp8_ranges(mesh_.gradient(), fp8_->scalings());
+    fp8_->begin_step(kernels_, device_.stream());
+  }
   gradients_.begin_step(count);
+  trace_.begin(step);
   if (counts.has_small) gradients_.begin_first_pass(record_.slice(kSumSmallSquares, 1));
 
   if (shape_.pipeline.pp > 1) {
@@ -293,6 +313,9 @@ StepCounts StepRunner::start(const std::vector<data::MicroBatch>& micro_batches,
     }
     gradients_.finish();
   }
+  spec::PipelineShape drawn = shape_.pipeline;
+  drawn.micro_batches = count;
+  trace_.end(drawn);
   const Tensor& balance = batches_[0]->places().balance.loss;
   kernels_.sum(stream, {.x = losses_.slice(0, count), .total = record_.slice(kSumLoss, 1)});
   if (mtp_losses_) kernels_.sum(stream, {.x = mtp_losses_, .total = record_.slice(kSumMtp, 1)});

@@ -23,6 +23,7 @@
 #include "train/pass_batch.h"
 #include "train/pipeline.h"
 #include "train/step_plan.h"
+#include "train/step_trace.h"
 #include "train/weight_stream.h"
 
 namespace sinter::train {
@@ -83,7 +84,13 @@ class StepRunner {
   size_t arena_peak_bytes() const;
   const GradientSync& gradients() const { return gradients_; }
   // Spent on copies between the device and the host's memory, of what is offloaded.
-  double copy_seconds() const { return weights_.copy_seconds() + gradients_.copy_seconds(); }
+  double copy_seconds() const {
+    return weights_.copy_seconds() + gradients_.copy_seconds() + (copies_ ? copies_->busy_seconds() : 0);
+  }
+  // Of that, what the passes had to wait for.
+  double copy_stall_seconds() const {
+    return weights_.copy_seconds() + gradients_.copy_seconds() + (copies_ ? copies_->waited_seconds() : 0);
+  }
   WeightStream& weights() { return weights_; }        // to be told of new masters (forget)
   ops::Fp8Layers* fp8() const { return fp8_.get(); }  // null when none is in fp8
 
@@ -97,8 +104,8 @@ class StepRunner {
   void run_micro_batch(const data::MicroBatch& host, size_t index, int64_t step);
   void run_pipeline(const std::vector<data::MicroBatch>& micro_batches, int64_t step);
   models::DropoutKey dropout_of(size_t index, int64_t step) const;
-  void run_pass(const data::MicroBatch& host, const models::DropoutKey& dropout);
-  bool replay_pass(const data::MicroBatch& host, const PassKind& kind);
+  void run_pass(const data::MicroBatch& host, const models::DropoutKey& dropout, size_t index);
+  bool replay_pass(const data::MicroBatch& host, const PassKind& kind, size_t index);
   void keep_losses(size_t index);
   void set_scale(core::Tensor& scale, const core::Tensor& loss_scale, double value);
   void set_scales(const StepCounts& counts, const core::Tensor& loss_scale);
@@ -125,8 +132,10 @@ class StepRunner {
   core::Tensor mtp_losses_;                          // (heads * max_micro_batches, T) f32
   core::Tensor record_;                              // (kRecordSize) f32
   core::Tensor one_;                                 // (1) f32
+  std::unique_ptr<CopyThread> copies_;               // of what is offloaded; null: nothing is
   GradientSync gradients_;
   WeightStream weights_;
+  StepTrace trace_;
   std::unique_ptr<ops::Fp8Layers> fp8_;
   std::map<int64_t, std::unique_ptr<Pipeline>> pipelines_;  // by micro-batches
   bool uses_graphs_;

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/threads.h"
 #include "comm/launch.h"
+#include "comm/nccl.h"
 #include "comm/together.h"
 #include "io/tensor_folder.h"
 #include "kernels/choices.h"
@@ -305,7 +306,13 @@ Trainer::Trainer(const spec::Recipe& recipe, comm::Communicator& comm, const Mak
     chosen.parallel = choose_layout(recipe, comm, seconds_of);
   }
   comm::together(comm, [&] { layout = spec::make_layout(chosen, comm.size()); });
-  mesh_ = std::make_unique<parallel::Mesh>(comm, layout);
+  core::Device device;
+  comm::together(comm, [&] {
+    device = comm::local_device(recipe.train.device, comm::launch());
+    core::runtime(device);
+  });
+  device_group_ = comm::make_device_group(comm, device);
+  mesh_ = std::make_unique<parallel::Mesh>(device_group_ ? *device_group_ : comm, layout);
   plan_ = std::make_unique<RunPlan>(make_plan ? make_plan(chosen, *mesh_) : make_run_plan(chosen, *mesh_));
   if (recipe.train.deterministic) kernels::set_deterministic(plan_->device);
 }

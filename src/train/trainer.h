@@ -51,6 +51,7 @@ class Trainer {
   TrainResult run(const TrainHooks& hooks = {});
 
  private:
+  std::unique_ptr<comm::Communicator> device_group_;  // of GPUs; null: the launch's own carries tensors
   std::unique_ptr<parallel::Mesh> mesh_;
   const double began_;  // by StopRequest's clock
   std::unique_ptr<RunPlan> plan_;

@@ -7,8 +7,8 @@ namespace sinter::train {
 using core::Tensor;
 using models::Segment;
 
-WeightStream::WeightStream(models::ParameterStore& store, const parallel::Mesh& mesh)
-    : store_(store), mesh_(mesh), kernels_(kernels::kernels_for(store.options().device)) {
+WeightStream::WeightStream(models::ParameterStore& store, const parallel::Mesh& mesh, CopyThread* copies)
+    : store_(store), mesh_(mesh), kernels_(kernels::kernels_for(store.options().device)), copies_(copies) {
   if (!store.divides_weights()) return;
   for (size_t i = 0; i < store.segments().size(); ++i) {
     if (store.segments()[i].is_divided) units_[store.segments()[i].unit].segments.push_back(i);
@@ -61,7 +61,12 @@ void WeightStream::fetch(int64_t number) {
   for (size_t i : found->second.segments) {
     const Segment& segment = store_.segments()[i];
     const Tensor all = store_.weight_slot(segment), own = all.slice(segment.part * segment.piece(), segment.piece());
-    kernels_.axpby(stream, {.x = store_.masters_of(segment.own_begin(), segment.piece()), .y = own});
+    const Tensor masters = store_.masters_of(segment.own_begin(), segment.piece());
+    if (copies_ && segment.parts == 1) {
+      found->second.works.push_back(copies_->start(masters, own));
+      continue;
+    }
+    kernels_.axpby(stream, {.x = masters, .y = own});
     if (segment.parts == 1) continue;
     comm::Communicator& group = segment.has_experts && mesh_.layout().ep > 1 ? mesh_.expert_gradient() : mesh_.shard();
     found->second.works.push_back(group.start_all_gather(own, all));

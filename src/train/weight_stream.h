@@ -8,13 +8,15 @@
 #include "kernels/table.h"
 #include "models/parameter_store.h"
 #include "parallel/mesh.h"
+#include "train/copy_thread.h"
 
 namespace sinter::train {
 
 class WeightStream {
  public:
-  // Keeps references. Does nothing where the store's weights are whole.
-  WeightStream(models::ParameterStore& store, const parallel::Mesh& mesh);
+  // Keeps references. Does nothing where the store's weights are whole. `copies` brings those from the host's memory
+  // that no other rank has a piece of; null: they are copied when they are asked for.
+  WeightStream(models::ParameterStore& store, const parallel::Mesh& mesh, CopyThread* copies = nullptr);
 
   // A layer is about to run, forward or backward: its weights are there when this returns, those of its neighbour in
   // that direction on their way.
@@ -24,7 +26,7 @@ class WeightStream {
   void forget();
 
   int64_t num_gathers() const { return num_gathers_; }   // of units, so far
-  double copy_seconds() const { return copy_seconds_; }  // spent on copies from the host's memory
+  double copy_seconds() const { return copy_seconds_; }  // spent here on copies from the host's memory
   int64_t num_ahead() const { return num_ahead_; }       // of them begun before they were asked for
 
  private:
@@ -40,6 +42,7 @@ class WeightStream {
   models::ParameterStore& store_;
   const parallel::Mesh& mesh_;
   const kernels::KernelTable& kernels_;
+  CopyThread* copies_;
   std::map<int64_t, Unit> units_;
   double copy_seconds_ = 0;
   int64_t num_gathers_ = 0, num_ahead_ = 0;

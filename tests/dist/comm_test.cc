@@ -9,6 +9,7 @@
 #include "comm/communicator.h"
 #include "comm/ring.h"
 #include "comm/together.h"
+#include "kernels/args/fp8.h"
 #include "parallel/data.h"
 #include "parallel/mesh.h"
 
@@ -238,6 +239,21 @@ TEST(Mesh, GroupsHoldTheRanksThatDifferInOneCoordinate) {
 }
 
 // Buckets must give the same bits as one sum of the whole buffer, whatever the order stretches become ready in.
+TEST(Fp8Ranges, AllRanksRoundByWhatAnyOfThemSaw) {
+  using kernels::Fp8Scaling;
+  const Tensor rows(core::runtime({}).allocator(), {2, Fp8Scaling::kSize}, DType::f32);
+  float* row = rows.data<float>() + Fp8Scaling::kSize;
+  std::fill_n(rows.data<float>(), rows.num_elements(), 0.0f);
+  row[Fp8Scaling::kScale] = static_cast<float>(2 + rank());
+  row[Fp8Scaling::kLargest] = static_cast<float>(10 + rank());
+  row[Fp8Scaling::kHistory + 3] = static_cast<float>(20 - rank());
+  parallel::share_fp8_ranges(world(), rows);
+  EXPECT_EQ(row[Fp8Scaling::kLargest], static_cast<float>(10 + ranks() - 1));
+  EXPECT_EQ(row[Fp8Scaling::kHistory + 3], 20.0f);
+  EXPECT_EQ(row[Fp8Scaling::kHistory + 2], 0.0f);
+  EXPECT_EQ(row[Fp8Scaling::kScale], static_cast<float>(2 + rank())) << "made anew by the next rescale";
+}
+
 TEST(GradientReducer, BucketsEqualOneSumAndStartBehindBackward) {
   const int64_t n = 10007;
   Tensor gradients(core::runtime({}).allocator(), {n}, DType::f32);

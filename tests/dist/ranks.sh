@@ -57,6 +57,15 @@ $mpirun 2 "$program" train r.toml --dry-run model.hidden=32768 model.heads=64 mo
 claim "what does not fit is refused" [ $? -ne 0 ]
 claim "with each rank's share of the memory" says "for each of the machine's 2 ranks"
 
+# The picture of a step that ran shows what the planner's does.
+rm -rf run
+SINTER_TRACE=$scratch/run.json $mpirun 2 "$program" train -q r.toml parallel.pp=2 train.batch_tokens=64 > out.txt 2>&1
+claim "a step that ran is drawn" test -s run.json -a -s run.json.svg
+"$program" plan simulate --recipe r.toml parallel.pp=2 train.batch_tokens=64 --gpus 2xH100 --trace plan.json --svg plan.svg > out.txt 2>&1
+actions() { grep -o '"name":"[a-z ]* [0-9]*","cat":"[a-z ]*"' "$1" | sort; }
+claim "with the actions that the planner draws of the recipe" diff <(actions run.json) <(actions plan.json)
+claim "sends and computations of four micro-batches on two ranks" [ "$(actions run.json | wc -l)" = 24 ]
+
 # A rank that stops answering.
 rm -rf run
 $mpirun 2 bash -c 'if [ $OMPI_COMM_WORLD_RANK = 1 ]; then (sleep 4; kill -STOP $$; sleep 12; kill -9 $$) & fi

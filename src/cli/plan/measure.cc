@@ -15,9 +15,6 @@
 #include "cli/plan/verbs.h"
 
 namespace sinter::cli {
-namespace {
-
-// Writes `device` into the hardware file, in place of an entry of the same name.
 void save_device(const plan::Device& device, const std::string& path) {
   std::string text;
   if (std::filesystem::exists(path)) {
@@ -39,6 +36,8 @@ void save_device(const plan::Device& device, const std::string& path) {
   std::filesystem::create_directories(std::filesystem::absolute(path).parent_path());
   base::write_file_atomic(path, text);
 }
+
+namespace {
 
 plan::Device saved_device(const std::string& name, const std::string& path) {
   const char* advice = "leave out --check-only (`sinter plan --measure`) to measure and save it first";

@@ -1,4 +1,5 @@
-// `sinter plan simulate MODEL --gpus ...`: runs the pipeline's action lists through the discrete-event simulator.
+// `sinter plan simulate MODEL --gpus ...` or `--recipe R`: runs the pipeline's action lists through the discrete-event
+// simulator.
 #include "plan/simulate.h"
 
 #include <fmt/format.h>
@@ -17,7 +18,10 @@
 #include "cli/command.h"
 #include "cli/plan/plan.h"
 #include "cli/plan/verbs.h"
+#include "cli/train_elsewhere.h"
 #include "plan/models.h"
+#include "spec/recipe.h"
+#include "train/layout_choice.h"
 
 namespace sinter::cli {
 namespace {
@@ -27,7 +31,8 @@ using nlohmann::json;
 struct SimulateOptions {
   ClusterOptions cluster;
   spec::ParallelSpec parallel;
-  std::string model, schedule, recompute = "none", software = "sinter", format = "bf16", trace, svg;
+  std::vector<std::string> words;  // the model, or with --recipe what it changes there
+  std::string recipe, schedule, recompute = "none", software = "sinter", format = "bf16", trace, svg;
   std::vector<std::string> stragglers;  // PIPELINE:STAGE:FACTOR
   double jitter = 0, checkpoint_seconds = 0, restart_seconds = 300, interval_seconds = 0;
   uint64_t seed = 0;
@@ -106,11 +111,27 @@ void check_size(const SimulateOptions& o, const plan::SimulationInput& input) {
                    most * p.micro_batch * p.dp(), most, o.jitter > 0 ? ", or leave out --jitter" : "");
 }
 
-void run_simulate(SimulateOptions& o) {
-  plan::ResolvedModel model = plan::resolve_model(o.model);
+// The model, and the layout of the options completed.
+plan::ResolvedModel model_and_layout(SimulateOptions& o, const plan::Cluster& cluster) {
+  if (!o.recipe.empty()) {
+    const spec::Recipe recipe = spec::load_recipe(o.recipe, o.words);
+    plan::ResolvedModel model;
+    model.name = o.recipe;
+    model.spec = spec::make_model_spec(recipe, train::vocabulary_of(recipe));
+    o.parallel = spec::make_layout(recipe, cluster.num_devices);
+    o.format = plan::format_name(format_of(recipe.train.precision));
+    return model;
+  }
+  if (o.words.size() != 1) base::fail_usage("expected one model, or --recipe FILE; for example: plan simulate gpt2");
+  plan::ResolvedModel model = plan::resolve_model(o.words[0]);
   o.parallel.seq_len = choose_seq_len(o.parallel.seq_len, model.spec);
-  plan::Cluster cluster = make_cluster(o.cluster);
   complete_layout(o, cluster);
+  return model;
+}
+
+void run_simulate(SimulateOptions& o) {
+  plan::Cluster cluster = make_cluster(o.cluster);
+  const plan::ResolvedModel model = model_and_layout(o, cluster);
   if (const std::string problem = spec::layout_problem(o.parallel, model.spec); !problem.empty())
     base::fail_usage("layout {}: {}", spec::describe(o.parallel), problem);
   plan::ModelShape shape = plan::make_model_shape(model.spec);
@@ -194,23 +215,38 @@ void add_plan_simulate(Command plan) {
   o->parallel.seq_len = 0;
   const Command simulate =
       plan.add_verb("simulate", "run a step's pipeline schedule event by event; timelines, stragglers, failures");
-  simulate.footer("Examples:\n  sinter plan simulate llama-3.1-70b --gpus 64xH100 --tp 4 --pp 4 --svg pipeline.svg");
-  simulate.option("model", &o->model, "a model's name, a Hugging Face folder or a config.json").required();
+  simulate.footer(
+      "Examples:\n  sinter plan simulate llama-3.1-70b --gpus 64xH100 --tp 4 --pp 4 --svg pipeline.svg\n"
+      "  sinter plan simulate --recipe run.toml parallel.pp=2 --gpus 2xthis-machine --svg plan.svg\n\n"
+      "SINTER_TRACE=run.json mpirun -n 2 sinter train run.toml parallel.pp=2 draws the step that ran in the same way\n"
+      "(run.json, run.json.svg).");
+  simulate.option("model", &o->words,
+                  "a model's name, a Hugging Face folder or a config.json; with --recipe: section.key=value ...");
+  const Option recipe =
+      simulate.option("--recipe", &o->recipe, "a recipe of `sinter train`: its model, layout and precision")
+          .existing_file();
   add_cluster_options(simulate, o->cluster, "8xH100");
-  simulate.option("--tp", &o->parallel.tp, "tensor-parallel width").shows_default();
-  simulate.option("--pp", &o->parallel.pp, "pipeline stages").shows_default();
-  simulate.option("--cp", &o->parallel.cp, "context-parallel width").shows_default();
-  simulate.option("--interleave", &o->parallel.interleave, "model chunks per pipeline rank").shows_default();
-  simulate.option("--schedule", &o->schedule, "gpipe, 1f1b or interleaved (default: by --interleave)");
-  simulate.option("--zero", &o->parallel.zero, "ZeRO stage").shows_default().in_range(0, 3);
-  simulate.option("--micro-batch", &o->parallel.micro_batch, "sequences of one forward pass").shows_default();
+  simulate.option("--tp", &o->parallel.tp, "tensor-parallel width").shows_default().excludes(recipe);
+  simulate.option("--pp", &o->parallel.pp, "pipeline stages").shows_default().excludes(recipe);
+  simulate.option("--cp", &o->parallel.cp, "context-parallel width").shows_default().excludes(recipe);
+  simulate.option("--interleave", &o->parallel.interleave, "model chunks per pipeline rank")
+      .shows_default()
+      .excludes(recipe);
+  simulate.option("--schedule", &o->schedule, "gpipe, 1f1b, interleaved or zb-h1 (default: by --interleave)")
+      .excludes(recipe);
+  simulate.option("--zero", &o->parallel.zero, "ZeRO stage").shows_default().in_range(0, 3).excludes(recipe);
+  simulate.option("--micro-batch", &o->parallel.micro_batch, "sequences of one forward pass")
+      .shows_default()
+      .excludes(recipe);
   simulate.option("--batch", &o->parallel.global_batch, "sequences per step (default: 4 micro-batches per stage)")
-      .in_range(1, 1 << 30);
+      .in_range(1, 1 << 30)
+      .excludes(recipe);
   simulate.option("--seq-len", &o->parallel.seq_len, "tokens per sequence (default: 4096, or the model's own limit)")
-      .in_range(1, 1 << 30);
-  simulate.option("--recompute", &o->recompute, "none, selective or full").shows_default();
-  simulate.option("--software", &o->software, software_help()).shows_default();
-  simulate.option("--format", &o->format, format_help()).shows_default();
+      .in_range(1, 1 << 30)
+      .excludes(recipe);
+  simulate.option("--recompute", &o->recompute, "none, selective or full").shows_default().excludes(recipe);
+  simulate.option("--software", &o->software, software_help()).shows_default().excludes(recipe);
+  simulate.option("--format", &o->format, format_help()).shows_default().excludes(recipe);
   simulate.option("--straggler", &o->stragglers, "PIPELINE:STAGE:FACTOR, a slow rank; may be repeated");
   simulate.option("--jitter", &o->jitter, "relative standard deviation of every rank's speed").in_range(0.0, 1.0);
   simulate.option("--seed", &o->seed, "of the jitter").shows_default();

@@ -3,22 +3,30 @@
 #include "comm/nccl.h"
 
 #include <cuda_runtime_api.h>
+#include <fmt/format.h>
 #include <nccl.h>
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
 
 namespace sinter::comm {
 namespace {
 
 static_assert(sizeof(NcclId) == sizeof(ncclUniqueId));
+using Clock = std::chrono::steady_clock;
 
 void check(ncclResult_t result, const std::string& what, ncclComm_t comm = nullptr) {
   if (result == ncclSuccess || result == ncclInProgress) return;
@@ -58,44 +66,99 @@ ncclDataType_t type_of(core::DType dtype) {
 
 ncclRedOp_t op_of(ReduceOp op) { return op == ReduceOp::sum ? ncclSum : op == ReduceOp::min ? ncclMin : ncclMax; }
 
-// A call whose results are behind an event of the communicator's stream.
-class NcclWork : public Work {
- public:
-  NcclWork(cudaStream_t stream, cudaStream_t main, std::string what, ncclComm_t comm, double deadline)
-      : main_(main),
-        what_(std::move(what)),
-        comm_(comm),
-        deadline_(deadline),
-        begun_(std::chrono::steady_clock::now()) {
-    check(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming), what_);
-    check(cudaEventRecord(done_, stream), what_);
+// A call under way on a GPU: done when `event` is.
+struct Pending {
+  Pending(std::string text, ncclComm_t group, core::Device on, double limit)
+      : what(std::move(text)), comm(group), device(on), deadline(limit), begun(Clock::now()) {
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), what);
   }
-  ~NcclWork() override { cudaEventDestroy(done_); }
-  bool advance() override {
+  ~Pending() { cudaEventDestroy(event); }
+  Pending(const Pending&) = delete;
+  Pending& operator=(const Pending&) = delete;
+
+  bool is_done() const {
+    const cudaError_t state = cudaEventQuery(event);
+    if (state != cudaErrorNotReady) check(state, what);
+    return state != cudaErrorNotReady;
+  }
+  // Why it will never be done; "" while it may.
+  std::string failure() const {
     ncclResult_t state = ncclSuccess;
-    check(ncclCommGetAsyncError(comm_, &state), what_, comm_);
-    check(state, what_, comm_);
-    const cudaError_t error = cudaEventQuery(done_);
-    if (error == cudaErrorNotReady) {
-      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun_).count();
-      if (deadline_ > 0 && seconds > deadline_) {
-        ncclCommAbort(comm_);
-        base::fail("{} is not done after {:.0f} s (parallel.timeout)", what_, seconds);
-      }
-      return false;
-    }
-    check(error, what_);
-    return true;
+    if (ncclCommGetAsyncError(comm, &state) != ncclSuccess || (state != ncclSuccess && state != ncclInProgress))
+      return fmt::format("{} failed: {} ({})", what, ncclGetErrorString(state), ncclGetLastError(comm));
+    const double seconds = std::chrono::duration<double>(Clock::now() - begun).count();
+    if (deadline <= 0 || seconds <= deadline) return "";
+    return fmt::format("{} is not done after {:.0f} s (parallel.timeout): a rank is gone, or makes other calls", what,
+                       seconds);
   }
-  void wait() override { check(cudaStreamWaitEvent(main_, done_, 0), what_); }
+
+  const std::string what;  // with rank and group
+  const ncclComm_t comm;
+  const core::Device device;
+  const double deadline;
+  const Clock::time_point begun;
+  cudaEvent_t event = nullptr;
+};
+
+// The host never waits for a call, so a vanished peer would leave it waiting for the device without a word. A thread
+// looks after all calls under way and ends the process with a message; the launcher then ends the other ranks.
+class Watch {
+ public:
+  static Watch& get() {
+    static Watch* watch = new Watch;  // lives as long as its thread: to the end of the process
+    return *watch;
+  }
+  void add(std::shared_ptr<Pending> call) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    calls_.push_back(std::move(call));
+  }
+  // A communicator is about to go: its calls are done.
+  void forget(ncclComm_t comm) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::erase_if(calls_, [comm](const auto& call) { return call->comm == comm; });
+  }
 
  private:
+  Watch() {
+    std::thread([this] { run(); }).detach();
+  }
+  void run() {
+    for (;;) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      const std::lock_guard<std::mutex> lock(mutex_);
+      try {
+        std::erase_if(calls_, [](const auto& call) {
+          cudaSetDevice(call->device.index);
+          if (call->is_done()) return true;
+          const std::string failure = call->failure();
+          if (!failure.empty()) base::fail("{}", failure);
+          return false;
+        });
+      } catch (const std::exception& e) {
+        base::log_error("{}", e.what());
+        std::_Exit(1);
+      }
+    }
+  }
+
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<Pending>> calls_;
+};
+
+// Results are behind an event of the communicator's stream.
+class NcclWork : public Work {
+ public:
+  NcclWork(std::shared_ptr<Pending> call, cudaStream_t stream, cudaStream_t main)
+      : call_(std::move(call)), main_(main) {
+    check(cudaEventRecord(call_->event, stream), call_->what);
+    Watch::get().add(call_);
+  }
+  bool advance() override { return call_->is_done(); }
+  void wait() override { check(cudaStreamWaitEvent(main_, call_->event, 0), call_->what); }
+
+ private:
+  std::shared_ptr<Pending> call_;
   cudaStream_t main_;
-  std::string what_;
-  ncclComm_t comm_;
-  double deadline_;
-  std::chrono::steady_clock::time_point begun_;
-  cudaEvent_t done_ = nullptr;
 };
 
 class Nccl : public Communicator {
@@ -109,6 +172,8 @@ class Nccl : public Communicator {
     check(cudaEventCreateWithFlags(&ready_, cudaEventDisableTiming), "nccl");
   }
   ~Nccl() override {
+    cudaStreamSynchronize(stream_);
+    Watch::get().forget(comm_);
     cudaEventDestroy(ready_);
     cudaStreamDestroy(stream_);
     ncclCommDestroy(comm_);
@@ -128,16 +193,18 @@ class Nccl : public Communicator {
 
   Handle start(Call call) override {
     if (call.kind == Collective::barrier || call.tensor().device().kind == core::DeviceKind::cpu)
-      return start_on_host(std::move(call));
+      return through_ ? start_on(*through_, std::move(call)) : start_on_host(std::move(call));
     auto* main = static_cast<cudaStream_t>(core::runtime(device_).stream().native);
     check(cudaEventRecord(ready_, main), describe(call));
     check(cudaStreamWaitEvent(stream_, ready_, 0), describe(call));
     enqueue(call);
-    return std::make_unique<NcclWork>(stream_, main, describe(call) + " in '" + label() + "'", comm_, deadline());
+    auto pending = std::make_shared<Pending>(fmt::format("rank {}: {} in '{}'", rank_, describe(call), label()), comm_,
+                                             device_, deadline());
+    return std::make_unique<NcclWork>(std::move(pending), stream_, main);
   }
 
  private:
-  // Small numbers of the host, through the GPU where there is nothing else.
+  // Small numbers of the host, through the GPU: there is no other way between these ranks.
   Handle start_on_host(Call call) {
     core::DeviceRuntime& device = core::runtime(device_);
     auto staged = [&](const core::Tensor& t) {
@@ -257,6 +324,12 @@ NcclId new_id() {
 
 bool has_nccl() { return true; }
 
+std::string gpu_address(core::Device device) {
+  char address[32] = {};
+  check(cudaDeviceGetPCIBusId(address, sizeof address, device.index), "asking for the GPU's address");
+  return address;
+}
+
 std::unique_ptr<Communicator> make_nccl(Communicator& through, core::Device device) {
   NcclId id;
   if (through.rank() == 0) id = new_id();
@@ -272,9 +345,7 @@ NcclId share_nccl_id(const std::string& path, int rank, double seconds) {
   NcclId id;
   if (rank == 0) {
     id = new_id();
-    const std::string temporary = path + ".tmp";
-    std::ofstream(temporary, std::ios::binary).write(id.bytes, sizeof id.bytes);
-    std::filesystem::rename(temporary, path);
+    base::write_file_atomic(path, std::string_view(id.bytes, sizeof id.bytes));
     return id;
   }
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);

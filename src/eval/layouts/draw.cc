@@ -100,7 +100,8 @@ struct Needs {
 
 spec::ParallelSpec draw_sizes(Dice& dice, const Needs& needs) {
   spec::ParallelSpec p;
-  int64_t left = needs.ranks < 2 ? needs.ranks : dice.between(2, needs.ranks);
+  // Mostly all of them: the more divisors, the more axes.
+  int64_t left = needs.ranks < 2 || dice.chance(60) ? needs.ranks : dice.between(2, needs.ranks);
   const int64_t first = dice.between(0, 3);  // else the first axes would be the widest
   for (int64_t i = 0; i < 4; ++i) {
     const Axis& axis = kAxes[(first + i) % 4];
@@ -144,10 +145,23 @@ spec::ParallelSpec draw_layout(Dice& dice, const Needs& needs, std::vector<std::
   }
 }
 
-}  // namespace
+struct NamedAxis {
+  const char* name;
+  bool (*is_used)(const spec::ParallelSpec& p);
+};
+constexpr NamedAxis kNamedAxes[] = {
+    {"dp", [](const spec::ParallelSpec& p) { return p.dp() > 1; }},
+    {"tp", [](const spec::ParallelSpec& p) { return p.tp > 1; }},
+    {"sp", [](const spec::ParallelSpec& p) { return p.sequence_parallel; }},
+    {"pp", [](const spec::ParallelSpec& p) { return p.pp > 1; }},
+    {"cp", [](const spec::ParallelSpec& p) { return p.cp > 1; }},
+    {"ep", [](const spec::ParallelSpec& p) { return p.ep > 1; }},
+    {"zero", [](const spec::ParallelSpec& p) { return p.zero > 0 && p.shard > 1; }},
+    {"replica", [](const spec::ParallelSpec& p) { return p.zero > 0 && p.shard > 1 && p.replica > 1; }},
+    {"offload", [](const spec::ParallelSpec& p) { return p.offload.has_state() || p.offload.activations; }},
+};
 
-LayoutCase draw_layout_case(uint64_t seed, uint64_t index, int64_t ranks) {
-  Dice dice(seed, index);
+LayoutCase draw_any(Dice dice, int64_t ranks, bool in_pairs) {
   LayoutCase c;
   draw_model(dice, c.recipe.model);
   draw_training(dice, c.recipe);
@@ -159,7 +173,7 @@ LayoutCase draw_layout_case(uint64_t seed, uint64_t index, int64_t ranks) {
                     c.recipe.train.recompute,
                     c.recipe.train.gradients};
   c.layout = draw_layout(dice, needs, c.excluded);
-  c.is_resumed = dice.chance(40);
+  c.is_resumed = dice.chance(40) || in_pairs;
   std::vector<std::string> unused;
   c.second = draw_layout(dice, needs, c.is_resumed ? c.excluded : unused);
   // A batch that both divide, in whole micro-batches and, for pipelines, as many as they have stages.
@@ -167,6 +181,25 @@ LayoutCase draw_layout_case(uint64_t seed, uint64_t index, int64_t ranks) {
   if (c.is_resumed) sequences = std::lcm(sequences, c.second.global_batch);
   c.recipe.train.batch_tokens = sequences * c.recipe.data.sequence_length;
   return c;
+}
+
+}  // namespace
+
+std::vector<std::string> layout_axes() {
+  std::vector<std::string> names;
+  for (const NamedAxis& axis : kNamedAxes) names.emplace_back(axis.name);
+  return names;
+}
+
+LayoutCase draw_layout_case(uint64_t seed, uint64_t index, int64_t ranks, const LayoutDraw& options) {
+  constexpr uint64_t kMostDraws = 10000;
+  for (uint64_t draw = 0; draw < kMostDraws; ++draw) {
+    LayoutCase c = draw_any(Dice(seed, index + (draw << 32)), ranks, options.in_pairs);
+    for (const NamedAxis& axis : kNamedAxes) {
+      if (options.axis.empty() || (options.axis == axis.name && axis.is_used(c.layout))) return c;
+    }
+  }
+  base::fail("no layout of {} rank{} uses {}; launch more", ranks, ranks == 1 ? "" : "s", options.axis);
 }
 
 std::string describe(const LayoutCase& c) {

@@ -17,8 +17,15 @@ struct LayoutCase {
   std::vector<std::string> excluded;                 // layouts drawn before them, each with why it cannot be
 };
 
-// At most `ranks` ranks, at least two where there are.
-LayoutCase draw_layout_case(uint64_t seed, uint64_t index, int64_t ranks);
+struct LayoutDraw {
+  bool in_pairs = false;  // every case is resumed under a second layout
+  std::string axis;       // every layout uses this one of layout_axes(); "": any
+};
+// "dp", "tp", "sp", "pp", "cp", "ep", "zero", "replica", "offload".
+std::vector<std::string> layout_axes();
+
+// At most `ranks` ranks, at least two where there are. Throws base::Error where so few cannot use the axis.
+LayoutCase draw_layout_case(uint64_t seed, uint64_t index, int64_t ranks, const LayoutDraw& options = {});
 std::string describe(const LayoutCase& c);
 
 }  // namespace sinter::eval
