@@ -1,6 +1,6 @@
 """GRPO teaches sums: a small model is trained on two-digit sums most of which are one too large, then tuned on whether an answer is exactly right.
-Before, under 40 % of its sampled answers are right; after, over 80 %, on pairs that tuning never saw. Then DPO, from the same model, on a right and a
-wrong answer each: it holds over 75 % of the pairs that it never saw the right way round. Minutes on two cores.
+Before, under 40 % of its sampled answers are right; after, over 80 %, on pairs that tuning never saw. Then DPO, from the same model, on the right
+answer and the one too large: it holds over 75 % of the pairs that it never saw the right way round. Minutes on two cores.
 
 usage: tune_learns_test.py SINTER SCRATCH_FOLDER
 """
@@ -95,8 +95,7 @@ dir = "tuned"
 def pairs_of(name, those):
     with open(name, "w") as out:
         for a, b in those:
-            wrong = a + b + draw.choice([-10, -1, 1, 2, 10])
-            out.write(json.dumps({"prompt": f"{a}+{b}=", "chosen": str(a + b), "rejected": str(wrong)}) + "\n")
+            out.write(json.dumps({"prompt": f"{a}+{b}=", "chosen": str(a + b), "rejected": str(a + b + 1)}) + "\n")
 
 
 with open("dpo.toml", "w") as out:
@@ -107,7 +106,7 @@ sources = "pairs.jsonl"
 validation = "held_out_pairs.jsonl"
 sequence_length = 32
 [train]
-steps = 120
+steps = 200
 micro_batch = 16
 [optimizer]
 lr = 1e-3
@@ -117,7 +116,7 @@ kind = "constant"
 [checkpoint]
 dir = "preferred"
 [log]
-eval_every = 40
+eval_every = 100
 eval_batches = 64
 """)
 pairs_of("pairs.jsonl", tuned_on[:2048])
