@@ -1,5 +1,6 @@
 """GRPO teaches sums: a small model is trained on two-digit sums most of which are one too large, then tuned on whether an answer is exactly right.
-Before, under 40 % of its sampled answers are right; after, over 80 %, on pairs that tuning never saw. Minutes on two cores.
+Before, under 40 % of its sampled answers are right; after, over 80 %, on pairs that tuning never saw. Then DPO, from the same model, on the right
+answer and the one too large: it holds over 75 % of the pairs that it never saw the right way round. Minutes on two cores.
 
 usage: tune_learns_test.py SINTER SCRATCH_FOLDER
 """
@@ -91,6 +92,35 @@ kind = "constant"
 [checkpoint]
 dir = "tuned"
 """)
+def pairs_of(name, those):
+    with open(name, "w") as out:
+        for a, b in those:
+            out.write(json.dumps({"prompt": f"{a}+{b}=", "chosen": str(a + b), "rejected": str(a + b + 1)}) + "\n")
+
+
+with open("dpo.toml", "w") as out:
+    out.write("""[model]
+path = "base/latest"
+[data]
+sources = "pairs.jsonl"
+validation = "held_out_pairs.jsonl"
+sequence_length = 32
+[train]
+steps = 200
+micro_batch = 16
+[optimizer]
+lr = 1e-3
+weight_decay = 0.0
+[schedule]
+kind = "constant"
+[checkpoint]
+dir = "preferred"
+[log]
+eval_every = 100
+eval_batches = 64
+""")
+pairs_of("pairs.jsonl", tuned_on[:2048])
+pairs_of("held_out_pairs.jsonl", held_out)
 run("tokenizer", "train", "text.jsonl", "--vocab-size", "257", "--out", "tok")
 run("train", "base.toml", "-q")
 # One step at a rate of next to nothing tells what a model's sampled answers are worth.
@@ -107,3 +137,9 @@ print(f"exact answers on held-out sums: {before:.1%} before, {after:.1%} after, 
 assert before < 0.4, before
 assert after > 0.8, after
 assert errors == 0, f"the first step's ratios are 1 on a CPU, found a mean distance of {errors}"
+
+run("tune", "dpo", "dpo.toml", "-q")
+with open("preferred/metrics.jsonl") as lines:
+    accuracy = [line["validation_accuracy"] for line in map(json.loads, lines) if "validation_loss" in line][-1]
+print(f"held-out pairs the right way round: {accuracy:.1%}")
+assert accuracy > 0.75, accuracy

@@ -45,6 +45,7 @@ every = 2
 """
 VERBS = {
     "sft": ("sft", "chats.jsonl", []),
+    "sft-tasks": ("sft", "chats.jsonl", ["eval.tasks=mine.toml", "eval.every=2"]),
     "sft-qlora": ("sft", "chats.jsonl", ["adapter.kind=qlora", "optimizer.states=8bit"]),
     "sft-teacher": ("sft", "chats.jsonl", ["tune.teacher=model", "tune.teacher_weight=0.5"]),
     "dpo": ("dpo", "pairs.jsonl", []),
@@ -76,10 +77,16 @@ def write_inputs(folder):
     for name, lines in rows.items():
         with open(os.path.join(folder, name + ".jsonl"), "w") as out:
             out.writelines(json.dumps(line) + "\n" for line in lines)
+    with open(os.path.join(folder, "mine.jsonl"), "w") as out:
+        out.writelines(json.dumps({"number": i, "options": [f"is {i}", f"is {i + 1}", "ab"], "right": i % 3}) + "\n" for i in range(24))
+    with open(os.path.join(folder, "mine.toml"), "w") as out:
+        out.write('task = "mine"\nkind = "multiple_choice"\ncontext = "The number {{number}}"\nchoices = "options"\ntarget = "right"\n'
+                  'metrics = ["acc"]\n[data]\ntest = "mine.jsonl"\n')
 
 
-def start(folder, sinter, name, run, steps, ranks=1):
+def start(folder, sinter, name, run, steps, ranks=1, more=()):
     verb, data, keys = VERBS[name]
+    keys = keys + list(more)
     with open(os.path.join(folder, name + ".toml"), "w") as out:
         out.write(RECIPE.format(data=data, steps=steps))
     command = [sinter, "tune", verb, name + ".toml", "-q", "checkpoint.dir=" + run] + keys
@@ -146,12 +153,28 @@ def check_ranks(folder, sinter, ranks):
                 lines[count] = [json.loads(line) for line in f]
         worst = 0
         for one, many in zip(lines[1], lines[ranks], strict=True):
+            if one.get("mine/acc") != many.get("mine/acc"):
+                sys.exit(f"{name}: scores {one.get('mine/acc')} on one rank, {many.get('mine/acc')} on {ranks}")
             for key in ("loss", "grad_norm"):
                 worst = max(worst, abs(one[key] - many[key]) / max(1.0, abs(one[key])))
         first = abs(lines[1][0]["loss"] - lines[ranks][0]["loss"])
         print(f"{name}: {ranks} ranks, first loss off by {first:.1e}, all losses and norms by {worst:.1e}", flush=True)
         if first > 1e-6 or worst > 2e-5:
             sys.exit(f"{name}: {ranks} ranks differ from one")
+
+
+    # Whatever is divided among them.
+    for name, zero in (("sft", 2), ("sft", 3), ("dpo", 3), ("grpo", 2)):
+        finish(start(folder, sinter, name, f"{name}-zero{zero}", 4, ranks, [f"parallel.zero={zero}"]), f"{name} with zero {zero}")
+        with open(os.path.join(folder, f"{name}-zero{zero}", "metrics.jsonl")) as f, open(os.path.join(folder, f"{name}-{ranks}", "metrics.jsonl")) as g:
+            apart = max(abs(json.loads(a)["loss"] - json.loads(b)["loss"]) for a, b in zip(f, g, strict=True))
+        print(f"{name}: zero {zero} off by {apart:.1e}", flush=True)
+        if apart > 1e-5:
+            sys.exit(f"{name}: zero {zero} differs from zero 0")
+    refused = start(folder, sinter, "grpo", "grpo-zero3", 4, ranks, ["parallel.zero=3"])
+    out, err = refused.communicate(timeout=300)
+    if refused.returncode == 0 or b"parallel.zero 2 or less" not in out + err:
+        sys.exit(f"grpo samples with divided weights: {(out + err).decode()}")
 
 
 def main():
@@ -161,4 +184,5 @@ def main():
         {"kill": check_kills, "ranks": check_ranks}[mode](folder, sinter, count)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -67,16 +67,9 @@ void list_tasks(const eval::TaskSet& set, bool as_json) {
   std::printf("%s", table.to_string().c_str());
 }
 
-// Where data files lie: --data, the environment, else ./data/eval.
-std::string data_folder(const Flags& flags) {
-  if (!flags.data.empty()) return flags.data;
-  const char* named = std::getenv("SINTER_EVAL_DATA");
-  return named ? named : "data/eval";
-}
-
 eval::RunOptions make_options(const Flags& flags) {
   eval::RunOptions options;
-  options.data_folder = data_folder(flags);
+  options.data_folder = eval_data_folder(flags.data);
   if (flags.num_few_shot >= 0) options.prompt.num_few_shot = flags.num_few_shot;
   if (flags.seed >= 0) options.prompt.seed = static_cast<uint64_t>(flags.seed);
   options.prompt.system = flags.system;
@@ -86,44 +79,12 @@ eval::RunOptions make_options(const Flags& flags) {
   options.bootstrap = flags.bootstrap;
   options.allows_code = flags.allows_code;
   if (flags.applies_chat || !flags.chat_template.empty()) {
-    auto chat = std::make_shared<tokenizer::ChatTemplate>(
-        flags.chat_template.empty()
-            ? tokenizer::ChatTemplate::load(flags.model)
-            : tokenizer::ChatTemplate(base::read_file(flags.chat_template), flags.chat_template));
-    options.prompt.chat = [chat](const std::vector<eval::ChatMessage>& messages, bool continues) {
-      return eval::render_chat(*chat, messages, continues);
-    };
+    options.prompt.chat =
+        chat_renderer(flags.chat_template.empty()
+                          ? tokenizer::ChatTemplate::load(flags.model)
+                          : tokenizer::ChatTemplate(base::read_file(flags.chat_template), flags.chat_template));
   }
   return options;
-}
-
-// The shipped tasks and those of the files named; what was asked for, in order, each once.
-std::vector<std::string> choose_tasks(const Flags& flags, eval::TaskSet& set) {
-  std::vector<std::string> chosen;
-  for (const std::string& name : split(flags.tasks, ',')) {
-    std::vector<std::string> found;
-    if (name.ends_with(".toml")) {
-      eval::TaskSet own;
-      eval::read_task_file(base::read_file(name), name, own);
-      for (auto& [task_name, task] : own.tasks) {
-        // Files of a user's own task lie beside it.
-        for (auto& [unused, path] : task.data) {
-          const fs::path beside = fs::path(name).parent_path() / path;
-          if (fs::path(path).is_relative() && fs::exists(beside)) path = fs::absolute(beside).string();
-        }
-        set.tasks[task_name] = task;
-      }
-      for (auto& [group_name, group] : own.groups) set.groups[group_name] = group;
-      found = own.order;
-    } else {
-      found = set.members_of(name);
-    }
-    for (std::string& task : found) {
-      if (std::find(chosen.begin(), chosen.end(), task) == chosen.end()) chosen.push_back(std::move(task));
-    }
-  }
-  if (chosen.empty()) base::fail_usage("no task is named; `sinter eval --list` prints those there are");
-  return chosen;
 }
 
 // Who answers: a model opened here, or a server. The tokenizer and the model live as long as this.
@@ -147,7 +108,7 @@ Answerer open_answerer(const Flags& flags) {
         flags.model, {core::parse_device(flags.device), models::parse_precision(flags.precision), false}));
     eval::ModelBackendOptions options;
     options.scorer.batch_tokens = flags.batch_tokens;
-    who.backend = eval::make_model_backend(*who.model, *who.tokenizer, options);
+    who.backend = eval::make_model_backend(*who.model->transformer, *who.tokenizer, options);
     who.hash = eval::hash_model(flags.model);
     return who;
   }
@@ -168,7 +129,7 @@ void run_tasks(const Flags& flags, comm::Communicator& comm) {
   if (flags.tasks.empty() || (flags.model.empty() && flags.server.empty())) {
     base::fail_usage("expected TASK[,TASK...] MODEL, or one of the verbs perplexity, kl, compare (see --help)");
   }
-  const std::vector<std::string> chosen = choose_tasks(flags, set);
+  const std::vector<std::string> chosen = choose_tasks(split(flags.tasks, ','), set);
   const eval::RunOptions options = make_options(flags);
   std::vector<eval::TaskRun> runs;
   for (const std::string& name : chosen) {
@@ -222,6 +183,47 @@ void run_tasks(const Flags& flags, comm::Communicator& comm) {
 }
 
 }  // namespace
+
+std::vector<std::string> choose_tasks(const std::vector<std::string>& names, eval::TaskSet& set) {
+  std::vector<std::string> chosen;
+  for (const std::string& name : names) {
+    std::vector<std::string> found;
+    if (name.ends_with(".toml")) {
+      eval::TaskSet own;
+      eval::read_task_file(base::read_file(name), name, own);
+      for (auto& [task_name, task] : own.tasks) {
+        // Files of a user's own task lie beside it.
+        for (auto& [unused, path] : task.data) {
+          const fs::path beside = fs::path(name).parent_path() / path;
+          if (fs::path(path).is_relative() && fs::exists(beside)) path = fs::absolute(beside).string();
+        }
+        set.tasks[task_name] = task;
+      }
+      for (auto& [group_name, group] : own.groups) set.groups[group_name] = group;
+      found = own.order;
+    } else {
+      found = set.members_of(name);
+    }
+    for (std::string& task : found) {
+      if (std::find(chosen.begin(), chosen.end(), task) == chosen.end()) chosen.push_back(std::move(task));
+    }
+  }
+  if (chosen.empty()) base::fail_usage("no task is named; `sinter eval --list` prints those there are");
+  return chosen;
+}
+
+std::string eval_data_folder(const std::string& given) {
+  if (!given.empty()) return given;
+  const char* named = std::getenv("SINTER_EVAL_DATA");
+  return named ? named : "data/eval";
+}
+
+std::function<std::string(const std::vector<eval::ChatMessage>&, bool)> chat_renderer(tokenizer::ChatTemplate chat) {
+  return [chat = std::make_shared<tokenizer::ChatTemplate>(std::move(chat))](
+             const std::vector<eval::ChatMessage>& messages, bool continues) {
+    return eval::render_chat(*chat, messages, continues);
+  };
+}
 
 void add_eval_tasks(Command verb) {
   auto flags = std::make_shared<Flags>();

@@ -9,14 +9,12 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/command.h"
-#include "cli/generation_flags.h"
 #include "cli/help.h"
+#include "cli/run_hooks.h"
 #include "cli/train_elsewhere.h"
 #include "cli/verbs.h"
 #include "comm/communicator.h"
 #include "comm/together.h"
-#include "engine/batch.h"
-#include "engine/prompt.h"
 #include "spec/recipe.h"
 #include "spec/recipe_keys.h"
 #include "train/trainer.h"
@@ -31,33 +29,6 @@ struct Flags {
   std::string template_name, on;
 };
 
-// What the model says to each prompt, by the engine that serving uses.
-void print_samples(const models::Transformer& transformer, const tokenizer::Tokenizer& tokenizer, int64_t step,
-                   const spec::Recipe& recipe) {
-  const spec::ModelSpec& spec = transformer.spec();
-  std::vector<engine::Request> requests;
-  std::vector<std::string> prompts;  // of the requests: one without tokens or room has none
-  for (const std::string& prompt : recipe.log.sample_prompts) {
-    if (prompt.empty() && engine::begin_token(tokenizer, spec) < 0) continue;
-    engine::Request request;
-    request.prompt = engine::encode_prompt(tokenizer, prompt, spec);
-    request.stop_tokens = engine::stop_tokens(tokenizer, spec);
-    request.max_new_tokens = engine::room_for(spec, request.prompt.size(), recipe.log.sample_tokens);
-    request.sampling.seed = static_cast<uint64_t>(recipe.train.seed + step);
-    if (request.max_new_tokens <= 0) continue;
-    requests.push_back(std::move(request));
-    prompts.push_back(prompt);
-  }
-  if (requests.empty()) return;
-  engine::Engine engine(transformer, engine_options(requests, tokenizer));
-  const auto results = engine::run_batch(engine, requests);
-  for (size_t i = 0; i < results.size(); ++i) {
-    std::printf("step %lld: %s%s\n", static_cast<long long>(step), prompts[i].c_str(),
-                engine::continuation_text(tokenizer, requests[i].prompt, results[i][0].tokens).c_str());
-  }
-  std::fflush(stdout);
-}
-
 void train(const Flags& flags, comm::Communicator& comm) {
   spec::Recipe recipe;
   comm::together(comm, [&] { recipe = spec::load_recipe(flags.recipe, flags.overrides); });
@@ -71,11 +42,7 @@ void train(const Flags& flags, comm::Communicator& comm) {
   }
   std::fflush(stdout);
   if (flags.is_dry_run) return;
-  train::TrainHooks hooks;
-  hooks.sample = [&](const models::Transformer& transformer, const tokenizer::Tokenizer& tokenizer, int64_t step) {
-    print_samples(transformer, tokenizer, step, recipe);
-  };
-  const train::TrainResult result = trainer.run(hooks);
+  const train::TrainResult result = trainer.run(make_run_hooks(recipe, comm));
   if (comm.rank() != 0) return;
   if (!flags.is_quiet && result.losses.size() > 1)
     std::printf("%s\n", base::text_plot(result.losses, 72, 14, "loss").c_str());
@@ -88,7 +55,7 @@ void train(const Flags& flags, comm::Communicator& comm) {
   const bool has_diverged = result.stopped.starts_with("diverged");
   if (!result.stopped.empty()) line += ", stopped early" + (has_diverged ? "" : ": " + result.stopped);
   line += result.checkpoint.empty() ? "; nothing saved" : "; model in " + result.checkpoint;
-  if (!result.stopped.empty() && !has_diverged) line += "; the same command goes on from there";
+  if (!result.stopped.empty() && !has_diverged && !result.is_early) line += "; the same command goes on from there";
   std::printf("%s\n", line.c_str());
   if (has_diverged)
     base::fail("training {}; a lower optimizer.lr, a longer schedule.warmup or a smaller optimizer.clip may help",

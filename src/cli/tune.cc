@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/help.h"
+#include "cli/run_hooks.h"
 #include "cli/verbs.h"
 #include "comm/communicator.h"
 #include "comm/together.h"
@@ -59,7 +60,7 @@ void tune(const Flags& flags, MakePlan make_plan, comm::Communicator& comm) {
     std::printf("%s\n", (flags.as_json ? trainer.plan_json() : trainer.plan_text()).c_str());
   std::fflush(stdout);
   if (flags.is_dry_run) return;
-  const train::TrainResult result = trainer.run();
+  const train::TrainResult result = trainer.run(make_run_hooks(recipe.base, comm));
   if (comm.rank() != 0) return;
   if (!flags.is_quiet && result.losses.size() > 1)
     std::printf("%s\n", base::text_plot(result.losses, 72, 14, "loss").c_str());

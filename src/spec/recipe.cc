@@ -117,6 +117,7 @@ void visit_train(Visitor& v, TrainRecipe& train) {
   v.value("micro_batch", train.micro_batch, NumberRange{1, 1 << 20});
   v.value("ramp_from_tokens", train.ramp_from_tokens);
   v.value("ramp_steps", train.ramp_steps, NumberRange{0, 1 << 24});
+  v.value("patience", train.patience, NumberRange{0, 100000});
   v.value("seed", train.seed);
   v.choice("precision", train.precision, kPrecisions);
   v.value("loss_scale", train.loss_scale, NumberRange{1, 16777216});
@@ -194,6 +195,18 @@ void visit_log(Visitor& v, LogRecipe& log) {
 }
 
 template <class Visitor>
+void visit_eval(Visitor& v, EvalRecipe& eval) {
+  v.section("eval");
+  v.strings("tasks", eval.tasks);
+  v.value("every", eval.every);
+  v.value("limit", eval.limit);
+  v.value("few_shot", eval.few_shot, NumberRange{-1, 1024});
+  v.value("chat", eval.chat);
+  v.value("allow_code", eval.allow_code);
+  v.value("data", eval.data);
+}
+
+template <class Visitor>
 void visit_parallel(Visitor& v, ParallelSpec& parallel) {
   v.section("parallel");
   v.choice("layout", parallel.choice, kLayouts);
@@ -237,6 +250,7 @@ void visit_recipe(Visitor& v, Recipe& r) {
   visit_guard(v, r.guard);
   visit_checkpoint(v, r.checkpoint);
   visit_log(v, r.log);
+  visit_eval(v, r.eval);
   visit_parallel(v, r.parallel);
 }
 

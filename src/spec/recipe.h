@@ -78,6 +78,7 @@ struct TrainRecipe {
   int64_t micro_batch = 8;       // sequences of one forward pass; accumulation follows from batch_tokens
   int64_t ramp_from_tokens = 0;  // batch of the first step; 0 = no ramp
   int64_t ramp_steps = 0;        // steps over which the batch grows to batch_tokens
+  int64_t patience = 0;          // validations in a row without a lower loss that end the run; 0 = it goes on
   int64_t seed = 1;
   // Of the weights in use and the activations: f32, bf16, or f16 with a dynamic loss scale; sums and masters are f32.
   // "fp8" (f8e4m3 here) is bf16 with the blocks' dense linear layers in fp8.
@@ -160,6 +161,17 @@ struct LogRecipe {
   int64_t eval_batches = 16;  // micro-batches of one validation, over all ranks
 };
 
+// Tasks that the model is tried on while it trains.
+struct EvalRecipe {
+  std::vector<std::string> tasks;  // shipped tasks or groups, or task files (docs/evaluation.md)
+  int64_t every = 0;               // steps; 0 = at the end
+  double limit = 0;                // documents of each task: 0 all, below 1 a share
+  int64_t few_shot = -1;           // -1 = the task's
+  bool allow_code = false;         // tasks that run programs the model writes, in a sandbox
+  bool chat = false;               // through the model's chat template
+  std::string data;                // folder of their files; "" = SINTER_EVAL_DATA, else data/eval
+};
+
 struct Recipe {
   ModelRecipe model;
   DataRecipe data;
@@ -169,6 +181,7 @@ struct Recipe {
   GuardRecipe guard;
   CheckpointRecipe checkpoint;
   LogRecipe log;
+  EvalRecipe eval;
   ParallelSpec parallel{.shard = 0};  // its own keys only: make_layout() adds what other sections say
 };
 

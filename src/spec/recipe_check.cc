@@ -77,6 +77,15 @@ void check_recipe(const Recipe& r, const std::string& origin) {
   SINTER_CHECK(r.train.ramp_from_tokens <= r.train.batch_tokens || r.train.batch_tokens == 0,
                "{}: train.ramp_from_tokens is {}, above train.batch_tokens {}; a ramp begins with smaller batches",
                origin, r.train.ramp_from_tokens, r.train.batch_tokens);
+  const bool has_validation = !r.data.validation.empty() || r.data.validation_share > 0;
+  SINTER_CHECK(r.train.patience == 0 || (has_validation && r.log.eval_every > 0),
+               "{}: train.patience counts validations, and there are none during the run; it needs data.validation or "
+               "data.validation_share, and log.eval_every",
+               origin);
+  const EvalRecipe plain;
+  SINTER_CHECK(!r.eval.tasks.empty() || (r.eval.every == 0 && r.eval.limit == 0 && r.eval.few_shot == plain.few_shot &&
+                                         !r.eval.chat && !r.eval.allow_code && r.eval.data.empty()),
+               "{}: [eval] names no tasks, such as tasks = [\"hellaswag\"]", origin);
   SINTER_CHECK(r.checkpoint.time_limit == 0 || r.checkpoint.time_limit > r.checkpoint.time_margin,
                "{}: checkpoint.time_limit is {} s, of which checkpoint.time_margin, {} s, is kept for the last "
                "checkpoint: no time is left to train; give it more, or less margin",

@@ -124,7 +124,9 @@ void CheckpointFolder::commit(int64_t step, const json& index) const {
   }
   base::sync_folder(dir_);
   try {
-    move_latest(step);
+    move_link("latest", step);
+    const json validation = index.value("validation", json::array());
+    if (validation.size() > 1 && validation[1] == step) move_link("best", step);
     clean_up(step);
   } catch (const std::exception& e) {
     base::log_warning("the checkpoint '{}' is written, but the folder could not be put in order after it: {}", target,
@@ -148,13 +150,13 @@ void CheckpointFolder::replace(const std::string& from, const std::string& targe
   remove_or_warn(old);
 }
 
-void CheckpointFolder::move_latest(int64_t step) const {
-  const std::string latest = dir_ + "/latest", link = latest + kTemporary;
+void CheckpointFolder::move_link(const std::string& name, int64_t step) const {
+  const std::string latest = dir_ + "/" + name, link = latest + kTemporary;
   if (fs::is_directory(fs::symlink_status(latest))) {  // copied with what the link led to
     std::string aside = latest + ".old";
     for (int i = 1; fs::exists(fs::symlink_status(aside)); ++i) aside = latest + ".old." + std::to_string(i);
     fs::rename(latest, aside);
-    base::log_warning("'{}' was a folder, not the link to the newest checkpoint: it is now '{}'", latest, aside);
+    base::log_warning("'{}' was a folder, not a link to a checkpoint: it is now '{}'", latest, aside);
   }
   fs::remove(link);
   fs::create_directory_symlink(step_name(step), link);
@@ -168,6 +170,9 @@ void CheckpointFolder::clean_up(int64_t newest) const {
   // run that was given up for an earlier checkpoint: not this one's to remove, until it gets there itself.
   steps.erase(0);
   steps.erase(steps.upper_bound(newest), steps.end());
+  std::error_code none;
+  const std::optional<int64_t> best = step_of(fs::read_symlink(dir_ + "/best", none).string());
+  if (best && *best != newest) steps.erase(*best);
   while (static_cast<int64_t>(steps.size()) > keep_) {
     const std::string oldest = steps.begin()->second, doomed = oldest + kTemporary;
     steps.erase(steps.begin());

@@ -1,6 +1,7 @@
 // Checkpoints (docs/formats.md): a folder per saved step that is at once a Hugging Face model and a resumable state.
 //
 //   DIR/latest                       symbolic link to the newest complete one
+//   DIR/best                         with train.patience: to the one of the least validation loss
 //   DIR/step-00000100/               config.json, model.safetensors, tokenizer files
 //   DIR/step-00000100/state/         index.json and a file per rank: pieces are boxes of global tensors, so that any
 //                                    other layout can load them
@@ -45,11 +46,13 @@ struct RunState {
   int64_t tokens = 0;   // seen
   std::vector<double> guard, noise_scale;
   std::vector<double> loss_scale{1.0, 0.0};  // the scale, good steps since it changed
-  std::vector<std::string> kernel_choices;   // kernels/choices.h: what this run's kernels measured
-  std::string tokenizer;                     // the hash of the one its data were made with, in hex; "" = not known
-  std::string data;                          // what its sources held, a line each (agreement.h); "" = not known
-  std::string source;                        // what the next batches depend on (batch_source.h)
-  std::string recipe;                        // the effective recipe, for people and for `sinter inspect`
+  // With train.patience: the least validation loss, its step, and how many have been no less since. Empty before.
+  std::vector<double> validation;
+  std::vector<std::string> kernel_choices;  // kernels/choices.h: what this run's kernels measured
+  std::string tokenizer;                    // the hash of the one its data were made with, in hex; "" = not known
+  std::string data;                         // what its sources held, a line each (agreement.h); "" = not known
+  std::string source;                       // what the next batches depend on (batch_source.h)
+  std::string recipe;                       // the effective recipe, for people and for `sinter inspect`
 };
 
 // The name of a state tensor in the files: "master/layers.0.mlp.up.weight".
@@ -104,9 +107,9 @@ class CheckpointFolder {
   // How step-N comes to be; rank 0 calls these, in this order. begin() makes its temporary folder anew.
   void begin(int64_t step) const;
   std::string temporary(int64_t step) const;
-  // Writes index.json, renames the folder, moves `latest` and removes all but the newest `keep` up to this step. Names
-  // other than step-NNNNNNNN are the user's and left alone. Once the folder has its name the checkpoint is there: what
-  // fails after that is a warning.
+  // Writes index.json, renames the folder, moves `latest` and, where the index says that this step is the best, `best`,
+  // and removes all but the newest `keep` up to this step and the best. Names other than step-NNNNNNNN are the user's
+  // and left alone. Once the folder has its name the checkpoint is there: what fails after that is a warning.
   void commit(int64_t step, const nlohmann::json& index) const;
   // Instead of commit: removes the temporary folder. Never throws.
   void discard(int64_t step) const;
@@ -115,7 +118,7 @@ class CheckpointFolder {
 
  private:
   void replace(const std::string& from, const std::string& target) const;
-  void move_latest(int64_t step) const;
+  void move_link(const std::string& name, int64_t step) const;
   void clean_up(int64_t newest) const;
   std::string dir_;
   int64_t keep_;

@@ -249,6 +249,7 @@ StateIndex parse_state_index(std::string_view text, const std::string& origin) {
   index.run.tokens = root.count("tokens");
   index.run.guard = root.numbers("guard");
   index.run.noise_scale = root.numbers("noise_scale");
+  if (root.has("validation")) index.run.validation = root.numbers("validation");
   if (root.has("loss_scale")) index.run.loss_scale = root.numbers("loss_scale");  // not in older ones
   if (root.has("kernel_choices")) index.run.kernel_choices = root.texts("kernel_choices");
   if (root.has("tokenizer")) index.run.tokenizer = root.text("tokenizer");

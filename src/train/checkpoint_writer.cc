@@ -123,6 +123,7 @@ json make_index(const RunState& run, const std::vector<std::string>& written) {
           {"tokens", run.tokens},
           {"guard", run.guard},
           {"noise_scale", run.noise_scale},
+          {"validation", run.validation},
           {"loss_scale", run.loss_scale},
           {"kernel_choices", run.kernel_choices},
           {"ranks", written.size()},

@@ -88,6 +88,7 @@ void MetricsFile::append(const StepMetrics& m) {
   add("validation_loss", m.validation_loss);
   add("loss_scale", m.loss_scale);
   for (const auto& [name, value] : m.objective) line[name] = number(value);
+  for (const auto& [name, value] : m.tasks) line[name] = number(value);
   add("checkpoint_seconds", m.checkpoint_seconds);
   if (m.is_skipped) line["skipped"] = true;
   const std::string error = append_line(path_, line.dump() + "\n");

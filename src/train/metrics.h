@@ -19,6 +19,7 @@ struct StepMetrics {
   double flops_share = 0;        // of the measured matrix-product rate of all ranks
   std::optional<double> noise_scale_tokens, balance_loss, mtp_loss, validation_loss, loss_scale;
   std::vector<std::pair<std::string, double>> objective;  // what the objective tells besides its loss
+  std::vector<std::pair<std::string, double>> tasks;      // scores on eval.tasks
   std::optional<double> checkpoint_seconds;               // training stood still for checkpoints since the line before
   bool is_skipped = false;
 };

@@ -41,7 +41,7 @@ void Reporter::report(StepMetrics m) {
   m.flops_share = flops / peak_flops_;
   all_seconds_ += m.seconds, ++steps_timed_;
   step_seconds_ = step_seconds_ == 0 ? m.seconds : 0.9 * step_seconds_ + 0.1 * m.seconds;
-  if (m.step % plan_.recipe.log.every == 0 || m.step == plan_.steps || m.validation_loss) {
+  if (m.step % plan_.recipe.log.every == 0 || m.step == plan_.steps || m.validation_loss || !m.tasks.empty()) {
     if (checkpoint_seconds_ > 0) m.checkpoint_seconds = std::exchange(checkpoint_seconds_, 0);
     metrics_->append(m);
   }
@@ -51,15 +51,21 @@ void Reporter::report(StepMetrics m) {
   if (sample_ && every > 0 && m.step % every == 0) show_samples(m.step);
 }
 
-void Reporter::show_samples(int64_t step) {
+void Reporter::stand_aside(const std::function<void()>& work) {
   progress_.finish();
   note_peak();
-  try {
-    sample_(step);
-  } catch (const std::exception& e) {  // a run is not to end for want of something to look at
-    base::log_warning("step {}: no samples: {}", step, e.what());
-  }
-  device_.allocator().reset_peak();  // what the samples held is not part of the plan
+  work();
+  device_.allocator().reset_peak();
+}
+
+void Reporter::show_samples(int64_t step) {
+  stand_aside([&] {
+    try {
+      sample_(step);
+    } catch (const std::exception& e) {  // a run is not to end for want of something to look at
+      base::log_warning("step {}: no samples: {}", step, e.what());
+    }
+  });
 }
 
 void Reporter::note_peak() { peak_bytes_ = std::max(peak_bytes_, device_.allocator().stats().peak_bytes); }

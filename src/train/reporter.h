@@ -29,6 +29,8 @@ class Reporter {
   void add_checkpoint_seconds(double seconds) { checkpoint_seconds_ += seconds; }
   // What is printed next begins a line of its own.
   void break_line() { progress_.finish(); }
+  // Runs what uses memory that is no part of the plan, and prints.
+  void stand_aside(const std::function<void()>& work);
   // At the end, of all ranks: memory against the plan, and how evenly they worked.
   void finish(const StepRunner& runner);
   const MetricsFile* metrics() const { return metrics_.get(); }

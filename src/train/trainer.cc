@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "base/threads.h"
 #include "comm/launch.h"
@@ -52,7 +53,8 @@ class Run {
         store_(plan.table.empty() ? spec::whole_table(plan.model) : plan.table, plan.store_options(plan.device)),
         chunks_(plan.model, store_, plan.axes.get()),
         loop_(plan, chunks_, mesh),
-        reporter_(plan, mesh, sample_of(hooks), bytes_before_) {
+        reporter_(plan, mesh, sample_of(hooks), bytes_before_),
+        hooks_(hooks) {
     checkpoints_.attach(store_, loop_, reporter_);
   }
   ~Run() { checkpoints_.close(); }
@@ -61,6 +63,7 @@ class Run {
     start();
     StopRequest stop(recipe_.checkpoint, began_, mesh_.is_first());
     result_.steps = begun_ = state().step;
+    if (tell_patience()) return result_;  // all of it was done before
     if (recipe_.checkpoint.initial && state().step == 0) save();
     if (begun_ < plan_.steps) batches_ = plan_.source->step(begun_);
     while (begun_ < plan_.steps && result_.stopped.empty()) {
@@ -68,6 +71,9 @@ class Run {
       read_ahead();
       if (begun_ - state().step > loop_.steps_ahead()) end_step();
       if (needs_all_done(begun_)) end_all_steps();
+      if (is_best_ && is_sound_) save();
+      is_best_ = false;
+      if (tell_patience()) break;
       StopRequest::set_unsaved(checkpoints_.unsaved_steps());
       const std::string reason = agree_at_border(stop);
       if (!reason.empty() || is_due_by_time_) end_all_steps();
@@ -169,6 +175,7 @@ class Run {
     if (plan_.model.moe.num_experts > 0) m.balance_loss = ended.result.balance_loss;
     if (plan_.model.mtp_heads > 0) m.mtp_loss = ended.result.mtp_loss;
     if (is_eval_step(state().step)) m.validation_loss = validate();
+    if (is_task_step(state().step)) m.tasks = try_tasks();
     m.objective = objective_metrics();
     return m;
   }
@@ -192,9 +199,14 @@ class Run {
   bool is_eval_step(int64_t step) const {
     return step == plan_.steps || (recipe_.log.eval_every > 0 && step % recipe_.log.eval_every == 0);
   }
+  bool is_task_step(int64_t step) const {
+    const spec::EvalRecipe& eval = recipe_.eval;
+    return hooks_.evaluate && (step == plan_.steps || (eval.every > 0 && step % eval.every == 0));
+  }
   // Whether after this step something looks at the weights.
   bool needs_all_done(int64_t step) const {
-    return is_eval_step(step) || is_due(recipe_.log.sample_every) || is_due(recipe_.checkpoint.every);
+    return is_eval_step(step) || is_task_step(step) || is_due(recipe_.log.sample_every) ||
+           is_due(recipe_.checkpoint.every);
   }
   // After the steps begun so far.
   bool is_due(int64_t every) const { return every > 0 && begun_ % every == 0; }
@@ -205,7 +217,45 @@ class Run {
     result_.validation_step = state().step;
     if (result_.validation_loss)
       base::log_info("step {}: validation loss {:.4f}", state().step, *result_.validation_loss);
+    count_patience(result_.validation_loss);
     return result_.validation_loss;
+  }
+
+  // Of the validations: the least loss, its step, and how many have been no less since.
+  void count_patience(std::optional<double> loss) {
+    if (recipe_.train.patience == 0 || !loss) return;
+    std::vector<double>& best = checkpoints_.state().validation;
+    is_best_ = best.empty() || *loss < best[0];
+    if (is_best_) {
+      best = {*loss, static_cast<double>(state().step), 0};
+    } else {
+      best[2] += 1;
+    }
+  }
+  // Whether the run ends for want of progress.
+  bool tell_patience() {
+    const std::vector<double>& best = state().validation;
+    if (recipe_.train.patience == 0 || best.empty() || best[2] < static_cast<double>(recipe_.train.patience) ||
+        state().step >= plan_.steps)
+      return false;
+    result_.is_early = true;
+    result_.stopped = fmt::format("{:.0f} validations without a loss below {:.4f}, that of step {:.0f} ({}/best)",
+                                  best[2], best[0], best[1], recipe_.checkpoint.dir);
+    result_.checkpoint = checkpoints_.newest();
+    return true;
+  }
+
+  // On all ranks; a run is not to end for want of a score.
+  std::vector<std::pair<std::string, double>> try_tasks() {
+    std::vector<std::pair<std::string, double>> scores;
+    reporter_.stand_aside([&] {
+      try {
+        scores = hooks_.evaluate(chunks_.first(), *plan_.tokenizer, comm_, state().step);
+      } catch (const std::exception& e) {
+        base::log_warning("step {}: no scores on eval.tasks: {}", state().step, e.what());
+      }
+    });
+    return scores;
   }
 
   // At the border of every step: a reason on any rank stops all of them at the same step, and a checkpoint whose files
@@ -261,11 +311,13 @@ class Run {
   Chunks chunks_;
   StepLoop loop_;
   Reporter reporter_;
+  const TrainHooks& hooks_;
   int64_t begun_ = 0;                      // steps enqueued
   std::vector<data::MicroBatch> batches_;  // of the next step
   std::string data_error_;                 // why there are none
   bool is_due_by_time_ = false;            // a checkpoint, at this border on all ranks
   bool is_sound_ = true;                   // the last loss is a number
+  bool is_best_ = false;                   // the validation just done, of all so far
   TrainResult result_;
 };
 
@@ -279,6 +331,7 @@ double try_layout(const spec::Recipe& recipe, comm::Communicator& comm, const Tr
   trial.checkpoint.resume = "never";
   trial.checkpoint.every = 0, trial.checkpoint.minutes = 0, trial.checkpoint.initial = false;
   trial.log.eval_every = 0, trial.log.sample_every = 0;
+  trial.train.patience = 0, trial.eval = {};
   trial.data.validation.clear();
   trial.data.validation_share = 0;
   comm::together(comm, [&] {
@@ -314,6 +367,10 @@ Trainer::Trainer(const spec::Recipe& recipe, comm::Communicator& comm, const Mak
   device_group_ = comm::make_device_group(comm, device);
   mesh_ = std::make_unique<parallel::Mesh>(device_group_ ? *device_group_ : comm, layout);
   plan_ = std::make_unique<RunPlan>(make_plan ? make_plan(chosen, *mesh_) : make_run_plan(chosen, *mesh_));
+  SINTER_CHECK(
+      recipe.eval.tasks.empty() || (plan_->is_whole() && !plan_->division.weights && plan_->tokenizer),
+      "eval.tasks are asked by ranks that have the whole model, and a tokenizer: use parallel.tp, pp, cp and ep "
+      "1 and parallel.zero below 3, or evaluate the checkpoints with `sinter eval`");
   if (recipe.train.deterministic) kernels::set_deterministic(plan_->device);
 }
 

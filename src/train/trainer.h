@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -17,11 +18,17 @@ namespace sinter::train {
 
 struct RunPlan;  // run_plan.h
 
-// What other modules hang into a run; all on rank 0.
+// What other modules hang into a run.
 struct TrainHooks {
-  // Every log.sample_every steps: shows what the model says. The tokenizer is the run's.
+  // Every log.sample_every steps, on rank 0: shows what the model says. The tokenizer is the run's.
   std::function<void(const models::Transformer& transformer, const tokenizer::Tokenizer& tokenizer, int64_t step)>
       sample;
+  // Every eval.every steps and at the end, on all ranks, each of which has the whole model: what it scores on tasks, by
+  // name; what rank 0 returns counts. Collective over `ranks`.
+  std::function<std::vector<std::pair<std::string, double>>(const models::Transformer& transformer,
+                                                            const tokenizer::Tokenizer& tokenizer,
+                                                            comm::Communicator& ranks, int64_t step)>
+      evaluate;
 };
 
 struct TrainResult {
@@ -29,8 +36,10 @@ struct TrainResult {
   double loss = 0;    // of the last step
   std::optional<double> validation_loss;
   int64_t validation_step = 0;  // whose that is
-  std::string stopped;          // "" when all steps are done, else why not: "SIGTERM", "time limit", "diverged: ..."
-  std::string checkpoint;       // the last one written; "" when there is none
+  // "" when all steps are done, else why not: "SIGTERM", "time limit", "diverged: ..."
+  std::string stopped;
+  bool is_early = false;   // stopped by train.patience: the run is complete
+  std::string checkpoint;  // the last one written; "" when there is none
   double last_step_seconds = 0;
   std::vector<double> losses;  // of all steps logged, earlier runs included; rank 0 only
 };

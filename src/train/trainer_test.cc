@@ -417,6 +417,64 @@ TEST_F(TrainerTest, SamplesThatFailDoNotEndARun) {
   EXPECT_EQ(asked, 3);
 }
 
+TEST_F(TrainerTest, TasksAreTriedAndTheirScoresAreMetrics) {
+  base::write_file_atomic(dir_ + "/a.txt", "Once upon a time there was a fox. The fox ran and ran. ");
+  const std::string tokenizer =
+      std::string("data.tokenizer='") + base::source_dir() + "/tests/golden/tokenizer/small.model'";
+  std::vector<int64_t> steps;
+  TrainHooks hooks;
+  hooks.evaluate = [&](const models::Transformer&, const tokenizer::Tokenizer&, comm::Communicator&, int64_t step) {
+    steps.push_back(step);
+    if (step == 4) base::fail("no answer");  // which does not end a run
+    return std::vector<std::pair<std::string, double>>{{"mine/acc", 0.25 * static_cast<double>(step)}};
+  };
+  const std::vector<std::string> keys{"data.sources='" + dir_ + "/a.txt'",
+                                      "data.validation=[]",
+                                      tokenizer,
+                                      "log.every=6",
+                                      "data.sequence_length=8",
+                                      "train.micro_batch=1",
+                                      "train.batch_tokens=8"};
+  std::vector<std::string> tried = keys;
+  tried.insert(tried.end(), {"eval.tasks='mine'", "eval.every=2"});
+  EXPECT_EQ(Trainer(recipe("run", tried), *self_).run(hooks).steps, 6);
+  EXPECT_EQ(steps, (std::vector<int64_t>{2, 4, 6}));
+  const std::vector<nlohmann::json> lines = metrics("run");  // a step with a score has a line
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0]["mine/acc"], 0.5);
+  EXPECT_EQ(lines[1]["mine/acc"], 1.5);
+  Trainer(recipe("plain", keys), *self_).run();
+  EXPECT_EQ(weights("run"), weights("plain"));
+  EXPECT_THROW(recipe("run", {"eval.every=2"}), base::UsageError);  // no tasks
+}
+
+TEST_F(TrainerTest, ARunEndsWhenTheValidationLossNoLongerFalls) {
+  // So low a rate changes nothing: every validation has the first one's loss.
+  const std::vector<std::string> keys{"optimizer.lr=1e-30", "log.eval_every=2", "train.patience=2", "checkpoint.keep=1",
+                                      "schedule.kind=constant"};
+  std::vector<std::string> first = keys, rest = keys;
+  first.push_back("train.steps=4");
+  rest.push_back("train.steps=40");
+  const TrainResult begun = train("run", first);
+  EXPECT_FALSE(begun.is_early);
+  for (int again = 0; again < 2; ++again) {  // resumed it counts on; after the end it stays ended
+    const TrainResult ended = train("run", rest);
+    EXPECT_TRUE(ended.is_early);
+    EXPECT_EQ(ended.steps, 6);
+    EXPECT_NE(ended.stopped.find("step 2"), std::string::npos) << ended.stopped;
+    EXPECT_EQ(fs::read_symlink(dir_ + "/run/best").string(), "step-00000002");
+    EXPECT_EQ(fs::read_symlink(dir_ + "/run/latest").string(), "step-00000006");
+    EXPECT_TRUE(fs::exists(dir_ + "/run/best/config.json"));  // keep = 1 does not count it
+    EXPECT_EQ(metrics("run").size(), 6u);
+  }
+  // A loss that falls goes on to the last step, and the best is the newest of the falling ones.
+  const TrainResult falling =
+      train("falling", {"train.steps=10", "optimizer.lr=1e-3", "log.eval_every=5", "train.patience=1"});
+  EXPECT_FALSE(falling.is_early);
+  EXPECT_EQ(fs::read_symlink(dir_ + "/falling/best").string(), "step-00000010");
+  EXPECT_THROW(recipe("x", {"train.patience=1"}), base::UsageError);  // without validations on the way
+}
+
 TEST_F(TrainerTest, AFolderIsOneRunsAtATime) {
   fs::create_directories(dir_ + "/run");
   {

@@ -26,7 +26,7 @@ struct ScorerModel {
   explicit ScorerModel(const std::string& folder)
       : tokenizer(tokenizer::Tokenizer::load(folder)),
         model(models::open_model(folder, {core::Device{}, models::parse_precision("fp32"), false})) {
-    backend = eval::make_model_backend(model, tokenizer, {});
+    backend = eval::make_model_backend(*model.transformer, tokenizer, {});
   }
   double perplexity(std::string_view text) {
     const std::lock_guard lock(mutex);

@@ -59,7 +59,7 @@ Writer open_writer(const Flags& flags) {
     if (!flags.is_plain) {
       w.chat = std::make_unique<tokenizer::ChatTemplate>(tokenizer::ChatTemplate::load(flags.model));
     }
-    w.backend = eval::make_model_backend(*w.model, *w.tokenizer, {});
+    w.backend = eval::make_model_backend(*w.model->transformer, *w.tokenizer, {});
     key = eval::hash_model(flags.model) + flags.precision;
   } else {
     eval::ServerBackendOptions options;

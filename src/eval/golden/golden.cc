@@ -70,7 +70,7 @@ GoldenModel& GoldenFolder::model(const std::string& name, const Json& models) {
   auto own = std::make_unique<GoldenModel>(
       GoldenModel{tokenizer::Tokenizer::load(path.string()),
                   models::open_model(path.string(), {options_.device, options_.compute, false}), nullptr});
-  own->backend = make_model_backend(own->model, own->tokenizer, {});
+  own->backend = make_model_backend(*own->model.transformer, own->tokenizer, {});
   return *(opened_[name] = std::move(own));
 }
 

@@ -8,9 +8,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "base/html.h"
 #include "base/text.h"
 #include "eval/checkers/checkers.h"
+#include "eval/results/page.h"
 
 namespace sinter::eval {
 namespace {
@@ -45,41 +45,6 @@ Json sample_json(const TaskRun& run, const Sample& sample) {
     j["filtered"][run.task->filters[f].name] = own;
   }
   return j;
-}
-
-std::string page_of(const std::vector<TaskRun>& runs, const ResultTable& table) {
-  std::string html =
-      "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">"
-      "<title>Evaluation</title><style>body{font:15px system-ui;margin:2em auto;max-width:70em;padding:0 1em}"
-      "pre{white-space:pre-wrap;background:#8881;padding:.6em;border-radius:4px}table{border-collapse:collapse}"
-      "td,th{padding:.2em .8em;text-align:left}.right{color:#080}.wrong{color:#b00}summary{cursor:pointer}"
-      "</style><h1>Evaluation</h1><pre>";
-  html += base::escape_html(table.to_string()) + "</pre>";
-  constexpr size_t kMost = 200;  // samples of a task on the page; all are in the samples file
-  for (const TaskRun& run : runs) {
-    html += fmt::format("<h2>{}</h2>", base::escape_html(run.task->name));
-    for (size_t s = 0; s < std::min(kMost, run.samples.size()); ++s) {
-      const Sample& sample = run.samples[s];
-      std::string verdict;
-      bool is_right = true;
-      for (const SampleMetric& m : sample.filtered[0].metrics) {
-        verdict += fmt::format(" {} {:.4g}", m.name, m.value);
-        is_right = is_right && m.value > 0;
-      }
-      html += fmt::format("<details><summary class=\"{}\">{}:{}</summary><pre>", is_right ? "right" : "wrong",
-                          sample.question.document, base::escape_html(verdict));
-      const Question& q = sample.question;
-      if (!q.contexts.empty()) html += base::escape_html(q.contexts[0]);
-      html += "</pre>";
-      for (size_t i = 0; i < sample.scores.size() && run.task->kind == TaskKind::multiple_choice; ++i) {
-        html += fmt::format("<div>{} {:.3f} {}</div>", static_cast<int64_t>(i) == q.gold ? "✓" : "·",
-                            sample.scores[i].log_likelihood, base::escape_html(q.choices[i]));
-      }
-      for (const GenerationResult& g : sample.generations) html += "<pre>" + base::escape_html(g.text) + "</pre>";
-      html += "</details>";
-    }
-  }
-  return html + "</html>\n";
 }
 
 }  // namespace
@@ -176,7 +141,7 @@ void save_report(const std::string& folder, const Json& report, const std::vecto
     base::write_file_atomic(fmt::format("{}/samples_{}.jsonl", folder, run.task->name), lines);
   }
   base::write_file_atomic(folder + "/results.json", report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-  if (has_page) base::write_file_atomic(folder + "/index.html", page_of(runs, table));
+  if (has_page) base::write_file_atomic(folder + "/index.html", make_page(runs, table, report));
 }
 
 std::string footer(const RunInfo& info) {

@@ -42,7 +42,7 @@ struct ModelBackendOptions {
 };
 
 // `model` and `tokenizer` must outlive it.
-std::unique_ptr<Backend> make_model_backend(const models::OpenModel& model, const tokenizer::Tokenizer& tokenizer,
+std::unique_ptr<Backend> make_model_backend(const models::Transformer& model, const tokenizer::Tokenizer& tokenizer,
                                             const ModelBackendOptions& options);
 
 }  // namespace sinter::eval

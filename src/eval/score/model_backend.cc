@@ -12,13 +12,13 @@ namespace {
 
 class ModelBackend : public Backend {
  public:
-  ModelBackend(const models::OpenModel& model, const tokenizer::Tokenizer& tokenizer,
+  ModelBackend(const models::Transformer& model, const tokenizer::Tokenizer& tokenizer,
                const ModelBackendOptions& options)
       : model_(model),
         tokenizer_(tokenizer),
         options_(options),
-        encoder_(tokenizer, engine::begin_token(tokenizer, model.spec),
-                 options.scorer.max_length > 0 ? options.scorer.max_length : model.spec.max_positions),
+        encoder_(tokenizer, engine::begin_token(tokenizer, model.spec()),
+                 options.scorer.max_length > 0 ? options.scorer.max_length : model.spec().max_positions),
         scorer_(model, options.scorer) {}
 
   const PairEncoder& encoder() const override { return encoder_; }
@@ -39,7 +39,7 @@ class ModelBackend : public Backend {
   engine::Request make_request(const GenerationRequest& request) const;
   std::string eos_text() const;
 
-  const models::OpenModel& model_;
+  const models::Transformer& model_;
   const tokenizer::Tokenizer& tokenizer_;
   ModelBackendOptions options_;
   PairEncoder encoder_;
@@ -48,7 +48,7 @@ class ModelBackend : public Backend {
 
 std::string ModelBackend::eos_text() const {
   int64_t eos = tokenizer_.special_ids().eos;
-  if (eos < 0 && !model_.spec.eos_tokens.empty()) eos = model_.spec.eos_tokens[0];
+  if (eos < 0 && !model_.spec().eos_tokens.empty()) eos = model_.spec().eos_tokens[0];
   return eos >= 0 ? tokenizer_.token_text(static_cast<int32_t>(eos)) : "";
 }
 
@@ -81,7 +81,7 @@ engine::Request ModelBackend::make_request(const GenerationRequest& request) con
   own.sampling.temperature = static_cast<float>(request.temperature);
   own.sampling.top_p = static_cast<float>(request.top_p);
   own.sampling.seed = request.seed;
-  own.stop_tokens = engine::stop_tokens(tokenizer_, model_.spec);
+  own.stop_tokens = engine::stop_tokens(tokenizer_, model_.spec());
   return own;
 }
 
@@ -100,8 +100,8 @@ void ModelBackend::generate(std::span<const GenerationRequest> requests, const O
     longest = std::max(longest, length);
     total += length + 16;
   }
-  engine::Engine engine(*model_.transformer, {.kv_tokens = std::min(total, std::max<int64_t>(2 * longest, 1 << 16)),
-                                              .max_running = options_.max_sequences});
+  engine::Engine engine(model_, {.kv_tokens = std::min(total, std::max<int64_t>(2 * longest, 1 << 16)),
+                                 .max_running = options_.max_sequences});
   engine::BatchCallbacks callbacks;
   callbacks.on_token = [&](size_t r, int32_t, int32_t token) {
     tokens[r].push_back(token);
@@ -125,7 +125,7 @@ void ModelBackend::generate(std::span<const GenerationRequest> requests, const O
 
 }  // namespace
 
-std::unique_ptr<Backend> make_model_backend(const models::OpenModel& model, const tokenizer::Tokenizer& tokenizer,
+std::unique_ptr<Backend> make_model_backend(const models::Transformer& model, const tokenizer::Tokenizer& tokenizer,
                                             const ModelBackendOptions& options) {
   return std::make_unique<ModelBackend>(model, tokenizer, options);
 }

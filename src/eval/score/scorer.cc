@@ -49,22 +49,22 @@ struct Scorer::Batch {
   std::vector<Entry> entries;
 };
 
-Scorer::Scorer(const models::OpenModel& model, const ScorerOptions& options) : model_(model), options_(options) {
-  if (options_.max_length <= 0) options_.max_length = model.spec.max_positions;
-  if (model.spec.rope.kind == spec::RopeKind::dynamic) options_.shares_prefixes = false;  // keys turn with the length
+Scorer::Scorer(const models::Transformer& model, const ScorerOptions& options) : model_(model), options_(options) {
+  if (options_.max_length <= 0) options_.max_length = model.spec().max_positions;
+  if (model.spec().rope.kind == spec::RopeKind::dynamic) options_.shares_prefixes = false;  // keys turn with the length
 }
 
 void Scorer::make_cache() {
   if (cache_) return;
   const int64_t tokens = options_.batch_tokens + 3 * options_.max_length;
   const int64_t num_blocks = tokens / options_.block_size + 2 * kMaxSequences + 4;
-  const models::StoreOptions& store = model_.store->options();
+  const models::StoreOptions& store = model_.store().options();
   core::Allocator& memory = core::runtime(store.device).allocator();
   cache_ = core::KvCache(memory, {.num_blocks = num_blocks,
                                   .block_size = options_.block_size,
-                                  .num_kv_heads = model_.spec.num_kv_heads,
-                                  .head_dim = model_.spec.head_dim,
-                                  .formats = std::vector(static_cast<size_t>(model_.spec.num_layers), store.compute),
+                                  .num_kv_heads = model_.spec().num_kv_heads,
+                                  .head_dim = model_.spec().head_dim,
+                                  .formats = std::vector(static_cast<size_t>(model_.spec().num_layers), store.compute),
                                   .layer_places = {}});
   for (int64_t b = num_blocks; b-- > 0;) free_blocks_.push_back(static_cast<int32_t>(b));
 }
@@ -79,9 +79,9 @@ std::vector<Scorer::Input> Scorer::sort_inputs(std::span<const TokenPair> reques
                  options_.max_length);
     for (const auto* tokens : {&request.context, &request.continuation}) {
       for (int32_t t : *tokens) {
-        SINTER_CHECK(t >= 0 && t < model_.spec.vocab_size,
+        SINTER_CHECK(t >= 0 && t < model_.spec().vocab_size,
                      "token {} is outside the model's vocabulary of {}: tokenizer and model do not fit", t,
-                     model_.spec.vocab_size);
+                     model_.spec().vocab_size);
       }
     }
     inputs[i].tokens = input_of(request, options_.max_length);
@@ -131,7 +131,7 @@ void Scorer::add_input(Batch& batch, const Input& input) {
 void Scorer::run_batch(Batch& batch, std::span<const TokenPair> requests, std::vector<Score>& scores,
                        const OnScore& on_score) {
   if (batch.entries.empty()) return;
-  const models::StoreOptions& store = model_.store->options();
+  const models::StoreOptions& store = model_.store().options();
   core::DeviceRuntime& device = core::runtime(store.device);
   const kernels::WithoutMeasuring without_measuring;  // hardly two batches have as many rows
   size_t width = 1;
@@ -148,7 +148,7 @@ void Scorer::run_batch(Batch& batch, std::span<const TokenPair> requests, std::v
                   .slots = core::make_tensor(device.allocator(), {batch.host.num_tokens()}, batch.slots)};
   ragged.kv = &kv;
   ops::Context context{kernels::kernels_for(store.device), device.stream(), device.allocator(), nullptr};
-  const core::Tensor hidden = model_.transformer->forward(context, ragged, {}).value;  // (T, C)
+  const core::Tensor hidden = model_.forward(context, ragged, {}).value;  // (T, C)
   stats_.computed_tokens += batch.host.num_tokens();
   read_scores(batch, hidden, requests, scores);
   for (const Batch::Entry& entry : batch.entries) {
@@ -171,7 +171,7 @@ void Scorer::run_batch(Batch& batch, std::span<const TokenPair> requests, std::v
 // Adds every scored token's log-probability to its request.
 void Scorer::read_scores(Batch& batch, const core::Tensor& hidden, std::span<const TokenPair> requests,
                          std::vector<Score>& scores) {
-  const models::StoreOptions& store = model_.store->options();
+  const models::StoreOptions& store = model_.store().options();
   core::DeviceRuntime& device = core::runtime(store.device);
   ops::Context context{kernels::kernels_for(store.device), device.stream(), device.allocator(), nullptr};
   struct Row {
@@ -187,7 +187,7 @@ void Scorer::read_scores(Batch& batch, const core::Tensor& hidden, std::span<con
     }
   }
   stats_.logit_rows += static_cast<int64_t>(rows.size());
-  const int64_t V = model_.spec.vocab_size;
+  const int64_t V = model_.spec().vocab_size;
   const auto step = static_cast<size_t>(std::max<int64_t>(1, kMaxLogits / V));
   std::vector<float> scratch;
   std::vector<LogitRow> read(step);
@@ -200,7 +200,7 @@ void Scorer::read_scores(Batch& batch, const core::Tensor& hidden, std::span<con
         context.stream, {.tokens = core::make_tensor(device.allocator(), {static_cast<int64_t>(count)}, places),
                          .table = hidden,
                          .y = picked});
-    const core::Tensor logits = model_.transformer->logits(context, picked);  // (R, V)
+    const core::Tensor logits = model_.logits(context, picked);  // (R, V)
     const std::span<const float> values = core::host_floats(logits, scratch);
     base::parallel_for(static_cast<int64_t>(count), 1, [&](int64_t from, int64_t to) {
       for (int64_t i = from; i < to; ++i) {

@@ -7,7 +7,7 @@
 
 #include "core/ragged_batch.h"
 #include "eval/score/encode.h"
-#include "models/open_model.h"
+#include "models/transformer.h"
 
 namespace sinter::eval {
 
@@ -32,7 +32,7 @@ struct ScorerStats {
 
 class Scorer {
  public:
-  Scorer(const models::OpenModel& model, const ScorerOptions& options);
+  Scorer(const models::Transformer& model, const ScorerOptions& options);
   // `on_score` gets (request, score) as they come, in an order of the scorer's own. Throws base::Error where a
   // continuation is longer than the model's input or a token is outside the vocabulary.
   using OnScore = std::function<void(size_t request, const Score& score)>;
@@ -50,7 +50,7 @@ class Scorer {
   void read_scores(Batch& batch, const core::Tensor& hidden, std::span<const TokenPair> requests,
                    std::vector<Score>& scores);
 
-  const models::OpenModel& model_;
+  const models::Transformer& model_;
   ScorerOptions options_;
   core::KvCache cache_;
   std::vector<int32_t> free_blocks_;

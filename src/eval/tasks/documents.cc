@@ -120,6 +120,27 @@ std::string DocumentSet::place(size_t index) const {
   return fmt::format("'{}', line {}", path, index < lines.size() ? lines[index] : 0);
 }
 
+std::string find_documents(const std::vector<std::string>& names, const std::string& folder) {
+  namespace fs = std::filesystem;
+  for (const std::string& name : names) {
+    fs::path path(name);
+    if (path.is_relative() && !folder.empty()) path = fs::path(folder) / path;
+    if (fs::is_regular_file(path)) return path.string();
+    const fs::path stem = path.parent_path() / path.filename().string().substr(0, path.filename().string().find('.'));
+    for (const char* ending : {".jsonl", ".json", ".parquet", ".csv", ".tsv"}) {
+      for (const char* packed : {"", ".gz", ".zst"}) {
+        const std::string other = stem.string() + ending + packed;
+        if (fs::is_regular_file(other)) return other;
+      }
+    }
+    const std::string whole = stem.filename().string() + "-00000-of-00001.parquet";
+    for (const fs::path& other : {stem.parent_path() / whole, stem.parent_path() / "data" / whole}) {
+      if (fs::is_regular_file(other)) return other.string();
+    }
+  }
+  return "";
+}
+
 DocumentSet read_documents(const std::string& path, const std::vector<std::string>& columns) {
   DocumentSet set;
   set.path = path;

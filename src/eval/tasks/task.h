@@ -57,10 +57,11 @@ struct Task {
   std::string obtain;  // where the data comes from, for people
   double version = 1;
   TaskKind kind = TaskKind::multiple_choice;
-  std::map<std::string, std::string> data;               // split to file
-  std::vector<std::string> columns;                      // of CSV data without a header
-  std::string split;                                     // evaluated: "test" if there is one, else "validation"
-  std::vector<std::pair<std::string, Template>> fields;  // computed fields, in order
+  std::map<std::string, std::string> data;                 // split to file
+  std::map<std::string, std::vector<std::string>> others;  // split to files that do as well
+  std::vector<std::string> columns;                        // of CSV data without a header
+  std::string split;                                       // evaluated: "test" if there is one, else "validation"
+  std::vector<std::pair<std::string, Template>> fields;    // computed fields, in order
   Template description, context, choices, target, contexts, continuation, labels, prefix, keep;
   Template program;  // checker "code": what is run, with the variable `answer`
   std::string target_delimiter = " ", example_delimiter = "\n\n";

@@ -239,7 +239,10 @@ void read_data(Keys& keys, Task& task) {
                keys.origin());
   Keys own(*table, keys.origin(), "data");
   for (const char* split : {"train", "validation", "test", "dev"}) {
-    if (std::string file = own.text(split); !file.empty()) task.data[split] = file;
+    const std::vector<std::string> files = own.texts(split);
+    if (files.empty()) continue;
+    task.data[split] = files[0];
+    task.others[split].assign(files.begin() + 1, files.end());
   }
   task.obtain = own.text("obtain");
   task.columns = own.texts("columns");
@@ -432,13 +435,17 @@ std::vector<std::string> TaskSet::members_of(const std::string& name) const {
 DocumentSet load_split(const Task& task, const std::string& split, const std::string& folder) {
   auto found = task.data.find(split);
   SINTER_CHECK(found != task.data.end(), "'{}': there is no file for the split '{}'", task.origin, split);
-  std::filesystem::path path(found->second);
-  if (path.is_relative() && !folder.empty()) path = std::filesystem::path(folder) / path;
-  if (!std::filesystem::exists(path)) {
-    fail("task {}: there is no file '{}'{}", task.name, path.string(),
+  std::vector<std::string> names{found->second};
+  if (const auto more = task.others.find(split); more != task.others.end())
+    names.insert(names.end(), more->second.begin(), more->second.end());
+  const std::string path = find_documents(names, folder);
+  if (path.empty()) {
+    const std::filesystem::path first(names[0]);
+    fail("task {}: there is no file '{}', nor one of the same name with another ending{}", task.name,
+         (first.is_relative() && !folder.empty() ? std::filesystem::path(folder) / first : first).string(),
          task.obtain.empty() ? "" : "; to obtain it: " + task.obtain);
   }
-  DocumentSet set = read_documents(path.string(), task.columns);
+  DocumentSet set = read_documents(path, task.columns);
   if (task.fields.empty() && !task.keep.is_set()) return set;
   DocumentSet kept;
   kept.path = set.path;

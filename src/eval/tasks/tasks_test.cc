@@ -9,6 +9,7 @@
 #include "eval/score/log_softmax.h"
 #include "eval/tasks/python_regex.h"
 #include "eval/tasks/task.h"
+#include "models/open_model.h"
 
 namespace sinter::eval {
 namespace {
@@ -40,8 +41,9 @@ Task one_task(const std::string& text) {
 
 std::string scratch(const std::string& name, const std::string& content) {
   const std::string folder = testing::TempDir() + "sinter_eval_tasks";
-  base::create_folders(folder);
-  base::write_file_atomic(folder + "/" + name, content);
+  const std::string path = folder + "/" + name;
+  base::create_folders(path.substr(0, path.rfind('/')));
+  base::write_file_atomic(path, content);
   return folder;
 }
 
@@ -59,6 +61,31 @@ TEST(TaskFile, ATaskOfTenLinesAsksItsQuestions) {
   EXPECT_EQ(q.contexts[0], "The capital of France is");
   EXPECT_EQ(q.continuations, (std::vector<std::string>{" Rome", " Paris"}));
   EXPECT_EQ(q.gold, 1);
+}
+
+TEST(TaskFile, DataAreFoundUnderOtherEndingsAndOtherNames) {
+  const std::string folder = scratch("towns/right/rows.csv", "country,cities,right\nFrance,\"Rome\",0\n");
+  scratch("towns/data/valid-00000-of-00001.parquet", "x");
+  scratch("towns/other.tsv", "x");
+  auto found = [&](const std::vector<std::string>& names) {
+    const std::string path = find_documents(names, folder + "/towns");
+    return path.empty() ? path : path.substr(folder.size() + 7);
+  };
+  EXPECT_EQ(found({"right/rows.jsonl"}), "right/rows.csv");
+  EXPECT_EQ(found({"valid.jsonl"}), "data/valid-00000-of-00001.parquet");
+  EXPECT_EQ(found({"none.jsonl", "other.tsv"}), "other.tsv");
+  EXPECT_EQ(found({"none.jsonl", "nor/this.csv"}), "");
+  std::string text = kTask;
+  text.replace(text.find("\"capitals.jsonl\""), 16, "[\"gone.jsonl\", \"towns/right/rows.csv\"]");
+  text.replace(text.find("\"{{cities}}\""), 12, "\"{{[cities, country]}}\"");
+  RunOptions options;
+  options.data_folder = folder;
+  EXPECT_EQ(prepare_task(one_task(text), options).samples[0].question.choices,
+            (std::vector<std::string>{"Rome", "France"}));
+  std::string gone = kTask;
+  gone.replace(gone.find("capitals.jsonl"), 14, "gone.jsonl");
+  const std::string error = error_of([&] { load_split(one_task(gone), "test", folder); });
+  EXPECT_TRUE(contains(error, "gone.jsonl") && contains(error, "another ending")) << error;
 }
 
 TEST(TaskFile, UnknownKeysAreRefusedWithTheNearestName) {
@@ -133,7 +160,8 @@ TEST(ScorerTest, SharedBeginningsGiveTheSameBits) {
     for (int t = 0; t <= i % 4; ++t) pair.continuation.push_back(200 + 7 * i + t);
     requests.push_back(pair);
   }
-  Scorer shared(model, {.batch_tokens = 100, .block_size = 4}), apart(model, {.shares_prefixes = false});
+  Scorer shared(*model.transformer, {.batch_tokens = 100, .block_size = 4}),
+      apart(*model.transformer, {.shares_prefixes = false});
   const std::vector<Score> a = shared.score(requests), b = apart.score(requests);
   for (size_t i = 0; i < a.size(); ++i) {
     EXPECT_EQ(a[i].log_likelihood, b[i].log_likelihood) << i;

@@ -7,8 +7,11 @@
 
 #include "base/blocks.h"
 #include "base/error.h"
+#include "base/hash.h"
+#include "base/rng.h"
 #include "base/threads.h"
 #include "core/device.h"
+#include "kernels/random.h"
 #include "models/weights.h"
 #include "train/dynamic_map.h"
 
@@ -41,6 +44,19 @@ core::WeightPart four_bit_part(std::span<const float> values, int64_t rows, int6
   part.data = on_device(device, {1, rows * columns / 2}, base::DType::u8, packed.data());
   part.scales = on_device(device, {1, rows, groups}, base::DType::f32, by_group.data());
   return part;
+}
+
+// `values_of(part)`: what a part of the weight holds.
+template <class ValuesOf>
+void set_four_bits(models::ParameterStore& store, models::ParameterStore::Slot& slot, ValuesOf values_of) {
+  const spec::Parameter& info = slot.info;
+  const int64_t columns = info.shape[1];
+  SINTER_CHECK(columns % 2 == 0, "'{}' has rows of {} numbers; 4 bits need an even number", info.name, columns);
+  auto blocks = std::make_shared<core::WeightBlocks>();
+  *blocks = {.rows = info.shape[0], .columns = columns};
+  for (const spec::ParameterPart& part : info.parts)
+    blocks->parts.push_back(four_bit_part(values_of(part), part.rows, columns, store.options().device));
+  store.set_blocks(slot, std::move(blocks));
 }
 
 }  // namespace
@@ -133,18 +149,34 @@ void load_in_four_bits(models::ParameterStore& store, const spec::ModelSpec& mod
       models::load_plain_slot(store, slot, folder, used);
       continue;
     }
-    const int64_t columns = info.shape[1];
-    SINTER_CHECK(columns % 2 == 0, "'{}' has rows of {} numbers; 4 bits need an even number", info.name, columns);
-    auto blocks = std::make_shared<core::WeightBlocks>();
-    *blocks = {.rows = info.shape[0], .columns = columns};
-    for (const spec::ParameterPart& part : info.parts) {
+    set_four_bits(store, slot, [&](const spec::ParameterPart& part) {
       used.insert(models::find_plain_part(part, folder).name);
-      const std::vector<float> values = models::read_plain_part(info, part, folder);
-      blocks->parts.push_back(four_bit_part(values, part.rows, columns, store.options().device));
-    }
-    store.set_blocks(slot, std::move(blocks));
+      return models::read_plain_part(info, part, folder);
+    });
   }
   models::check_all_used(folder, model, used);
+}
+
+void draw_in_four_bits(models::ParameterStore& store, uint64_t seed) {
+  for (models::ParameterStore::Slot& slot : store.slots()) {
+    const spec::Parameter& info = slot.info;
+    if (info.role == spec::ParameterRole::adapter) continue;
+    if (!slot.is_apart) {
+      store.draw(slot, seed);
+      continue;
+    }
+    const base::CounterRng rng{seed, base::hash_text(info.name)};
+    uint64_t drawn = 0;
+    set_four_bits(store, slot, [&](const spec::ParameterPart& part) {
+      std::vector<float> values(static_cast<size_t>(part.rows * info.shape[1]));
+      base::parallel_for(static_cast<int64_t>(values.size()), 1 << 16, [&](int64_t begin, int64_t end) {
+        kernels::draw_normal(rng, drawn + static_cast<uint64_t>(begin), info.init_std,
+                             std::span(values).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
+      });
+      drawn += values.size();
+      return values;
+    });
+  }
 }
 
 }  // namespace sinter::tune

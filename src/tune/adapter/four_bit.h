@@ -49,5 +49,7 @@ std::vector<uint8_t> pack_pairs(std::span<const uint8_t> codes, uint8_t last);
 std::set<std::string> four_bit_tensors(const spec::ModelSpec& model);
 // Reads the others as they are and these as NF4, one tensor at a time. Throws base::Error for a row width that is odd.
 void load_in_four_bits(models::ParameterStore& store, const spec::ModelSpec& model, const io::TensorFolder& folder);
+// The same of weights drawn at random, for a model of which only the shape is there.
+void draw_in_four_bits(models::ParameterStore& store, uint64_t seed);
 
 }  // namespace sinter::tune

@@ -235,6 +235,8 @@ void plan_whole(train::RunPlan& plan, const spec::TuneRecipe& recipe) {
 train::RunPlan make_reward_plan(const spec::TuneRecipe& recipe, const parallel::Mesh& mesh) {
   train::RunPlan plan;
   comm::together(mesh.all(), [&] {
+    SINTER_CHECK(recipe.base.eval.tasks.empty() && recipe.base.log.sample_prompts.empty(),
+                 "a reward model says nothing: leave out eval.tasks and log.sample_prompts");
     plan = begin_plan(recipe, mesh);
     plan.model = reward_trunk(plan.model);
     plan.objective = std::make_shared<RewardObjective>();

@@ -301,6 +301,10 @@ BatchSizes plan_rollouts(train::RunPlan& plan, const spec::TuneRecipe& recipe, c
       "answers are sampled by ranks that have the whole model: use parallel.tp, pp, cp and ep 1 (found {}, {}, {} "
       "and {}), and ranks for data",
       layout.tp, layout.pp, layout.cp, layout.ep);
+  // Divided weights are brought together by all ranks at once, and each samples as long as its own answers take.
+  SINTER_CHECK(layout.zero < 3 || mesh.data().size() == 1,
+               "answers are sampled by ranks that have the whole model: use parallel.zero 2 or less (found {})",
+               layout.zero);
   SINTER_CHECK(recipe.base.data.validation.empty() && recipe.base.data.validation_share == 0,
                "verbs that sample answers do not read data.validation: the reward of every step is in the metrics");
   SINTER_CHECK(!recipe.counts_epochs || recipe.tune.epochs > 0, "sampling answers needs train.steps or tune.epochs");

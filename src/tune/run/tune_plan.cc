@@ -67,7 +67,17 @@ size_t model_bytes(const std::string& folder, const train::RunPlan& plan) {
 
 namespace {
 
-// Of the tensors that stand apart: as they lie in a quantized folder, or as NF4 with a scale for 64 numbers.
+// As NF4 with a scale for 64 numbers.
+size_t four_bit_bytes(const spec::Parameter& p) { return static_cast<size_t>(p.num_elements()) * 9 / 16; }
+size_t four_bit_bytes(const spec::ModelSpec& model) {
+  const std::set<std::string> apart = four_bit_tensors(model);
+  size_t bytes = 0;
+  for (const spec::Parameter& p : spec::make_parameter_table(model))
+    bytes += apart.contains(p.name) ? four_bit_bytes(p) : 0;
+  return bytes;
+}
+
+// Of the tensors that stand apart: as they lie in a quantized folder, or as NF4.
 size_t apart_bytes(const std::string& base, const spec::ModelSpec& model, const std::set<std::string>& apart,
                    BaseFormat format) {
   const io::TensorFolder folder(base);
@@ -75,7 +85,7 @@ size_t apart_bytes(const std::string& base, const spec::ModelSpec& model, const 
   size_t bytes = 0;
   for (const spec::Parameter& p : spec::make_parameter_table(model)) {
     if (!apart.contains(p.name)) continue;
-    if (!is_stored && format == BaseFormat::nf4) bytes += static_cast<size_t>(p.num_elements()) * 9 / 16;
+    if (!is_stored && format == BaseFormat::nf4) bytes += four_bit_bytes(p);
     for (const spec::ParameterPart& part : p.parts) {
       const std::string module = part.hf_name.substr(0, part.hf_name.rfind('.') + 1);
       for (const io::TensorEntry& entry : folder.entries()) {
@@ -131,12 +141,21 @@ void plan_adapter(train::RunPlan& plan, const spec::TuneRecipe& recipe, const Mo
   plan.table = spec::whole_table(table);
   const std::string base = recipe.base.model.path, from = recipe.adapter_from;
   const BaseFormat format = recipe.is_qlora() ? BaseFormat::nf4 : BaseFormat::as_stored;
-  plan.apart = tensors_apart(base, plan.model, format);  // a quantized base (QLoRA) stays as it is
+  const bool is_random = recipe.base.model.random;  // only config.json is there: of the shape alone
+  plan.apart = !is_random                  ? tensors_apart(base, plan.model, format)  // a quantized base stays as it is
+               : format == BaseFormat::nf4 ? four_bit_tensors(plan.model)
+                                           : std::set<std::string>();
   if (!plan.apart.empty())
-    plan.more_memory.push_back({"weights (frozen, in few bits)", apart_bytes(base, plan.model, plan.apart, format)});
-  plan.load_weights = [model = plan.model, base, format, from, more,
+    plan.more_memory.push_back(
+        {"weights (frozen, in few bits)",
+         is_random ? four_bit_bytes(plan.model) : apart_bytes(base, plan.model, plan.apart, format)});
+  plan.load_weights = [model = plan.model, base, format, from, more, is_random,
                        seed = static_cast<uint64_t>(recipe.base.train.seed)](models::ParameterStore& store) {
-    load_base(store, model, base, format);
+    if (is_random) {
+      draw_in_four_bits(store, seed);
+    } else {
+      load_base(store, model, base, format);
+    }
     initialize_adapter(store, seed);
     if (!from.empty()) load_adapter(store, from);
     if (!from.empty()) load_more(store, more, from);
@@ -211,6 +230,8 @@ void end_plan(train::RunPlan& plan, const spec::TuneRecipe& recipe, const parall
   SINTER_CHECK(!plan.objective->reads_values() || (layout.pp == 1 && layout.cp == 1),
                "this objective looks at whole answers at once: use parallel.pp and cp 1 (found {} and {})", layout.pp,
                layout.cp);
+  SINTER_CHECK(!recipe.base.model.random || recipe.has_adapter() || (more.table.empty() && !plan.load_weights),
+               "model.random draws a model at random, to try a shape: this verb goes on from weights; leave it out");
   if (recipe.has_adapter()) {
     plan_adapter(plan, recipe, more);
   } else if (!more.table.empty() && !more.is_classifier) {
