@@ -17,7 +17,7 @@ class Command;
 struct GenerationFlags {
   engine::SamplingOptions sampling{.temperature = 0.8f, .top_p = 0.95f};
   int64_t max_tokens = 256;
-  std::string device = "cpu", precision = "fp32", tokenizer;
+  std::string device = "cpu", precision = "fp32", cache_format = "auto", tokenizer;
   std::vector<std::string> stops;
   bool ignores_eos = false, is_exact = false;
   int threads = 0;  // 0: SINTER_THREADS, or all CPUs
@@ -43,7 +43,8 @@ bool warn_past_positions(const spec::ModelSpec& spec, size_t num_tokens, const c
 // "1 token", "2,000 tokens"
 std::string counted(int64_t count, const std::string& unit);
 // An engine's options for requests that are all known: memory for a good many of them at once, no more.
-engine::EngineOptions engine_options(std::span<const engine::Request> requests, const tokenizer::Tokenizer& tokenizer);
+engine::EngineOptions engine_options(std::span<const engine::Request> requests, const tokenizer::Tokenizer& tokenizer,
+                                     const std::string& cache_format = "auto");
 void print_generation_stats(const engine::EngineStats& stats, double seconds);
 
 }  // namespace sinter::cli

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "cli/command.h"
+#include "core/kv_format.h"
 #include "tokenizer/chat_template.h"
 
 namespace sinter::cli {
@@ -15,6 +16,7 @@ struct OpenServedModel::Parts {
         tokenizer(load_tokenizer(flags.generation, flags.model)),
         model(open_for_generation(flags.generation, flags.model)) {
     flags.engine.tokenizer = &tokenizer;
+    flags.engine.kv_format = core::parse_kv_format(flags.generation.cache_format);
     flags.engine.vocab_limit = tokenizer.vocab_size();
     if (flags.name.empty()) flags.name = std::filesystem::weakly_canonical(flags.model).filename().string();
     if (!flags.chat_template.empty()) {
@@ -64,6 +66,9 @@ void add_served_model_options(Command verb, ServedModelFlags& flags) {
       .shows_default();
   verb.option("--cache-tokens", &flags.engine.kv_tokens, "room in the cache; 0 chooses by memory")
       .at_least(0)
+      .shows_default();
+  verb.option("--cache-format", &flags.generation.cache_format,
+              "of keys and values: auto (the precision), q8_0, int8, fp8")
       .shows_default();
   verb.option("--block-size", &flags.engine.block_size, "tokens of a cache block").in_range(1, 1024).shows_default();
   verb.option("--threads", &flags.generation.threads, "CPU threads for the model (or SINTER_THREADS); default: all")

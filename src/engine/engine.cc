@@ -14,8 +14,9 @@ const char* finish_reason_name(FinishReason reason) {
 }
 
 Engine::Engine(const models::Transformer& transformer, const EngineOptions& options)
-    : Engine(std::make_unique<TransformerRunner>(transformer,
-                                                 RunnerOptions{.fixed_shapes = options.fixed_shapes, .graphs = true}),
+    : Engine(std::make_unique<TransformerRunner>(
+                 transformer,
+                 RunnerOptions{.fixed_shapes = options.fixed_shapes, .graphs = true, .kv_format = options.kv_format}),
              options) {}
 
 Engine::Engine(std::unique_ptr<StepModel> model, const EngineOptions& options)

@@ -35,10 +35,11 @@ struct EngineOptions {
   int64_t max_waiting_tokens = int64_t{1} << 22;  // prompt tokens in the queue, likewise
   int64_t max_choices = 128;                      // n and best_of of one request
   int64_t max_logprobs = 64;
-  bool checks_every_step = false;  // count every block's holders at every step, not every 64th
-  bool fixed_shapes = false;       // pad steps to few shapes, as replayed graphs need them
-  bool prefix_cache = true;        // off: only the choices of one request share blocks
-  int64_t vocab_limit = 0;         // choose only tokens below this: models pad their vocabulary. 0 = all
+  bool checks_every_step = false;            // count every block's holders at every step, not every 64th
+  bool fixed_shapes = false;                 // pad steps to few shapes, as replayed graphs need them
+  core::DType kv_format = core::DType::f32;  // of the cache (core/kv_format.h); f32: the compute format
+  bool prefix_cache = true;                  // off: only the choices of one request share blocks
+  int64_t vocab_limit = 0;                   // choose only tokens below this: models pad their vocabulary. 0 = all
   const tokenizer::Tokenizer* tokenizer = nullptr;  // for stop strings; must outlive the engine
 };
 

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "core/kv_format.h"
 #include "kernels/choices.h"
 #include "kernels/trace.h"
 
@@ -99,8 +100,11 @@ TransformerRunner::~TransformerRunner() {
 
 core::KvCacheShape TransformerRunner::cache_shape(int64_t num_blocks, int64_t block_size) const {
   const spec::ModelSpec& spec = transformer_.spec();
-  const bool is_fp8 = base::is_fp8(options_.kv_format);
-  const core::DType format = is_fp8 ? options_.kv_format : transformer_.store().options().compute;
+  const core::DType format =
+      options_.kv_format == core::DType::f32 ? transformer_.store().options().compute : options_.kv_format;
+  SINTER_CHECK(!is_gpu_ || !core::has_row_scales(format),
+               "a KV cache in {} is for the CPU; on a GPU take fp8 or the compute format",
+               core::kv_format_name(format));
   return {.num_blocks = num_blocks,
           .block_size = block_size,
           .num_kv_heads = spec.num_kv_heads,
