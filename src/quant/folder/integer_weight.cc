@@ -15,10 +15,6 @@ namespace {
 
 constexpr int64_t kBlock = 128;  // columns after which errors are carried on to those behind, in one product
 
-// Groups of at most so many columns are rounded one after the other, larger ones all at once by importance. Small
-// groups gain more from scales that know what earlier columns left them than from the order.
-constexpr int64_t kSmallGroup = 64;
-
 struct Grid {
   float scale = 1;
   int zero = 8;
@@ -116,11 +112,10 @@ Grid grid_at(const IntegerWeight& weight, int64_t row, int64_t column) {
 
 }  // namespace
 
-std::vector<int32_t> rounding_order(const Hessian& hessian, const IntegerForm& form) {
+std::vector<int32_t> columns_by_importance(const Hessian& hessian) {
   const std::vector<float> importance = hessian.diagonal();
   std::vector<int32_t> order(importance.size());
   std::iota(order.begin(), order.end(), 0);
-  if (!form.orders_groups && form.group > 0 && form.group <= kSmallGroup) return order;
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
     return importance[static_cast<size_t>(a)] > importance[static_cast<size_t>(b)];
   });
@@ -129,7 +124,7 @@ std::vector<int32_t> rounding_order(const Hessian& hessian, const IntegerForm& f
 
 IntegerWeight round_nearest(const std::vector<float>& w, int64_t rows, const Hessian& hessian,
                             const IntegerForm& form) {
-  IntegerWeight result = make_scales(w, rows, hessian.diagonal(), rounding_order(hessian, form), form);
+  IntegerWeight result = make_scales(w, rows, hessian.diagonal(), columns_by_importance(hessian), form);
   const int64_t K = result.columns;
   base::parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin * K; i < end * K; ++i) {
@@ -139,19 +134,6 @@ IntegerWeight round_nearest(const std::vector<float>& w, int64_t rows, const Hes
   });
   return result;
 }
-
-namespace {
-
-// Whether the groups follow each other in `order`, and so that a group's columns are up to date where it begins.
-bool groups_are_in_order(const IntegerWeight& weight, const std::vector<int32_t>& order, int64_t group) {
-  if (group <= 0 || (kBlock % group != 0 && group % kBlock != 0)) return false;
-  for (size_t i = 0; i < order.size(); ++i) {
-    if (weight.group_of[static_cast<size_t>(order[i])] != static_cast<int32_t>(i) / group) return false;
-  }
-  return true;
-}
-
-}  // namespace
 
 IntegerWeight round_weight(const std::vector<float>& w, int64_t rows, const Hessian& hessian,
                            const std::vector<int32_t>& order, const core::Tensor& root, const IntegerForm& form) {
@@ -164,19 +146,6 @@ IntegerWeight round_weight(const std::vector<float>& w, int64_t rows, const Hess
   }
   IntegerWeight result = make_scales(w, rows, cost, order, form);
   const int largest = (1 << form.bits) - 1;
-  const bool follows = form.searches && groups_are_in_order(result, order, form.group);
-  std::vector<float> ordered_cost(cost.size());
-  for (size_t i = 0; i < order.size(); ++i) ordered_cost[i] = cost[static_cast<size_t>(order[i])];
-  // The scale of a group from what its columns are by now.
-  auto choose_grid = [&](int64_t row, int64_t first, const float* x) {
-    const int64_t end = std::min(K, first + form.group);
-    const std::vector<float> values(x, x + (end - first)),
-        weights(ordered_cost.begin() + first, ordered_cost.begin() + end);
-    const Grid grid = best_grid(values, weights, form);
-    const auto at = static_cast<size_t>(row * result.num_groups + first / form.group);
-    SINTER_CHECK(std::isfinite(grid.scale), "row {} has numbers too large for scales in f16", row);
-    result.scales[at] = grid.scale, result.zeros[at] = static_cast<uint8_t>(grid.zero);
-  };
   core::Allocator& memory = core::runtime({}).allocator();
   core::Tensor left(memory, {rows, K}, core::DType::f32);  // what is to be rounded, in `order`
   float* x = left.data<float>();
@@ -192,7 +161,6 @@ IntegerWeight round_weight(const std::vector<float>& w, int64_t rows, const Hess
         float *row = x + r * K + b, *error = errors.data<float>() + r * count;
         for (int64_t i = 0; i < count; ++i) {
           const int64_t column = order[static_cast<size_t>(b + i)];
-          if (follows && (b + i) % form.group == 0) choose_grid(r, b + i, row + i);
           const Grid grid = grid_at(result, r, column);
           const int code = nearest(row[i], grid, largest);
           result.codes[static_cast<size_t>(r * K + column)] = static_cast<uint8_t>(code);

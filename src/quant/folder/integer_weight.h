@@ -29,14 +29,12 @@ struct IntegerWeight {
   }
 };
 
-// Columns in the order in which they are rounded: those with the largest inputs first, or as they stand where groups
-// are small and not ordered.
-std::vector<int32_t> rounding_order(const Hessian& hessian, const IntegerForm& form);
+// Columns in the order in which they are rounded: those with the largest inputs first.
+std::vector<int32_t> columns_by_importance(const Hessian& hessian);
 
 // The weight w (rows, columns) with the least error of each scale under H's diagonal, and codes that make up for each
-// other's errors; where groups follow each other in `order`, a scale is chosen from what earlier columns left. `root`
-// is inverse_root(hessian, order, ...). Throws base::Error for a weight that is not finite or whose scales f16 cannot
-// hold.
+// other's errors. `root` is inverse_root(hessian, order, ...). Throws base::Error for a weight that is not finite or
+// whose scales f16 cannot hold.
 IntegerWeight round_weight(const std::vector<float>& w, int64_t rows, const Hessian& hessian,
                            const std::vector<int32_t>& order, const core::Tensor& root, const IntegerForm& form);
 // Nearest codes of the same scales, without making up: fast, for searches.

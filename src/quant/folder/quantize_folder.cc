@@ -233,7 +233,7 @@ class Run {
     for (const ParameterPart& part : slot.info.parts) {
       const auto e = static_cast<size_t>(std::max<int64_t>(0, part.expert));
       if (!inputs.empty() && e != rooted) {
-        order = rounding_order(inputs[e], options_.form);
+        order = columns_by_importance(inputs[e]);
         root = inverse_root(inputs[e], order, options_.damp);
         rooted = e;
       }

@@ -125,7 +125,7 @@ struct Case {
 
 TEST(Hessian, TheRootMultipliedOutIsTheInverse) {
   const Case c(3, 200);  // several blocks of the factorization
-  const std::vector<int32_t> order = rounding_order(c.inputs, IntegerForm{.group = 128});
+  const std::vector<int32_t> order = columns_by_importance(c.inputs);
   const core::Tensor root = inverse_root(c.inputs, order, 0.01);
   const float* u = root.data<float>();
   double mean = 0;
@@ -154,27 +154,12 @@ TEST(RoundWeight, MovesOutputsLessThanNearestCodes) {
                                   IntegerForm{.bits = 4, .group = 64, .symmetric = false},
                                   IntegerForm{.bits = 2, .group = 32, .orders_groups = true}}) {
     const Case c(11, 160);
-    const std::vector<int32_t> order = rounding_order(c.inputs, form);
+    const std::vector<int32_t> order = columns_by_importance(c.inputs);
     const core::Tensor root = inverse_root(c.inputs, order, 0.01);
     const double rounded = c.error_of(round_weight(c.w, c.rows, c.inputs, order, root, form));
     const double nearest = c.error_of(round_nearest(c.w, c.rows, c.inputs, form));
     EXPECT_LT(rounded, 0.8 * nearest) << form.bits << " bits, group " << form.group;
   }
-}
-
-// Groups of 32 in the order of the columns, with scales from what earlier ones left, beside scales fixed beforehand.
-TEST(RoundWeight, ScalesFollowWhatEarlierColumnsLeft) {
-  const IntegerForm form{.bits = 3, .group = 32};
-  double following = 0, fixed = 0;
-  for (uint64_t seed = 1; seed <= 4; ++seed) {
-    const Case c(seed, 160);
-    auto error_in = [&](const std::vector<int32_t>& order) {
-      return c.error_of(round_weight(c.w, c.rows, c.inputs, order, inverse_root(c.inputs, order, 0.01), form));
-    };
-    following += error_in(rounding_order(c.inputs, form));
-    fixed += error_in(rounding_order(c.inputs, IntegerForm{.group = 128}));
-  }
-  EXPECT_LT(following, fixed);
 }
 
 class FolderTest : public testing::Test {
