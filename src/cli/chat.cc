@@ -85,7 +85,7 @@ class Talker {
     const int64_t needed = static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens;
     if (!engine_ || engine_->max_request_tokens() < needed) {
       engine_.reset();
-      engine::EngineOptions options = engine_options({&request, 1}, tokenizer_);
+      engine::EngineOptions options = engine_options({&request, 1}, tokenizer_, flags_.generation.kv_cache);
       options.kv_tokens = 2 * needed;
       engine_ = std::make_unique<engine::Engine>(*model_.transformer, options);
     }

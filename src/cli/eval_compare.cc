@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/eval_tasks.h"
 #include "cli/generation_flags.h"
+#include "core/kv_format.h"
 #include "eval/kl.h"
 #include "eval/results/compare.h"
 #include "models/open_model.h"
@@ -19,7 +20,7 @@ namespace sinter::cli {
 namespace {
 
 struct KlFlags {
-  std::string reference, model, file, device = "cpu", precision = "fp32", quantize, kv_cache = "model";
+  std::string reference, model, file, device = "cpu", precision = "fp32", quantize, kv_cache = "auto";
   eval::KlOptions options;
   bool as_json = false;
 };
@@ -36,7 +37,7 @@ void run_kl(const KlFlags& flags) {
   const models::OpenModel model = models::open_model(flags.model, rounded);
   const std::vector<int32_t> tokens = tokenizer.encode_parallel(base::read_file(flags.file), {.parse_special = true});
   eval::KlOptions options = flags.options;
-  if (flags.kv_cache == "fp8") options.kv_format = core::DType::f8e4m3;
+  options.kv_format = core::parse_kv_format(flags.kv_cache);
   base::ProgressLine line;
   const eval::KlResult r = eval::compare_predictions(
       reference, model, tokens, options,
@@ -107,8 +108,8 @@ void add_eval_comparisons(Command verb) {
   kl_verb.option("FILE", &kl->file, "text file").required();
   kl_verb.option("--context", &kl->options.context, "tokens of a window").shows_default().at_least(2);
   kl_verb.option("--quantize", &kl->quantize, "fp8: round the linear layers of MODEL while it is loaded");
-  kl_verb.option("--kv-cache", &kl->kv_cache, "fp8: MODEL reads its keys and values from a cache in fp8")
-      .one_of({"model", "fp8"})
+  kl_verb.option("--kv-cache", &kl->kv_cache, "MODEL's keys and values go through such a cache: q8_0, int8 or fp8")
+      .one_of({"auto", "q8_0", "int8", "fp8"})
       .shows_default();
   kl_verb.option("--device", &kl->device, "cpu, cuda or cuda:N").shows_default();
   kl_verb.option("--precision", &kl->precision, "fp32, bf16 or fp16").shows_default();

@@ -46,7 +46,7 @@ using Seconds = std::chrono::duration<double>;
 void generate_one(const Flags& flags, const models::OpenModel& model, const tokenizer::Tokenizer& tokenizer) {
   engine::Request request =
       make_request(flags.generation, engine::encode_prompt(tokenizer, flags.prompt, model.spec), model.spec, tokenizer);
-  engine::Engine engine(*model.transformer, engine_options({&request, 1}, tokenizer));
+  engine::Engine engine(*model.transformer, engine_options({&request, 1}, tokenizer, flags.generation.kv_cache));
   engine::TextStream text(tokenizer, request.prompt, request.stop_strings);
   print_bytes(flags.prompt);
   const size_t prompt_tokens = request.prompt.size();
@@ -222,7 +222,7 @@ std::string answer_line(nlohmann::json line, const engine::Request& request, con
 // Lines {"prompt": "...", "max_tokens": n, "temperature": t, "seed": s, ...} -> lines with "text" added.
 void generate_file(const Flags& flags, const models::OpenModel& model, const tokenizer::Tokenizer& tokenizer) {
   Batch batch = read_batch(flags, model, tokenizer);
-  engine::Engine engine(*model.transformer, engine_options(batch.requests, tokenizer));
+  engine::Engine engine(*model.transformer, engine_options(batch.requests, tokenizer, flags.generation.kv_cache));
   for (size_t i = 0; i < batch.requests.size(); ++i) engine.check(batch.requests[i], batch.origins[i]);
   AnswerFile out(flags.output, flags.input);
   base::ProgressLine progress;

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "base/threads.h"
 #include "cli/command.h"
+#include "core/kv_format.h"
 #include "kernels/choices.h"
 
 namespace sinter::cli {
@@ -39,6 +40,7 @@ void add_generation_flags(Command verb, GenerationFlags& flags) {
   verb.option("--seed", &flags.sampling.seed, "same seed, same text").shows_default();
   verb.option("--device", &flags.device, "cpu, cuda or cuda:N").shows_default();
   verb.option("--precision", &flags.precision, "fp32, bf16 or fp16").shows_default();
+  add_kv_cache_flag(verb, flags.kv_cache);
   verb.option("--tokenizer", &flags.tokenizer, "tokenizer file or folder (default: the model's)");
   verb.flag("--exact", &flags.is_exact,
             "do not round activations to 8 bits for weights that are quantized: slower (CPU)");
@@ -47,8 +49,15 @@ void add_generation_flags(Command verb, GenerationFlags& flags) {
   verb.flag("--ignore-eos", &flags.ignores_eos, "go on past the end-of-text token");
 }
 
+void add_kv_cache_flag(Command verb, std::string& format) {
+  verb.option("--kv-cache", &format, "how keys and values are kept: auto (the precision), q8_0, int8 or fp8")
+      .one_of({"auto", "q8_0", "int8", "fp8"})
+      .shows_default();
+}
+
 void check_generation_flags(const GenerationFlags& flags) {
   engine::check_sampling(flags.sampling);
+  core::parse_kv_format(flags.kv_cache);
   constexpr int64_t kMost = int64_t{1} << 40;  // more than any memory holds the keys of, and far from overflowing
   if (flags.max_tokens < 0 || flags.max_tokens > kMost)
     base::fail_usage("max-tokens is {}; expected 0 to {}", flags.max_tokens, kMost);
@@ -112,8 +121,10 @@ std::string counted(int64_t count, const std::string& unit) {
   return fmt::format("{} {}{}", base::format_grouped(count), unit, count == 1 ? "" : "s");
 }
 
-engine::EngineOptions engine_options(std::span<const engine::Request> requests, const tokenizer::Tokenizer& tokenizer) {
-  engine::EngineOptions options{.vocab_limit = tokenizer.vocab_size(), .tokenizer = &tokenizer};
+engine::EngineOptions engine_options(std::span<const engine::Request> requests, const tokenizer::Tokenizer& tokenizer,
+                                     const std::string& kv_cache) {
+  engine::EngineOptions options{
+      .kv_format = core::parse_kv_format(kv_cache), .vocab_limit = tokenizer.vocab_size(), .tokenizer = &tokenizer};
   int64_t longest = 1, total = 0;
   for (const engine::Request& r : requests) {
     const int64_t length = static_cast<int64_t>(r.prompt.size()) + r.max_new_tokens;

@@ -17,7 +17,7 @@ class Command;
 struct GenerationFlags {
   engine::SamplingOptions sampling{.temperature = 0.8f, .top_p = 0.95f};
   int64_t max_tokens = 256;
-  std::string device = "cpu", precision = "fp32", tokenizer;
+  std::string device = "cpu", precision = "fp32", kv_cache = "auto", tokenizer;
   std::vector<std::string> stops;
   std::string quantize;  // "" or "fp8": at load
   bool ignores_eos = false, is_exact = false, is_batch_invariant = false;
@@ -32,6 +32,7 @@ std::string newest_model(const std::string& folder);
 
 void add_generation_flags(Command verb, GenerationFlags& flags);
 // Those that say how a model is opened, for every verb that answers requests.
+void add_kv_cache_flag(Command verb, std::string& format);  // --kv-cache, core/kv_format.h
 void add_model_flags(Command verb, GenerationFlags& flags);
 // Throws UsageError naming the value that makes no sense.
 void check_generation_flags(const GenerationFlags& flags);
@@ -46,7 +47,8 @@ bool warn_past_positions(const spec::ModelSpec& spec, size_t num_tokens, const c
 // "1 token", "2,000 tokens"
 std::string counted(int64_t count, const std::string& unit);
 // An engine's options for requests that are all known: memory for a good many of them at once, no more.
-engine::EngineOptions engine_options(std::span<const engine::Request> requests, const tokenizer::Tokenizer& tokenizer);
+engine::EngineOptions engine_options(std::span<const engine::Request> requests, const tokenizer::Tokenizer& tokenizer,
+                                     const std::string& kv_cache = "auto");
 void print_generation_stats(const engine::EngineStats& stats, double seconds);
 
 }  // namespace sinter::cli

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/command.h"
+#include "core/kv_format.h"
 #include "tokenizer/chat_template.h"
 
 namespace sinter::cli {
@@ -28,8 +29,8 @@ struct OpenServedModel::Parts {
         tokenizer(load_tokenizer(flags.generation, flags.model)),
         model(open_for_generation(flags.generation, flags.model)) {
     flags.engine.tokenizer = &tokenizer;
+    flags.engine.kv_format = core::parse_kv_format(flags.generation.kv_cache);
     flags.engine.vocab_limit = tokenizer.vocab_size();
-    if (flags.kv_cache == "fp8") flags.engine.kv_format = core::DType::f8e4m3;
     for (const std::string& layer : flags.kv_plain_layers) flags.engine.kv_plain_layers.push_back(layer_number(layer));
     if (flags.name.empty()) flags.name = std::filesystem::weakly_canonical(flags.model).filename().string();
     if (!flags.chat_template.empty()) {
@@ -74,12 +75,6 @@ void add_served_model_options(Command verb, ServedModelFlags& flags) {
   verb.option("--device", &flags.generation.device, "cpu, cuda or cuda:N").shows_default();
   verb.option("--precision", &flags.generation.precision, "fp32, bf16 or fp16").shows_default();
   add_model_flags(verb, flags.generation);
-  verb.option("--kv-cache", &flags.kv_cache, "fp8: keys and values in 8 bits (e4m3), room for twice as many tokens")
-      .one_of({"model", "fp8"})
-      .shows_default();
-  verb.option("--kv-plain-layers", &flags.kv_plain_layers,
-              "with --kv-cache fp8: layers whose keys and values keep the model's format, e.g. 0,31")
-      .delimiter(',');
   verb.option("--tokenizer", &flags.generation.tokenizer, "tokenizer file or folder, if not the model's");
   verb.option("--step-tokens", &flags.engine.step_tokens, "most tokens of one step")
       .in_range(1, 1000000)
@@ -87,6 +82,10 @@ void add_served_model_options(Command verb, ServedModelFlags& flags) {
   verb.option("--cache-tokens", &flags.engine.kv_tokens, "room in the cache; 0 chooses by memory")
       .at_least(0)
       .shows_default();
+  add_kv_cache_flag(verb, flags.generation.kv_cache);
+  verb.option("--kv-plain-layers", &flags.kv_plain_layers,
+              "with --kv-cache: layers whose keys and values keep the precision, e.g. 0,31")
+      .delimiter(',');
   verb.option("--block-size", &flags.engine.block_size, "tokens of a cache block").in_range(1, 1024).shows_default();
   verb.option("--threads", &flags.generation.threads, "CPU threads for the model (or SINTER_THREADS); default: all")
       .in_range(1, 1024);

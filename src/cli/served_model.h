@@ -15,7 +15,6 @@ struct ServedModelFlags {
   std::string model, name, chat_template;
   GenerationFlags generation;
   engine::EngineOptions engine;
-  std::string kv_cache = "model";            // or "fp8"
   std::vector<std::string> kv_plain_layers;  // numbers
   double stall_seconds = 300;
 };

@@ -1,6 +1,7 @@
 #include "core/kv_cache.h"
 
 #include "base/error.h"
+#include "core/kv_format.h"
 
 namespace sinter::core {
 namespace {
@@ -8,8 +9,8 @@ namespace {
 constexpr int64_t kAlignBytes = 256;
 
 int64_t place_bytes(const KvCacheShape& s, DType format) {
-  const int64_t bytes =
-      2 * s.num_kv_heads * s.block_size * s.head_dim * static_cast<int64_t>(base::dtype_bytes(format));
+  const int64_t row = kv_row_elements(format, s.head_dim) * static_cast<int64_t>(base::dtype_bytes(format));
+  const int64_t bytes = 2 * s.num_kv_heads * s.block_size * row;
   return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
 }
 
@@ -35,7 +36,7 @@ int64_t KvCacheShape::block_bytes() const {
 
 KvCache::KvCache(Allocator& allocator, const KvCacheShape& shape, float scale)
     : shape_(shape), data_(allocator, {shape.num_blocks, shape.block_bytes()}, DType::u8) {
-  const int64_t K = shape.num_kv_heads, D = shape.head_dim, B = shape.block_size;
+  const int64_t K = shape.num_kv_heads, B = shape.block_size;
   const auto places = static_cast<int64_t>(shape.formats.size());
   bool has_scales = false;
   for (DType format : shape.formats) has_scales |= base::is_fp8(format);
@@ -46,6 +47,7 @@ KvCache::KvCache(Allocator& allocator, const KvCacheShape& shape, float scale)
   for (int64_t p = 0; p < places; ++p) {
     const DType format = shape.formats[static_cast<size_t>(p)];
     const auto element = static_cast<int64_t>(base::dtype_bytes(format));
+    const int64_t D = kv_row_elements(format, shape.head_dim);
     auto view = [&](int64_t first) {
       return Tensor::view_of(data_.data<char>() + first, {K, B, D}, format, data_.device());
     };

@@ -3,8 +3,8 @@
 //
 //   block b:  for each place of a layer: keys, then values, each (block_size, K, D), or (K, block_size, D) for GPUs,
 //             whose blocks of threads read one head
-//
-// A layer's numbers are in the compute format, or in fp8 (e4m3) with a scale for each head; layers may differ.
+// A layer's numbers are in the compute format, fp8 with a scale for each head, int8 or q8_0 (core/kv_format.h; D is
+// then what a row of a head takes); layers may differ.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -39,7 +39,7 @@ struct EngineOptions {
   bool fixed_shapes = false;       // pad steps to few shapes, as replayed graphs need them
   bool prefix_cache = true;        // off: only the choices of one request share blocks
   int64_t vocab_limit = 0;         // choose only tokens below this: models pad their vocabulary. 0 = all
-  // f8e4m3: keys and values in fp8 but for those of `kv_plain_layers`; else they have the model's format.
+  // Of the cache (core/kv_format.h), but for the layers of `kv_plain_layers`; f32: the compute format.
   core::DType kv_format = core::DType::f32;
   std::vector<int64_t> kv_plain_layers;
   const tokenizer::Tokenizer* tokenizer = nullptr;  // for stop strings; must outlive the engine

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "core/kv_format.h"
 #include "kernels/choices.h"
 #include "kernels/trace.h"
 
@@ -104,9 +105,12 @@ TransformerRunner::~TransformerRunner() {
 
 core::KvCacheShape TransformerRunner::cache_shape(int64_t num_blocks, int64_t block_size) const {
   const spec::ModelSpec& spec = transformer_.spec();
-  const bool is_fp8 = base::is_fp8(options_.kv_format);
   const core::DType plain = transformer_.store().options().compute;
-  std::vector formats(static_cast<size_t>(spec.num_layers), is_fp8 ? options_.kv_format : plain);
+  const core::DType format = options_.kv_format == core::DType::f32 ? plain : options_.kv_format;
+  SINTER_CHECK(!is_gpu_ || !core::has_row_scales(format),
+               "a KV cache in {} is for the CPU; on a GPU take fp8 or the compute format",
+               core::kv_format_name(format));
+  std::vector formats(static_cast<size_t>(spec.num_layers), format);
   for (int64_t layer : options_.kv_plain_layers) formats[static_cast<size_t>(layer)] = plain;
   return {.num_blocks = num_blocks,
           .block_size = block_size,

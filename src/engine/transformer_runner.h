@@ -20,7 +20,7 @@ namespace sinter::engine {
 struct RunnerOptions {
   bool fixed_shapes = false;                 // pad steps to few shapes; on a GPU always
   bool graphs = true;                        // on a GPU
-  core::DType kv_format = core::DType::f32;  // f8e4m3: keys and values in fp8; else they have the compute format
+  core::DType kv_format = core::DType::f32;  // of keys and values; f32: the compute format
   std::vector<int64_t> kv_plain_layers;      // whose keys and values have the compute format in any case
 };
 

@@ -49,7 +49,7 @@ std::vector<float> logits_of(const models::OpenModel& model, const core::HostBat
   const kernels::WithoutMeasuring without_measuring;
   core::RaggedBatch batch = core::upload(device.allocator(), host);
   std::unique_ptr<const BatchCache> cache;
-  if (base::is_fp8(kv_format)) {
+  if (kv_format != core::DType::f32) {
     cache = std::make_unique<const BatchCache>(model, host, kv_format);
     batch.kv = &cache->view;
     batch.equal_lengths = false;

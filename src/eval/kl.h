@@ -10,7 +10,7 @@ namespace sinter::eval {
 struct KlOptions {
   int64_t context = 512;  // tokens of a window; each begins without context, and its first half is not counted
   int64_t batch_tokens = 2048;
-  // f8e4m3: the model (not the reference) reads keys and values from a cache in fp8.
+  // The model (not the reference) reads keys and values from a cache in this format (core/kv_format.h); f32: from none.
   core::DType kv_format = core::DType::f32;
 };
 

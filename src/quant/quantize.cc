@@ -215,13 +215,19 @@ void write_folder(const std::string& model, const std::string& out, const std::s
   const base::DType dtype = folder_dtype(reader, table, dtype_name);
   SINTER_CHECK(dtype == base::DType::f32 || dtype == base::DType::f16 || dtype == base::DType::bf16,
                "weights of a folder are f32, f16 or bf16, not '{}'", dtype_name);
+  // Unless a type is asked for, what is stored as plain numbers stays as it is: norms of GGUF files are in f32.
+  auto dtype_of = [&](const spec::Parameter& info, const spec::ParameterPart& part) {
+    if (!dtype_name.empty() || reader.is_quantized(part)) return dtype;
+    const base::DType stored = reader.stored_dtype(info, part);
+    return stored == base::DType::f64 ? base::DType::f32 : stored;
+  };
   const nlohmann::json config = spec::make_hf_config(reader.spec(), hf_dtype_name(dtype));
   base::create_folders(out);
   io::TensorFolderWriter writer(out);
   Progress progress;
   for (const spec::Parameter& info : table) {
     for (const spec::ParameterPart& part : info.parts) {
-      writer.declare(part.hf_name, dtype, models::part_shape(info, part));
+      writer.declare(part.hf_name, dtype_of(info, part), models::part_shape(info, part));
       ++progress.count;
     }
   }
@@ -240,8 +246,9 @@ void write_folder(const std::string& model, const std::string& out, const std::s
         }
         values = std::move(turned);
       }
-      std::vector<std::byte> bytes(values.size() * base::dtype_bytes(dtype));
-      base::convert_elements(base::DType::f32, values.data(), dtype, bytes.data(), values.size());
+      const base::DType stored = dtype_of(info, part);
+      std::vector<std::byte> bytes(values.size() * base::dtype_bytes(stored));
+      base::convert_elements(base::DType::f32, values.data(), stored, bytes.data(), values.size());
       writer.write(part.hf_name, bytes);
     }
   }

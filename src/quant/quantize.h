@@ -44,7 +44,7 @@ std::vector<WrittenTensor> write_gguf(const std::string& model, const std::strin
                                       const OnProgress& on_progress = {});
 
 // The model as a plain folder: config.json, safetensors, tokenizer, chat templates. Quantized weights become numbers of
-// `dtype`; "" keeps plain ones as they are stored where all matrices are alike, else f16.
+// `dtype`; "" keeps plain ones as they are stored, and makes others f16.
 void write_folder(const std::string& model, const std::string& out, const std::string& dtype,
                   const OnProgress& on_progress = {});
 

@@ -82,7 +82,7 @@ void verify_gguf_model(const std::string& path, const VerifyOptions& options, st
                      .greedy = "greedy_exact",
                      .greedy_margin = "greedy_margin_exact",
                      .greedy_prompt = "greedy_prompt",
-                     .text = (stem.parent_path().parent_path() / "eval.txt").string()};
+                     .text = (fs::weakly_canonical(stem).parent_path().parent_path() / "eval.txt").string()};
   if (answers.contains("perplexity")) model.perplexity = answers["perplexity"].at("exact").get<double>();
   verify_model_answers(model, golden, options, checks);
   if (options.device.kind != core::DeviceKind::cpu || !answers.contains("max_abs_llamacpp_minus_exact")) return;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "core/host_batch.h"
+#include "core/kv_format.h"
 #include "eval/quantized/golden_tensors.h"
 #include "eval/quantized/quantized_golden.h"
 #include "kernels/table.h"
@@ -20,13 +21,16 @@ struct Format {
   std::string name;
   base::DType stored;
 };
-// Those that the engine's cache can have; fp8 with one scale for each head, all the same here.
+// Those that the cache can have (core/kv_format.h); fp8 with one scale for each head, all the same here.
 const std::vector<Format>& known_formats() {
   static const std::vector<Format> formats = {{"exact", base::DType::f32},
                                               {"f16", base::DType::f16},
                                               {"bf16", base::DType::bf16},
                                               {"fp8_e4m3_tensor", base::DType::f8e4m3},
-                                              {"fp8_e4m3_unit", base::DType::f8e4m3}};
+                                              {"fp8_e4m3_unit", base::DType::f8e4m3},
+                                              {"fp8_e5m2_tensor", base::DType::f8e5m2},
+                                              {"int8_f16scale", base::DType::i8},
+                                              {"Q8_0", base::DType::u8}};
   return formats;
 }
 
@@ -69,12 +73,13 @@ std::vector<uint8_t> stored_bytes(const core::KvCache& cache, const core::Tensor
   const std::vector<uint8_t> all = core::to_host<uint8_t>(cache.data());
   const core::KvLayer& layer = cache.layer(0);
   const auto width = static_cast<int64_t>(base::dtype_bytes(first.dtype()));
+  const int64_t row = core::kv_row_elements(first.dtype(), s.dim) * width;
   const int64_t begin = static_cast<const std::byte*>(first.raw()) - static_cast<const std::byte*>(cache.data().raw());
   std::vector<uint8_t> bytes;
   for (int64_t t = 0; t < s.tokens; ++t) {
     for (int64_t h = 0; h < s.kv_heads; ++h) {
       const auto from = all.begin() + begin + layer.offset(t, h) * width;
-      bytes.insert(bytes.end(), from, from + s.dim * width);
+      bytes.insert(bytes.end(), from, from + row);
     }
   }
   return bytes;
@@ -125,25 +130,41 @@ CacheResult run(const Sequence& s, base::DType format, float key_scale, float va
           core::to_host_floats(args.out)};
 }
 
+void count_differing_bytes(const std::string& title, const std::vector<uint8_t>& found, const io::TensorEntry& answer,
+                           std::vector<VerifyCheck>& checks) {
+  SINTER_CHECK(answer.bytes.size() == found.size(), "tensor '{}' has {} bytes; the cache holds {}", answer.name,
+               answer.bytes.size(), found.size());
+  int64_t differing = 0;
+  for (size_t i = 0; i < found.size(); ++i) differing += found[i] != static_cast<uint8_t>(answer.bytes[i]);
+  checks.push_back({title, fmt::format("differing of {}", found.size()), static_cast<double>(differing), 0, ""});
+}
+
 // One of the two halves: its codes, and the numbers they stand for where the file has them.
-void compare_stored(const io::SafetensorsFile& file, const std::string& part, const Format& format,
+void compare_stored(const io::SafetensorsFile& file, const std::string& part, const Format& format, int64_t dim,
                     const std::vector<uint8_t>& found, float scale, const std::string& title,
                     std::vector<VerifyCheck>& checks) {
-  const std::string label = part == "k" ? ": keys" : ": values";
+  const std::string label = title + (part == "k" ? ": keys" : ": values");
+  const auto row = static_cast<size_t>(core::kv_row_elements(format.stored, dim)) * base::dtype_bytes(format.stored);
   if (const io::TensorEntry* codes = file.find(part + "codes." + format.name)) {
-    SINTER_CHECK(codes->bytes.size() == found.size(), "tensor '{}' has {} bytes; the cache holds {}", codes->name,
-                 codes->bytes.size(), found.size());
-    int64_t differing = 0;
-    for (size_t i = 0; i < found.size(); ++i) differing += found[i] != static_cast<uint8_t>(codes->bytes[i]);
-    checks.push_back({title + label + ", codes", fmt::format("differing of {}", found.size()),
-                      static_cast<double>(differing), 0, ""});
+    std::vector<uint8_t> of_codes = found, of_scales;
+    if (format.stored == base::DType::i8) {  // codes, then the scale
+      of_codes.clear();
+      for (size_t at = 0; at < found.size(); at += row) {
+        const auto begin = found.begin() + static_cast<std::ptrdiff_t>(at);
+        of_codes.insert(of_codes.end(), begin, begin + dim);
+        of_scales.insert(of_scales.end(), begin + dim, begin + static_cast<std::ptrdiff_t>(row));
+      }
+      count_differing_bytes(label + ", scales", of_scales, tensor_of(file, part + "scale." + format.name), checks);
+    }
+    count_differing_bytes(label + ", codes", of_codes, *codes, checks);
   }
   const io::TensorEntry* numbers = file.find(part + "." + format.name);
   if (!numbers) return;
-  std::vector<float> values(found.size() / base::dtype_bytes(format.stored));
-  base::convert_elements(format.stored, found.data(), base::DType::f32, values.data(), values.size());
-  for (float& value : values) value *= scale;
-  checks.push_back(count_differing(title + label, values, *numbers));
+  std::vector<float> values(found.size() / row * static_cast<size_t>(dim));
+  for (size_t r = 0; r < found.size() / row; ++r)
+    core::decode_kv_row(format.stored, found.data() + r * row, dim, scale,
+                        values.data() + r * static_cast<size_t>(dim));
+  checks.push_back(count_differing(label, values, *numbers));
 }
 
 float scale_of(const io::SafetensorsFile& file, const std::string& name) {
@@ -156,11 +177,12 @@ float scale_of(const io::SafetensorsFile& file, const std::string& name) {
 
 void verify_format(const io::SafetensorsFile& file, const Sequence& s, const Format& format, const std::string& title,
                    core::Device device, std::vector<VerifyCheck>& checks) {
-  const float key_scale = scale_of(file, "kscale." + format.name),
-              value_scale = scale_of(file, "vscale." + format.name);
+  const bool is_scaled = base::is_fp8(format.stored);
+  const float key_scale = is_scaled ? scale_of(file, "kscale." + format.name) : 1.0f,
+              value_scale = is_scaled ? scale_of(file, "vscale." + format.name) : 1.0f;
   const CacheResult found = run(s, format.stored, key_scale, value_scale, device);
-  compare_stored(file, "k", format, found.keys, key_scale, title, checks);
-  compare_stored(file, "v", format, found.values, value_scale, title, checks);
+  compare_stored(file, "k", format, s.dim, found.keys, key_scale, title, checks);
+  compare_stored(file, "v", format, s.dim, found.values, value_scale, title, checks);
   const io::TensorEntry& answer = tensor_of(file, "out." + format.name);
   const std::vector<float> expected = floats_of(answer);
   SINTER_CHECK(expected.size() == found.out.size(), "tensor '{}' has {} elements; attention gives {}", answer.name,

@@ -57,15 +57,16 @@ void verify_quantized_folder(const std::string& folder, const VerifyOptions& opt
   const std::string logits = find_logits(folder);
   if (logits.empty()) return checks.push_back(skipped(name + ": logits", "the folder has no golden.safetensors"));
   const io::SafetensorsFile golden(logits);
-  verify_model_answers({.model = folder,
-                        .case_name = name,
-                        .logits = "logits",
-                        .greedy = "greedy",
-                        .greedy_margin = "greedy_margin",
-                        .greedy_prompt = "greedy_prompt",
-                        .perplexity = answers.value("perplexity", 0.0),
-                        .text = (fs::path(folder).parent_path().parent_path() / "gguf" / "eval.txt").string()},
-                       golden, options, checks);
+  verify_model_answers(
+      {.model = folder,
+       .case_name = name,
+       .logits = "logits",
+       .greedy = "greedy",
+       .greedy_margin = "greedy_margin",
+       .greedy_prompt = "greedy_prompt",
+       .perplexity = answers.value("perplexity", 0.0),
+       .text = (fs::weakly_canonical(folder).parent_path().parent_path() / "gguf" / "eval.txt").string()},
+      golden, options, checks);
   if (golden.find("logits_w8a8_0"))
     checks.push_back(skipped(name + ": logits with fp8 activations", "products here do not round activations to fp8"));
 }

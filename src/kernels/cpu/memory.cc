@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/kv_format.h"
 #include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/formats.h"
@@ -155,11 +156,40 @@ void add_parts(const float* parts, int64_t count, int64_t width, float* y) {
   });
 }
 
-void kv_write(Stream& stream, const KvWriteArgs& args) {
+namespace {
+
+// Into a cache of another format than the rows have.
+void kv_write_coded(const KvWriteArgs& args) {
+  const KvLayer& cache = args.cache;
+  const base::DType from = args.qkv.dtype(), format = cache.keys.dtype();
+  const int64_t H = args.num_heads, K = args.num_kv_heads, D = args.head_dim;
+  const auto from_bytes = static_cast<int64_t>(base::dtype_bytes(from)),
+             to_bytes = static_cast<int64_t>(base::dtype_bytes(format));
+  for_each_row(args.qkv.size(0), 2 * K * D, [&](int64_t t) {
+    const int64_t slot = args.slots.data<int32_t>()[t];
+    if (slot < 0) return;
+    static thread_local std::vector<float> t_row;
+    t_row.resize(static_cast<size_t>(D));
+    auto put = [&](int64_t head, int64_t h, const Tensor& to, const Tensor& scales) {
+      const char* row = args.qkv.data<char>() + (t * (H + 2 * K) + head) * D * from_bytes;
+      base::convert_elements(from, row, base::DType::f32, t_row.data(), t_row.size());
+      core::encode_kv_row(format, t_row.data(), D, scales ? scales.data<float>()[h] : 1.0f,
+                          to.data<char>() + cache.offset(slot, h) * to_bytes);
+    };
+    for (int64_t h = 0; h < K; ++h) {
+      put(H + h, h, cache.keys, cache.key_scales);
+      put(H + K + h, h, cache.values, cache.value_scales);
+    }
+  });
+}
+
+}  // namespace
+
+void kv_write(Stream&, const KvWriteArgs& args) {
   int64_t width = (args.num_heads + 2 * args.num_kv_heads) * args.head_dim;
   size_t element = base::dtype_bytes(args.qkv.dtype());
   const KvLayer& cache = args.cache;
-  if (cache.keys.dtype() != args.qkv.dtype()) return reference::kv_write(stream, args);
+  if (cache.keys.dtype() != args.qkv.dtype()) return kv_write_coded(args);
   const auto head_bytes = static_cast<size_t>(args.head_dim) * element;
   for_each_row(args.qkv.size(0), 2 * args.num_kv_heads * args.head_dim, [&](int64_t t) {
     int64_t slot = args.slots.data<int32_t>()[t];

@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/kv_format.h"
 #include "kernels/reference/float_view.h"
 #include "kernels/reference/reference.h"
 
@@ -45,7 +46,7 @@ struct KeyReader {
 
   // The cache whole, whatever its strides.
   static FloatView numbers(const Tensor& t) {
-    if (!t) return FloatView(t);
+    if (!t || core::has_row_scales(t.dtype())) return FloatView(Tensor());
     return FloatView(Tensor::view_of(t.raw(), {std::numeric_limits<int64_t>::max() / 8}, t.dtype(), t.device()));
   }
   static double scale_of(const Tensor& scales, int64_t kv_head) {
@@ -53,13 +54,19 @@ struct KeyReader {
   }
 
   double key(const Sequence& s, int64_t j, int64_t kv_head, int64_t d) const {
+    if (core::has_row_scales(args.cache.keys.dtype())) return stored_number(args.cache.keys, s, j, kv_head, d);
     if (keys) return scale_of(args.cache.key_scales, kv_head) * keys[cache_index(s, j, kv_head, d)];
     return qkv[packed_index(s, j, args.shape.num_heads + kv_head, d)];
   }
   double value(const Sequence& s, int64_t j, int64_t kv_head, int64_t d) const {
     int64_t head = args.shape.num_heads + args.shape.num_kv_heads + kv_head;
+    if (core::has_row_scales(args.cache.values.dtype())) return stored_number(args.cache.values, s, j, kv_head, d);
     if (values) return scale_of(args.cache.value_scales, kv_head) * values[cache_index(s, j, kv_head, d)];
     return qkv[packed_index(s, j, head, d)];
+  }
+  double stored_number(const Tensor& t, const Sequence& s, int64_t j, int64_t kv_head, int64_t d) const {
+    const uint8_t* row = t.data<uint8_t>() + cache_index(s, j, kv_head, 0);
+    return core::kv_number(t.dtype(), row, args.shape.head_dim, d);
   }
   int64_t packed_index(const Sequence& s, int64_t j, int64_t head, int64_t d) const {
     return (s.first_row + j) * args.qkv.size(-1) + head * args.shape.head_dim + d;

@@ -1,7 +1,9 @@
 // Kernels that only move or scale: fill, axpby, kv_write, column sums, dropout.
 #include <limits>
+#include <utility>
 #include <vector>
 
+#include "core/kv_format.h"
 #include "kernels/reference/float_view.h"
 #include "kernels/reference/reference.h"
 
@@ -42,9 +44,11 @@ void kv_write(Stream&, const KvWriteArgs& args) {
   const KvLayer& cache = args.cache;
   FloatView qkv(args.qkv);
   auto numbers = [&](const Tensor& t) {  // the cache whole, whatever its strides
+    if (core::has_row_scales(t.dtype())) return FloatView(Tensor());
     return FloatView(Tensor::view_of(t.raw(), {std::numeric_limits<int64_t>::max() / 8}, t.dtype(), t.device()));
   };
   FloatView keys = numbers(cache.keys), values = numbers(cache.values);
+  const base::DType format = cache.keys.dtype();
   for (int64_t t = 0; t < tokens; ++t) {
     int64_t slot = args.slots.data<int32_t>()[t];
     if (slot < 0) continue;
@@ -52,6 +56,14 @@ void kv_write(Stream&, const KvWriteArgs& args) {
       double key_scale = cache.key_scales ? cache.key_scales.data<float>()[h] : 1.0f;
       double value_scale = cache.value_scales ? cache.value_scales.data<float>()[h] : 1.0f;
       int64_t k = t * width + (args.num_heads + h) * args.head_dim, v = k + args.num_kv_heads * args.head_dim;
+      if (core::has_row_scales(format)) {
+        std::vector<float> row(static_cast<size_t>(args.head_dim));
+        for (const auto& [from, to] : {std::pair{k, &cache.keys}, std::pair{v, &cache.values}}) {
+          for (int64_t d = 0; d < args.head_dim; ++d) row[static_cast<size_t>(d)] = static_cast<float>(qkv[from + d]);
+          core::encode_kv_row(format, row.data(), args.head_dim, 1.0f, to->data<uint8_t>() + cache.offset(slot, h));
+        }
+        continue;
+      }
       for (int64_t d = 0; d < args.head_dim; ++d) {
         keys.set(cache.offset(slot, h) + d, qkv[k + d] / key_scale);
         values.set(cache.offset(slot, h) + d, qkv[v + d] / value_scale);

@@ -1,14 +1,15 @@
 // Attention forward: each task walks the keys its queries see, tile by tile, with a running softmax.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <utility>
 
+#include "core/kv_format.h"
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/formats.h"
 #include "kernels/cpu/highway_targets.h"
-#include "kernels/reference/reference.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention/attention_forward.cc"
 #include "hwy/foreach_target.h"
@@ -43,6 +44,30 @@ struct KeyRows {
     *value = row + (shape.num_heads + shape.num_kv_heads + kv_head) * shape.head_dim;
   }
 };
+
+// `count` codes of 8 bits times their scale.
+HWY_INLINE void scale_codes(const uint8_t* codes, int64_t count, float scale, float* x) {
+  const hn::Rebind<int8_t, FloatTag> d8;
+  const hn::Rebind<int32_t, FloatTag> d32;
+  int64_t i = 0;
+  for (; i + static_cast<int64_t>(kLanes) <= count; i += static_cast<int64_t>(kLanes)) {
+    const auto code = hn::PromoteTo(d32, hn::LoadU(d8, reinterpret_cast<const int8_t*>(codes + i)));
+    store(hn::Mul(hn::ConvertTo(FloatTag(), code), set(scale)), x + i);
+  }
+  for (; i < count; ++i) x[i] = scale * static_cast<float>(static_cast<int8_t>(codes[i]));
+}
+
+// core::decode_kv_row with vectors.
+inline void decode_row(base::DType format, const uint8_t* row, int64_t dim, float scale, float* x) {
+  auto half = [](const uint8_t* p) {
+    base::f16 value;
+    std::memcpy(&value.bits, p, 2);
+    return static_cast<float>(value);
+  };
+  if (format == base::DType::i8) return scale_codes(row, dim, half(row + dim), x);
+  if (format != base::DType::u8) return core::decode_kv_row(format, row, dim, scale, x);
+  for (int64_t i = 0; i < dim; i += 32, row += 34) scale_codes(row + 2, 32, half(row), x + i);
+}
 
 // One task and its tiles. Row r of a key/value head is query first + r % count of head kv_head * group + r / count.
 template <class Tiles, class T>
@@ -174,6 +199,7 @@ class Forward {
     KeyRows<T> source{args_, task_.sequence, task_.kv_head};
     const T *key = nullptr, *value = nullptr;
     size_t dim = static_cast<size_t>(dim_), padded = static_cast<size_t>(padded_dim_);
+    if (args_.cache && args_.cache.keys.dtype() != args_.qkv.dtype()) return load_coded_rows(tile, count);
     int64_t heads = task_.num_kv_heads, apart = args_.cache ? args_.cache.head_stride : dim_;
     next_key_ = tile + kTileKeys;
     end_of_next_ = std::min(next_key_ + kTileKeys, first_position_ + task_.count);
@@ -183,10 +209,46 @@ class Forward {
       for (int64_t k = 0; k < heads; ++k) Tiles::load_row(value + k * apart, dim, padded, value_rows(k) + j * units_);
       if (rows_ < kTileKeys) ask_for_next_key();
     }
-    for (int64_t k = 0; k < heads; ++k) {
+    clear_rows(count);
+  }
+
+  // Keys and values from `count` of the tile on are zeros.
+  void clear_rows(int64_t count) {
+    for (int64_t k = 0; k < task_.num_kv_heads; ++k) {
       std::fill(key_rows(k) + count * units_, key_rows(k) + kTileKeys * units_, Unit{});
       std::fill(value_rows(k) + count * units_, value_rows(k) + kTileKeys * units_, Unit{});
     }
+  }
+
+  // The same from a cache in another format (core/kv_format.h).
+  void load_coded_rows(int64_t tile, int64_t count) {
+    const KvLayer& cache = args_.cache;
+    const int32_t* table =
+        args_.block_tables.template data<int32_t>() + task_.sequence.index * args_.block_tables.size(1);
+    const auto element = static_cast<int64_t>(base::dtype_bytes(cache.keys.dtype()));
+    next_key_ = end_of_next_ = 0;
+    numbers_.resize(static_cast<size_t>(dim_));
+    if constexpr (Tiles::kPerUnit == 2) rounded_.resize(numbers_.size());
+    auto load = [&](const Tensor& from, const Tensor& scales, int64_t offset, int64_t head, Unit* to) HWY_ATTR {
+      decode_row(cache.keys.dtype(), from.template data<uint8_t>() + offset * element, dim_,
+                 scales ? scales.template data<float>()[head] : 1.0f, numbers_.data());
+      if constexpr (Tiles::kPerUnit == 2) {
+        base::convert_elements(base::DType::f32, numbers_.data(), base::DType::bf16, rounded_.data(), rounded_.size());
+        Tiles::load_row(rounded_.data(), rounded_.size(), static_cast<size_t>(padded_dim_), to);
+      } else {
+        Tiles::load_row(numbers_.data(), numbers_.size(), static_cast<size_t>(padded_dim_), to);
+      }
+    };
+    for (int64_t j = 0; j < count; ++j) {
+      const int64_t place = tile + j,
+                    slot = table[place / cache.block_size] * cache.block_size + place % cache.block_size;
+      for (int64_t k = 0; k < task_.num_kv_heads; ++k) {
+        const int64_t head = task_.kv_head + k, offset = cache.offset(slot, head);
+        load(cache.keys, cache.key_scales, offset, head, key_rows(k) + j * units_);
+        load(cache.values, cache.value_scales, offset, head, value_rows(k) + j * units_);
+      }
+    }
+    clear_rows(count);
   }
 
   // Asks for one key of the next tile: where rows lie far apart the hardware does not guess them. Where there are rows
@@ -315,6 +377,8 @@ class Forward {
     }
   }
 
+  std::vector<float> numbers_;  // a row of a cache in another format
+  std::vector<bf16> rounded_;
   const AttentionForwardArgs& args_;
   const AttentionShape& shape_;
   const ForwardTask& task_;
@@ -407,8 +471,7 @@ void clear_padding(const AttentionForwardArgs& args) {
 
 }  // namespace
 
-void attention_forward(Stream& stream, const AttentionForwardArgs& args) {
-  if (args.cache && args.cache.keys.dtype() != args.qkv.dtype()) return reference::attention_forward(stream, args);
+void attention_forward(Stream&, const AttentionForwardArgs& args) {
   clear_padding(args);
   const PairKernel* kernel = args.qkv.dtype() == base::DType::bf16 ? pair_kernel() : nullptr;
   std::vector<ForwardTask> tasks = cut_forward(args);

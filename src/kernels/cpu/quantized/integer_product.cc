@@ -1,39 +1,20 @@
 #include "kernels/cpu/quantized/integer_product.h"
 
 #include <algorithm>
-#include <cmath>
+#include <bit>
 
 #include "base/cpu.h"
 #include "base/threads.h"
 #include "kernels/choices.h"
 #include "kernels/cpu/aligned_buffer.h"
+#include "kernels/cpu/formats.h"
+#include "kernels/cpu/quantized/integer_form.h"
 
 namespace sinter::kernels::cpu {
 namespace {
 
-float element(const Tensor& t, int64_t i) {
-  switch (t.dtype()) {
-    case base::DType::bf16:
-      return static_cast<float>(t.data<base::bf16>()[i]);
-    case base::DType::f16:
-      return static_cast<float>(t.data<base::f16>()[i]);
-    default:
-      return t.data<float>()[i];
-  }
-}
-
-void set_element(const Tensor& t, int64_t i, float value) {
-  switch (t.dtype()) {
-    case base::DType::bf16:
-      t.data<base::bf16>()[i] = base::bf16(value);
-      return;
-    case base::DType::f16:
-      t.data<base::f16>()[i] = base::f16(value);
-      return;
-    default:
-      t.data<float>()[i] = value;
-  }
-}
+// From so many rows of activations on a strip of the weight is packed.
+constexpr int64_t kPackFrom = 3;
 
 bool is_number_format(base::DType dtype) {
   return dtype == base::DType::f32 || dtype == base::DType::bf16 || dtype == base::DType::f16;
@@ -41,12 +22,12 @@ bool is_number_format(base::DType dtype) {
 
 // The rows of `a` in 8 bits, in memory that the caller's thread keeps.
 RoundedRows round_rows(const Tensor& a) {
-  static thread_local AlignedBuffer t_codes, t_scales, t_sums;
-  const int64_t M = a.rows(), K = a.size(-1), blocks = K / 32;
-  auto* codes = t_codes.reserve_array<int8_t>(std::max<int64_t>(1, M * K));
-  auto *scales = t_scales.reserve_array<float>(std::max<int64_t>(1, M * blocks)),
-       *sums = t_sums.reserve_array<float>(std::max<int64_t>(1, M * blocks));
-  base::parallel_for(M, 1, [&](int64_t begin, int64_t end) {
+  static thread_local AlignedBuffer t_codes, t_scales, t_sums, t_halves;
+  const int64_t M = std::max<int64_t>(1, a.rows()), K = a.size(-1), stride = padded_columns(K), blocks = stride / 32;
+  auto* codes = t_codes.reserve_array<int8_t>(M * stride);
+  auto *scales = t_scales.reserve_array<float>(M * blocks), *sums = t_sums.reserve_array<float>(M * blocks);
+  auto* halves = t_halves.reserve_array<int32_t>(M * 2 * blocks);
+  base::parallel_for(a.rows(), 1, [&](int64_t begin, int64_t end) {
     std::vector<float> row(a.dtype() == base::DType::f32 ? 0 : static_cast<size_t>(K));
     const auto width = static_cast<int64_t>(base::dtype_bytes(a.dtype()));
     for (int64_t m = begin; m < end; ++m) {
@@ -55,27 +36,118 @@ RoundedRows round_rows(const Tensor& a) {
         base::convert_elements(a.dtype(), x, base::DType::f32, row.data(), row.size());
         x = row.data();
       }
-      round_row(x, K, codes + m * K, scales + m * blocks, sums + m * blocks);
+      round_row(x, K, codes + m * stride, scales + m * blocks, sums + m * blocks, halves + m * 2 * blocks);
     }
   });
-  return {codes, scales, sums, K};
+  return {codes, scales, sums, halves, K, stride};
+}
+
+// Takes products to where they belong: columns [first_column, ...) of c, with what the call adds to them.
+class Sink {
+ public:
+  Sink(const MatmulArgs& args, int64_t first_column) : args_(args), first_column_(first_column) {}
+
+  // Products of row `m` of the activations with `count` rows of the part from row `n` on.
+  void put(int64_t m, int64_t n, const float* products, int64_t count) const {
+    with_format(args_.c.dtype(), "matmul", [&]<class T>(T) { put_as<T>(m, n, products, count); });
+  }
+
+ private:
+  template <class T>
+  void put_as(int64_t m, int64_t n, const float* products, int64_t count) const {
+    const int64_t column = first_column_ + n, at = m * args_.c.size(-1) + args_.c_first_column + column;
+    T* c = args_.c.data<T>() + at;
+    const bool is_plain = !args_.bias && !args_.addend && !args_.accumulate;
+    if (is_plain) {
+      for (int64_t i = 0; i < count; ++i) c[i] = T(args_.alpha * products[i]);
+      return;
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      float value = args_.alpha * products[i];
+      if (args_.bias) value += element(args_.bias, column + i);
+      if (args_.addend) value += args_.beta * element(args_.addend, at + i);
+      if (args_.accumulate) value += static_cast<float>(c[i]);
+      c[i] = T(value);
+    }
+  }
+  static float element(const Tensor& t, int64_t i) {
+    return with_format(t.dtype(), "matmul", [&]<class T>(T) { return static_cast<float>(t.data<T>()[i]); });
+  }
+
+  const MatmulArgs& args_;
+  int64_t first_column_;
+};
+
+// One part of a weight.
+struct Part {
+  const core::WeightPart& stored;
+  const uint8_t* weights;
+  int64_t row_bytes;
+};
+
+void multiply_rows(const Part& part, const RoundedRows& rows, int64_t M, const Sink& sink) {
+  const IntegerRowKernel kernel = integer_kernel(part.stored.format);
+  // Some rows of the weight at a time, so that they stay in the cache while rows of activations pass.
+  constexpr int64_t kMostRows = 64;
+  const int64_t grain = std::clamp<int64_t>(part.stored.rows / (8 * base::num_threads()), 1, kMostRows);
+  base::parallel_for(part.stored.rows, grain, [&](int64_t begin, int64_t end) {
+    float results[kRowsAtOnce], products[kRowsAtOnce][kMostRows];
+    for (int64_t first = 0; first < M; first += kRowsAtOnce) {
+      const int64_t count = std::min(kRowsAtOnce, M - first);
+      for (int64_t n = begin; n < end; ++n) {
+        kernel(part.weights + n * part.row_bytes, rows, first, count, results);
+        for (int64_t i = 0; i < count; ++i) products[i][n - begin] = results[i];
+      }
+      for (int64_t i = 0; i < count; ++i) sink.put(first + i, begin, products[i], end - begin);
+    }
+  });
+}
+
+void multiply_strips(const Part& part, const IntegerStripKernel& kernel, const RoundedRows& rows, int64_t M,
+                     const Sink& sink) {
+  const int64_t strips = (part.stored.rows + kPackedRows - 1) / kPackedRows;
+  // Passes of about the same number of activations.
+  const int64_t passes = (M + kPackedActivations - 1) / kPackedActivations;
+  base::parallel_for(strips, 1, [&](int64_t begin, int64_t end) {
+    static thread_local AlignedBuffer t_strip;
+    void* strip = t_strip.reserve(static_cast<size_t>(strip_bytes(rows.columns)));
+    float results[kPackedActivations * kPackedRows];
+    for (int64_t s = begin; s < end; ++s) {
+      const int64_t n = s * kPackedRows, count = std::min(kPackedRows, part.stored.rows - n);
+      kernel.pack(part.weights + n * part.row_bytes, part.row_bytes, count, rows.columns, strip);
+      for (int64_t p = 0; p < passes; ++p) {
+        const int64_t first = p * M / passes, last = (p + 1) * M / passes;
+        kernel.multiply(strip, rows, first, last - first, results);
+        for (int64_t m = first; m < last; ++m) sink.put(m, n, results + (m - first) * kPackedRows, count);
+      }
+    }
+  });
 }
 
 }  // namespace
 
-void round_row(const float* x, int64_t columns, int8_t* codes, float* scales, float* sums) {
-  for (int64_t b = 0; b < columns / 32; ++b, x += 32, codes += 32) {
+void round_row(const float* x, int64_t columns, int8_t* codes, float* scales, float* sums, int32_t* halves) {
+  const int64_t stride = padded_columns(columns);
+  std::fill_n(codes + columns, stride - columns, int8_t{0});
+  for (int64_t b = 0; b < stride / 32; ++b, x += 32, codes += 32) {
+    int sum[2] = {0, 0};
     float largest = 0;
-    for (int i = 0; i < 32; ++i) largest = std::max(largest, std::fabs(x[i]));
-    const float scale = largest / 127.0f, inverse = largest > 0 ? 127.0f / largest : 0.0f;
-    int sum = 0;
-    for (int i = 0; i < 32; ++i) {
-      const int code = static_cast<int>(std::nearbyint(x[i] * inverse));
-      codes[i] = static_cast<int8_t>(code);
-      sum += code;
+    if (b < columns / 32) {
+      uint32_t top = 0;  // bits of a magnitude are in its order, and those of NaN above all
+      for (int i = 0; i < 32; ++i) top = std::max(top, std::bit_cast<uint32_t>(x[i]) & 0x7fffffff);
+      largest = std::bit_cast<float>(top);
+      const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
+      // Adding 1.5 * 2^23 leaves a float's last bit at 1: to nearest, ties to even.
+      constexpr float kRound = 12582912.0f;
+      for (int i = 0; i < 32; ++i) {
+        const int code = std::bit_cast<int>(x[i] * inverse + kRound) - std::bit_cast<int>(kRound);
+        codes[i] = static_cast<int8_t>(code);
+        sum[i / 16] += code;
+      }
     }
-    scales[b] = scale;
-    sums[b] = scale * static_cast<float>(sum);
+    scales[b] = largest / 127.0f;
+    sums[b] = scales[b] * static_cast<float>(sum[0] + sum[1]);
+    halves[b / 8 * 16 + b % 8] = sum[0], halves[b / 8 * 16 + 8 + b % 8] = sum[1];
   }
 }
 
@@ -90,61 +162,32 @@ IntegerRowKernel integer_kernel(base::WeightFormat format) {
   return portable_integer_kernel(format);
 }
 
-IntegerPairKernel integer_pair_kernel(base::WeightFormat format) {
+IntegerStripKernel integer_strip_kernel(base::WeightFormat format) {
   const base::CpuFeatures& cpu = base::cpu_features();
-  return cpu.avx512_vnni && cpu.avx512 ? avx512_vnni_pair_kernel(format) : nullptr;
+  return cpu.avx512_vnni && cpu.avx512 ? avx512_vnni_strip_kernel(format) : IntegerStripKernel{};
 }
 
 bool is_integer_product(const MatmulArgs& args) {
   if (!allows_integer_products() || args.b.is_plain() || !args.transpose_b || args.transpose_a || args.batch != 1)
     return false;
+  if (args.b.columns() < kGroupColumns) return false;
   if (!is_number_format(args.a.dtype()) || !is_number_format(args.c.dtype())) return false;
   return std::all_of(args.b.blocks->parts.begin(), args.b.blocks->parts.end(), [](const core::WeightPart& part) {
-    return part.global_scale == 1.0f && portable_integer_kernel(part.format);
+    return part.global_scale == 1.0f && has_integer_form(part.format);
   });
 }
 
 void integer_matmul(const MatmulArgs& args, int64_t expert) {
-  const int64_t M = args.a.rows(), K = args.a.size(-1), stride = args.c.size(-1);
+  const int64_t M = args.a.rows();
   const RoundedRows rows = round_rows(args.a);
   int64_t first_row = 0;
-  for (const core::WeightPart& part : args.b.blocks->parts) {
-    const int64_t row_bytes = base::bytes_of(part.format, K);
-    const auto* weights = part.data.data<uint8_t>() + expert * part.rows * row_bytes;
-    const IntegerRowKernel kernel = integer_kernel(part.format);
-    // One row of activations is a matter of memory: rows of the weight one after the other read it faster.
-    const IntegerPairKernel pair_kernel = M > 1 ? integer_pair_kernel(part.format) : nullptr;
-    auto put = [&](int64_t n, int64_t m, float result) {
-      const int64_t column = first_row + n, at = m * stride + args.c_first_column + column;
-      float value = args.alpha * result;
-      if (args.bias) value += element(args.bias, column);
-      if (args.addend) value += args.beta * element(args.addend, at);
-      if (args.accumulate) value += element(args.c, at);
-      set_element(args.c, at, value);
-    };
-    // Some rows of the weight at a time, so that they stay in the cache while rows of activations pass.
-    const int64_t grain = std::clamp<int64_t>(part.rows / (8 * base::num_threads()), 1, 64);
-    base::parallel_for(part.rows, grain, [&](int64_t begin, int64_t end) {
-      float results[2 * kPairedRowsAtOnce];
-      const int64_t at_once = pair_kernel ? kPairedRowsAtOnce : kRowsAtOnce;
-      for (int64_t first = 0; first < M; first += at_once) {
-        const int64_t count = std::min(at_once, M - first);
-        int64_t n = begin;
-        for (; pair_kernel && n + 1 < end; n += 2) {
-          pair_kernel(weights + n * row_bytes, row_bytes, rows, first, count, results);
-          for (int64_t i = 0; i < count; ++i)
-            put(n, first + i, results[2 * i]), put(n + 1, first + i, results[2 * i + 1]);
-        }
-        for (; n < end; ++n) {
-          for (int64_t done = 0; done < count; done += kRowsAtOnce) {
-            const int64_t some = std::min(kRowsAtOnce, count - done);
-            kernel(weights + n * row_bytes, rows, first + done, some, results);
-            for (int64_t i = 0; i < some; ++i) put(n, first + done + i, results[i]);
-          }
-        }
-      }
-    });
-    first_row += part.rows;
+  for (const core::WeightPart& stored : args.b.blocks->parts) {
+    const int64_t row_bytes = base::bytes_of(stored.format, rows.columns);
+    const Part part{stored, stored.data.data<uint8_t>() + expert * stored.rows * row_bytes, row_bytes};
+    const Sink sink(args, first_row);
+    const IntegerStripKernel strips = M >= kPackFrom ? integer_strip_kernel(stored.format) : IntegerStripKernel{};
+    strips ? multiply_strips(part, strips, rows, M, sink) : multiply_rows(part, rows, M, sink);
+    first_row += stored.rows;
   }
 }
 

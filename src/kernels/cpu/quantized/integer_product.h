@@ -1,32 +1,41 @@
 // Products of activations rounded to 8 bits with weights in blocks: whole numbers are multiplied, exactly, and a scale
-// is applied once for each block. Several times as fast as taking the weights apart into plain numbers; the rounding of
-// the activations moves logits by about a hundredth of their deviation (docs/quantization.md).
+// is applied once for each 32 columns. Several times as fast as taking the weights apart into plain numbers; the
+// rounding of the activations moves logits by about a hundredth of their deviation (docs/quantization.md).
 //
 // Every 32 numbers of a row of activations share a scale, largest / 127. Sums are kept in eight lanes of f32: lane j
-// takes columns 4j to 4j + 3 of every 32, blocks in order, by fused multiply-add, and the lanes are added as a tree. So
-// every instruction set gives the same bits, and a row's result depends neither on the other rows nor on threads.
+// takes blocks of 32 columns j, j + 8, j + 16, ... in order, by fused multiply-add (the scaled product, then the
+// minimum), and the lanes are added as a tree. So every instruction set gives the same bits, and a row's result depends
+// neither on the other rows nor on threads.
+//
+// Few rows of activations are a matter of memory: each row of the weight is read once and multiplied as it comes. More
+// rows are a matter of arithmetic: 32 rows of the weight are packed so that a vector holds four columns of 16 of them,
+// which needs no sums across a vector; the packed strip stays in the cache while all activations pass.
 #pragma once
 #include "kernels/table.h"
 
 namespace sinter::kernels::cpu {
 
 // Whether the product is of this kind: integer products are allowed (kernels/choices.h), every part is in a format with
-// an integer kernel (q8_0, q4_0, q4_k, q5_k, q6_k), and the call is a layer's product.
+// an integer kernel (integer_form.h), and the call is a layer's product over at least kGroupColumns columns: narrower
+// ones are cheap as they are, and sums of few products average little of the rounding out.
 bool is_integer_product(const MatmulArgs& args);
 // c of one expert, without groups.
 void integer_matmul(const MatmulArgs& args, int64_t expert);
 
 // ---- for the kernels of each instruction set and their test ---------------------------------------------------------
 
-// Rows of activations in 8 bits. K is a multiple of 32.
+// Rows of activations in 8 bits, padded with zeros to whole groups of 256 columns.
 struct RoundedRows {
-  const int8_t* codes = nullptr;  // (M, K)
-  const float* scales = nullptr;  // (M, K / 32)
-  const float* sums = nullptr;    // (M, K / 32): scale times the sum of the codes
-  int64_t columns = 0;
+  const int8_t* codes = nullptr;    // (M, stride)
+  const float* scales = nullptr;    // (M, stride / 32)
+  const float* sums = nullptr;      // (M, stride / 32): scale times the sum of the codes
+  const int32_t* halves = nullptr;  // (M, stride / 256, 2, 8): sums of codes of the first and last 16 of each block
+  int64_t columns = 0, stride = 0;
 };
-// One row of activations to codes, scales and sums.
-void round_row(const float* x, int64_t columns, int8_t* codes, float* scales, float* sums);
+inline constexpr int64_t kGroupColumns = 256;
+inline int64_t padded_columns(int64_t columns) { return (columns + kGroupColumns - 1) / kGroupColumns * kGroupColumns; }
+// One row of activations; `columns` is a multiple of 32. Writes the padding too.
+void round_row(const float* x, int64_t columns, int8_t* codes, float* scales, float* sums, int32_t* halves);
 
 // out[i] = the product of one row of a weight with activations first + i, i < count <= kRowsAtOnce.
 inline constexpr int64_t kRowsAtOnce = 4;
@@ -39,13 +48,19 @@ IntegerRowKernel avx512_vnni_integer_kernel(base::WeightFormat format);
 // The best for this machine.
 IntegerRowKernel integer_kernel(base::WeightFormat format);
 
-// The same of two rows of a weight, `row_bytes` apart: out[2 i + r] for activations first + i, i < count <=
-// kPairedRowsAtOnce, and row r.
-inline constexpr int64_t kPairedRowsAtOnce = 8;
-using IntegerPairKernel = void (*)(const uint8_t* weights, int64_t row_bytes, const RoundedRows& rows, int64_t first,
-                                   int64_t count, float* out);
-IntegerPairKernel avx512_vnni_pair_kernel(base::WeightFormat format);
-// Null where this machine has none.
-IntegerPairKernel integer_pair_kernel(base::WeightFormat format);
+// The same of kPackedRows rows of a weight at a time.
+inline constexpr int64_t kPackedRows = 32, kPackedActivations = 6;
+struct IntegerStripKernel {
+  // At most kPackedRows rows, `row_bytes` apart, into strip_bytes(columns) bytes aligned to 64; missing rows are 0.
+  void (*pack)(const uint8_t* weights, int64_t row_bytes, int64_t rows, int64_t columns, void* strip) = nullptr;
+  // out[i * kPackedRows + r] for activations first + i, i < count <= kPackedActivations, and row r.
+  void (*multiply)(const void* strip, const RoundedRows& rows, int64_t first, int64_t count, float* out) = nullptr;
+  explicit operator bool() const { return pack != nullptr; }
+};
+// For each row and 32 columns: codes, scale, minimum, two factors of each.
+inline int64_t strip_bytes(int64_t columns) { return padded_columns(columns) / 32 * kPackedRows * (32 + 6 * 4); }
+IntegerStripKernel avx512_vnni_strip_kernel(base::WeightFormat format);
+// None where this machine has none.
+IntegerStripKernel integer_strip_kernel(base::WeightFormat format);
 
 }  // namespace sinter::kernels::cpu

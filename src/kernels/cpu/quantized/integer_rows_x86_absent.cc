@@ -4,6 +4,6 @@ namespace sinter::kernels::cpu {
 
 IntegerRowKernel avx2_integer_kernel(base::WeightFormat) { return nullptr; }
 IntegerRowKernel avx512_vnni_integer_kernel(base::WeightFormat) { return nullptr; }
-IntegerPairKernel avx512_vnni_pair_kernel(base::WeightFormat) { return nullptr; }
+IntegerStripKernel avx512_vnni_strip_kernel(base::WeightFormat) { return {}; }
 
 }  // namespace sinter::kernels::cpu
