@@ -30,9 +30,22 @@ def make_input(path, count, rng):
                 f.write("not JSON\n")
 
 
+def make_small_files(folder, count, rng):
+    """Pages and texts that share work units."""
+    os.makedirs(folder)
+    for i in range(count):
+        text = " ".join(rng.choice(WORDS) + rng.choice("abcdefgh") for _ in range(120)) + " the and."
+        if i % 3 == 0:
+            with open(f"{folder}/{i:03}.txt", "w") as f:
+                f.write(f"{text}<|endoftext|>{text[::-1]}")
+        else:
+            with open(f"{folder}/{i:03}.html", "w") as f:
+                f.write(f"<html><title>{i}</title><body><article><p>{text}</p><p>{text[50:]}</p></article></body></html>")
+
+
 def digests(folder):
     found = {}
-    for sub in ("documents", "columns", "aside", "."):
+    for sub in ("documents", "columns", "aside", "tokens", "."):
         for name in sorted(os.listdir(os.path.join(folder, sub))):
             path = os.path.join(folder, sub, name)
             if os.path.isfile(path):
@@ -52,8 +65,11 @@ def main():
     scratch = tempfile.mkdtemp(prefix="sinter_kill_")
     try:
         make_input(scratch + "/in.jsonl", a.documents, rng)
+        make_small_files(scratch + "/small", 40, rng)
+        tokenizer = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden/eval/models/tiny-gpt2")
         with open(scratch + "/p.toml", "w") as f:
-            f.write('[run]\npart_bytes = 200000\n[[input]]\npath = "%s/in.jsonl"\n' % scratch)
+            f.write('[run]\npart_bytes = 200000\n[[input]]\npath = "%s/in.jsonl"\nweight = 2\n[[input]]\npath = "%s/small"\n' % (scratch, scratch))
+            f.write('[mix]\nby = "weights"\nmost_epochs = 3\n[filter]\nfineweb = false\n[tokenize]\ntokenizer = "%s"\n' % tokenizer)
         base = [a.sinter, "data", "run", scratch + "/p.toml"]
         if a.ranks > 1:
             base = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(a.ranks)] + base

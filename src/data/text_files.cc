@@ -37,19 +37,6 @@ bool has_ending(const std::string& path, std::initializer_list<const char*> endi
   return std::any_of(endings.begin(), endings.end(), [&](const char* ending) { return name.ends_with(ending); });
 }
 
-bool is_pattern(const std::string& path) {
-  std::error_code ignored;
-  return path.find_first_of("*?[") != std::string::npos && !fs::exists(path, ignored);
-}
-
-std::vector<std::string> matches_of(const std::string& pattern) {
-  glob_t found{};
-  std::vector<std::string> paths;
-  if (::glob(pattern.c_str(), 0, nullptr, &found) == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
-  ::globfree(&found);
-  return paths;
-}
-
 void append_folder(const std::string& folder, std::vector<std::string>& files) {
   const auto options = fs::directory_options::follow_directory_symlink;
   for (const auto& entry : fs::recursive_directory_iterator(folder, options)) {
@@ -150,6 +137,19 @@ bool holds_json(const std::string& path) { return has_ending(path, {".jsonl", ".
 
 }  // namespace
 
+bool is_file_pattern(const std::string& path) {
+  std::error_code ignored;
+  return path.find_first_of("*?[") != std::string::npos && !fs::exists(path, ignored);
+}
+
+std::vector<std::string> match_files(const std::string& pattern) {
+  glob_t found{};
+  std::vector<std::string> paths;
+  if (::glob(pattern.c_str(), 0, nullptr, &found) == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  ::globfree(&found);
+  return paths;
+}
+
 void check_is_text(std::string_view content, const std::string& path) {
   struct Kind {
     std::string_view magic, what;
@@ -183,8 +183,8 @@ bool is_text_path(const std::string& path) {
 
 std::vector<std::string> list_text_files(const std::string& path) {
   std::vector<std::string> files;
-  if (is_pattern(path)) {
-    for (const std::string& match : matches_of(path)) {
+  if (is_file_pattern(path)) {
+    for (const std::string& match : match_files(path)) {
       if (fs::is_directory(match)) {
         append_folder(match, files);
       } else {
@@ -206,8 +206,8 @@ std::vector<std::string> list_text_files(const std::string& path) {
 }
 
 bool stands_for_text(const std::string& path) {
-  if (is_pattern(path)) {
-    const std::vector<std::string> found = matches_of(path);
+  if (is_file_pattern(path)) {
+    const std::vector<std::string> found = match_files(path);
     return std::any_of(found.begin(), found.end(), [](const std::string& p) { return stands_for_text(p); });
   }
   if (!fs::is_directory(path)) return is_text_path(path);

@@ -23,6 +23,10 @@ void check_is_text(std::string_view content, const std::string& path);
 // True for .txt, .text, .md, .jsonl, .ndjson, .json, .csv and .parquet, with or without .gz or .zst behind.
 bool is_text_path(const std::string& path);
 
+// Whether a path that is not there has *, ? or [; and what it then matches, in order of name.
+bool is_file_pattern(const std::string& path);
+std::vector<std::string> match_files(const std::string& pattern);
+
 // The files that a path stands for, in order of name: itself, those in a folder and the folders below that
 // is_text_path() holds of, or those that a pattern (*, ?, [...]) matches. Throws base::Error naming the path when there
 // is none.

@@ -80,6 +80,43 @@ assert len(sizes) == 120 and sizes == sorted(sizes, reverse=True)
 P
 if "$sinter" data mix a.jsonl -o x.jsonl 2> error; then fail "a source without a number was accepted"; fi
 
+# Columns beside the documents, and cuts by them without reading the rules again.
+"$sinter" data stats docs.jsonl -o columns.jsonl.zst > /dev/null
+"$sinter" data cut docs.jsonl --columns columns.jsonl.zst --where 'words >= 120' --best words=.5 -o long.jsonl --json > cut.json
+python3 - <<'P'
+import json
+cut = json.load(open("cut.json"))
+assert cut["documents"] == 120 and cut["written"] + sum(cut["dropped"].values()) == 120 and 0 < cut["written"] < 120, cut
+assert all(len(json.loads(line)["text"].split()) >= 110 for line in open("long.jsonl"))
+P
+"$sinter" data cut out/documents --columns out/columns --where 'nsfw_score < 0.5' -o soft.jsonl > /dev/null
+[ "$(grep -c . soft.jsonl)" = 90 ] || fail "a cut of a run's documents by its columns: $(grep -c . soft.jsonl)"
+if "$sinter" data cut docs.jsonl --where 'wordz > 3' -o x.jsonl 2> error; then fail "an unknown column was accepted"; fi
+grep -q "wordz" error || fail "$(cat error)"
+
+# n-gram models: trained here, applied, and in a run. The garden's text is likelier for a model of the garden.
+grep -v slime docs.jsonl > nice.jsonl
+"$sinter" data rank ngrams nice.jsonl -o nice.arpa --order 3 --prune 0,0,1 > /dev/null
+"$sinter" data rank apply docs.jsonl --arpa nice.arpa --keep .5 -o best.jsonl > /dev/null
+[ "$(grep -c slime best.jsonl)" = 0 ] && [ "$(grep -c . best.jsonl)" = 60 ] || fail "the n-gram model does not rank"
+"$sinter" data rank apply docs.jsonl --sinter "$golden/models/tiny-gpt2" --keep .25 -o few.jsonl > /dev/null
+grep -q '"perplexity":' few.jsonl && [ "$(grep -c . few.jsonl)" = 30 ] || fail "a trained model does not rank"
+if "$sinter" data rank apply docs.jsonl --arpa nice.arpa --sinter x -o x.jsonl 2> error; then fail "two models were accepted"; fi
+
+# A run's shards have their tokenizer beside them, and its manifest the digests of all files.
+"$sinter" data run p.toml run.output=tokens tokenize.tokenizer="$golden/models/tiny-gpt2" > /dev/null
+"$sinter" data inspect tokens/tokens --show 1 | grep -q "document 0" || fail "no tokenizer beside the shards"
+python3 - <<'P'
+import hashlib, json
+manifest = json.load(open("tokens/manifest.json"))
+files = [f for part in manifest["parts"] for f in part["files"]]
+assert len(files) == 2 and manifest["tokenizer"]["vocab_size"] > 0, manifest
+for f in files:
+    assert hashlib.sha256(open("tokens/" + f["file"], "rb").read()).hexdigest() == f["sha256"], f
+P
+"$sinter" data report tokens --html report.html > /dev/null
+grep -q "<h2>Samples" report.html || fail "the report shows no samples"
+
 # Token files there and back.
 "$sinter" data tokenize docs.jsonl -t "$golden/models/tiny-gpt2" -o t.tok > /dev/null
 "$sinter" data shards t.tok t.bin > /dev/null

@@ -7,10 +7,10 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/command.h"
+#include "cli/data/outside.h"
 #include "cli/data/verbs.h"
 #include "cli/generation_flags.h"
 #include "cli/verbs.h"
@@ -19,7 +19,6 @@
 #include "data/token_shard.h"
 #include "data/tokenize.h"
 #include "io/safetensors.h"
-#include "train/export.h"
 #include "train/run_plan.h"
 
 namespace sinter::cli {
@@ -33,26 +32,6 @@ struct TokenizeFlags {
   data::TokenizeOptions options;
   bool no_bos = false, no_eos = false, as_json = false;
 };
-
-// Beside the shards, so that a run trained on them finds it and its model has it.
-void write_tokenizer(const TokenizeFlags& flags, const std::string& shard) {
-  const fs::path folder = data::tokenizer_folder_of(shard);
-  bool has_config = false;
-  auto write = [&](const std::string& name, const std::string& bytes) {
-    base::create_folders((folder / name).parent_path().string());
-    base::write_file_atomic((folder / name).string(), bytes);
-  };
-  auto with_eos = [&](nlohmann::json config) {
-    config["eos_token"] = flags.eos;
-    return config.dump(2) + "\n";
-  };
-  for (const train::NamedFile& file : train::read_tokenizer_files(flags.tokenizer)) {
-    const bool is_config = file.name == "tokenizer_config.json";
-    has_config = has_config || is_config;
-    write(file.name, is_config && !flags.eos.empty() ? with_eos(base::parse_json(file.bytes, file.name)) : file.bytes);
-  }
-  if (!has_config && !flags.eos.empty()) write("tokenizer_config.json", with_eos(nlohmann::json::object()));
-}
 
 void run_tokenize(TokenizeFlags& flags) {
   tokenizer::Tokenizer tokenizer = tokenizer::Tokenizer::load(flags.tokenizer);
@@ -70,7 +49,7 @@ void run_tokenize(TokenizeFlags& flags) {
   };
   const data::TokenizeResult result = data::tokenize_files(flags.inputs, flags.output, tokenizer, flags.options);
   line.finish();
-  write_tokenizer(flags, result.shards.front());
+  write_tokenizer_beside(result.shards.front(), flags.tokenizer, flags.eos);
   if (flags.as_json) {
     nlohmann::json out{{"documents", result.num_documents},
                        {"tokens", result.num_tokens},
@@ -193,6 +172,7 @@ void add_data(Command app) {
   verb.requires_verb();
   add_data_pipeline(verb);
   add_data_stages(verb);
+  add_data_cut(verb);
   add_data_rank(verb);
   add_data_mix(verb);
   add_data_synth(verb);

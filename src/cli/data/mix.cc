@@ -11,6 +11,7 @@
 #include "cli/data/verbs.h"
 #include "data/dedup/exact.h"
 #include "data/pipeline/map.h"
+#include "data/pipeline/mixture.h"
 #include "data/rank/fasttext.h"
 #include "data/text/characters.h"
 
@@ -56,23 +57,13 @@ std::vector<Source> read_sources(const Flags& flags, data::MapResult& result) {
   return sources;
 }
 
-// Epochs as they are; else as many as fit the weights, when the source that runs out first is read --most-epochs times.
 void choose_epochs(const Flags& flags, std::vector<Source>& sources) {
-  if (!flags.by_weight && flags.temperature == 0) {
-    for (Source& s : sources) s.epochs = s.number;
-    return;
-  }
-  double total = 0, sum = 0;
-  for (const Source& s : sources) total += s.bytes;
-  for (Source& s : sources) {
-    if (flags.temperature > 0) s.number *= std::pow(s.bytes / std::max(total, 1.0), 1 / flags.temperature);
-    sum += s.number;
-  }
-  double bytes = INFINITY;  // of the result
-  for (const Source& s : sources) {
-    if (s.number > 0) bytes = std::min(bytes, flags.most_epochs * s.bytes * sum / s.number);
-  }
-  for (Source& s : sources) s.epochs = s.bytes > 0 ? bytes * s.number / sum / s.bytes : 0;
+  std::vector<data::MixSource> mix;
+  for (const Source& s : sources) mix.push_back({s.bytes, s.number});
+  const std::vector<double> epochs =
+      data::mix_epochs(mix, flags.by_weight ? data::MixNumbers::weights : data::MixNumbers::epochs, flags.temperature,
+                       flags.most_epochs);
+  for (size_t i = 0; i < sources.size(); ++i) sources[i].epochs = epochs[i];
 }
 
 struct Row {
@@ -96,8 +87,7 @@ void run_mix(const Flags& flags) {
     for (const data::Document& d : s.documents) {
       const std::string line = data::document_line(d);
       const uint64_t hash = data::hash_text64(line);
-      const double draw = static_cast<double>(hash >> 11) * 0x1p-53;
-      const auto copies = static_cast<int64_t>(s.epochs) + (draw < s.epochs - std::floor(s.epochs) ? 1 : 0);
+      const int64_t copies = data::mix_copies(s.epochs, line);
       double rank = 0;
       if (by_score) rank = model->probability(d.text, flags.label);
       if (flags.order.ends_with("length")) rank = static_cast<double>(d.text.size());

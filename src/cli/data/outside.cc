@@ -2,14 +2,20 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <mutex>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "data/source.h"
 #include "eval/results/report.h"
 #include "eval/run.h"
 #include "eval/score/backend.h"
 #include "models/open_model.h"
+#include "train/export.h"
 
 namespace sinter::cli {
 namespace {
@@ -62,6 +68,25 @@ std::vector<data::EvalItem> evaluation_items(const std::vector<std::string>& tas
     }
   }
   return items;
+}
+
+void write_tokenizer_beside(const std::string& shard, const std::string& tokenizer, const std::string& eos) {
+  const std::filesystem::path folder = data::tokenizer_folder_of(shard);
+  bool has_config = false;
+  auto write = [&](const std::string& name, const std::string& bytes) {
+    base::create_folders((folder / name).parent_path().string());
+    base::write_file_atomic((folder / name).string(), bytes);
+  };
+  auto with_eos = [&](nlohmann::json config) {
+    config["eos_token"] = eos;
+    return config.dump(2) + "\n";
+  };
+  for (const train::NamedFile& file : train::read_tokenizer_files(tokenizer)) {
+    const bool is_config = file.name == "tokenizer_config.json";
+    has_config = has_config || is_config;
+    write(file.name, is_config && !eos.empty() ? with_eos(base::parse_json(file.bytes, file.name)) : file.bytes);
+  }
+  if (!has_config && !eos.empty()) write("tokenizer_config.json", with_eos(nlohmann::json::object()));
 }
 
 void fill_from_outside(data::PipelineRecipe& recipe) {

@@ -1,4 +1,5 @@
-// What the data pipeline gets from the layers above it: evaluation items of task files, a trained model as a scorer.
+// What the data pipeline gets from the layers above it: evaluation items of task files, a trained model as a scorer, a
+// tokenizer's files.
 #pragma once
 #include <string>
 #include <vector>
@@ -14,5 +15,9 @@ std::vector<data::EvalItem> evaluation_items(const std::vector<std::string>& tas
 
 // Fills what a recipe names and the pipeline cannot open itself: task_items, scorer.
 void fill_from_outside(data::PipelineRecipe& recipe);
+
+// The tokenizer's files beside the shards, where a run trained on them finds it and its model has it. `eos` names the
+// token that ends a document where it is not "".
+void write_tokenizer_beside(const std::string& shard, const std::string& tokenizer, const std::string& eos = "");
 
 }  // namespace sinter::cli

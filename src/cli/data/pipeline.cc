@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -13,17 +14,24 @@
 #include "cli/data/verbs.h"
 #include "data/pipeline/report.h"
 #include "data/pipeline/run.h"
+#include "data/source.h"
 
 namespace sinter::cli {
 namespace {
 
 void print_summary(const data::RunSummary& s, const std::string& output, bool as_json) {
   if (as_json) {
-    const nlohmann::json out{
-        {"documents", s.documents},   {"bytes", s.bytes},   {"kept", s.kept},
-        {"kept_bytes", s.kept_bytes}, {"tokens", s.tokens}, {"bad_records", s.bad_records},
-        {"dropped", s.dropped},       {"parts", s.parts},   {"parts_done_before", s.parts_done_before},
-        {"seconds", s.seconds}};
+    const nlohmann::json out{{"documents", s.documents},
+                             {"bytes", s.bytes},
+                             {"kept", s.kept},
+                             {"kept_bytes", s.kept_bytes},
+                             {"tokens", s.tokens},
+                             {"bad_records", s.bad_records},
+                             {"dropped", s.dropped},
+                             {"parts", s.parts},
+                             {"parts_done_before", s.parts_done_before},
+                             {"seconds", s.seconds},
+                             {"bad_reasons", s.bad_reasons}};
     std::printf("%s\n", out.dump(2).c_str());
     return;
   }
@@ -39,6 +47,10 @@ void print_summary(const data::RunSummary& s, const std::string& output, bool as
   std::printf("%s of text kept, %s tokens, %s bad records (%s/aside)\n",
               base::format_bytes(double(s.kept_bytes)).c_str(), base::format_grouped(s.tokens).c_str(),
               base::format_grouped(s.bad_records).c_str(), output.c_str());
+  const auto most = std::max_element(s.bad_reasons.begin(), s.bad_reasons.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (most != s.bad_reasons.end())
+    std::printf("most bad records, %s: %s\n", base::format_grouped(most->second).c_str(), most->first.c_str());
   std::printf("%ld parts, %ld of them done before, %s, %s of text a second; report: %s/report.json\n", long(s.parts),
               long(s.parts_done_before), base::format_duration(s.seconds).c_str(),
               base::format_bytes(double(s.bytes) / std::max(s.seconds, 1e-9)).c_str(), output.c_str());
@@ -51,7 +63,11 @@ void run_run(const std::string& path, const std::vector<std::string>& overrides,
     data::PipelineRecipe recipe = data::load_pipeline(path, overrides);
     fill_from_outside(recipe);
     const data::RunSummary summary = data::run_pipeline(recipe, world);
-    if (world.rank() == 0) print_summary(summary, recipe.output, as_json);
+    if (world.rank() == 0) {
+      if (summary.tokens > 0)
+        write_tokenizer_beside(data::shard_paths(recipe.output + "/tokens").front(), recipe.tokenizer);
+      print_summary(summary, recipe.output, as_json);
+    }
   } catch (const std::exception& e) {
     if (world.size() == 1) throw;
     std::fprintf(stderr, "sinter: rank %d: %s\n", world.rank(), e.what());

@@ -29,7 +29,7 @@ struct Flags {
   data::ReadOptions read;
   data::PipelineRecipe recipe;
   double threshold = .65, ngram_threshold = .8;
-  int64_t span = 3, least = 200, ngram = 12;
+  int64_t span = 0, least = 200, ngram = 12;
   bool as_json = false, no_repetition = false, no_quality = false, no_c4 = false, no_fineweb = false, phones = false,
        keys = false;
 };
@@ -85,12 +85,13 @@ void run_extract(const Flags& flags) {
 
 void run_language(const Flags& flags) {
   const data::FastText model = data::FastText::load(flags.model);
+  data::check_languages(model, flags.keep, flags.model);
   std::mutex mutex;
   std::map<std::string, int64_t> counts;
   const data::MapResult result = data::map_documents(flags.inputs, flags.output, flags.read, [&] {
     return [&](data::Document& d) -> std::string {
       const auto best = model.predict(d.text, 1);
-      d.language = best.empty() ? "" : best[0].label.substr(best[0].label.rfind('_') + 1);
+      d.language = best.empty() ? "" : data::language_of_label(best[0].label);
       const bool is_kept =
           flags.keep.empty() || (std::find(flags.keep.begin(), flags.keep.end(), d.language) != flags.keep.end() &&
                                  best[0].probability > flags.threshold);
@@ -151,8 +152,11 @@ void dedup_documents(const Flags& flags, std::vector<data::Document>& documents,
       has_signature.push_back(hasher.sign(documents[i].text, {signatures.data() + i * n, n}));
     keep = data::find_near_duplicates(flags.recipe.minhash, signatures, has_signature);
     keep.flip();
-  } else if (flags.method == "lines" || flags.method == "sentences") {
-    data::SpanDedup dedup({flags.span, flags.method == "lines", 0, 0});
+  } else if (flags.method == "paragraphs" || flags.method == "lines" || flags.method == "sentences") {
+    const data::TextUnit unit = flags.method == "paragraphs" ? data::TextUnit::paragraph
+                                : flags.method == "lines"    ? data::TextUnit::line
+                                                             : data::TextUnit::sentence;
+    data::SpanDedup dedup({flags.span > 0 ? flags.span : unit == data::TextUnit::paragraph ? 1 : 3, unit, 0, 0});
     for (size_t i = 0; i < documents.size(); ++i) {
       auto text = dedup.add(documents[i].text);
       keep[i] = text.has_value();
@@ -213,50 +217,6 @@ void run_decontaminate(Flags& flags) {
   print_result(flags, result, counts);
 }
 
-void run_stats(const Flags& flags) {
-  std::mutex mutex;
-  struct Column {
-    int64_t count = 0;
-    double sum = 0, least = INFINITY, most = -INFINITY;
-  };
-  std::map<std::string, Column> columns;
-  std::vector<std::string> names;
-  const data::MapResult result = data::map_documents(flags.inputs, "", flags.read, [&] {
-    auto measure = std::make_shared<data::TextMeasure>();
-    return [&, measure](data::Document& d) -> std::string {
-      const data::TextColumns found = measure->measure(d.text);
-      const std::lock_guard lock(mutex);
-      const bool is_first = names.empty();
-      found.visit([&](const char* name, double value) {
-        if (is_first) names.emplace_back(name);
-        Column& c = columns[name];
-        if (std::isnan(value)) return;
-        ++c.count;
-        c.sum += value;
-        c.least = std::min(c.least, value);
-        c.most = std::max(c.most, value);
-      });
-      return "";
-    };
-  });
-  nlohmann::json report = nlohmann::json::object();
-  base::Table table({"column", "documents", "mean", "least", "most"});
-  for (const std::string& name : names) {
-    const Column& c = columns[name];
-    const double mean = c.count > 0 ? c.sum / double(c.count) : 0;
-    report[name] = {{"documents", c.count},
-                    {"mean", mean},
-                    {"least", c.count > 0 ? c.least : 0},
-                    {"most", c.count > 0 ? c.most : 0}};
-    table.add_row({name, base::format_grouped(c.count), fmt::format("{:.4g}", mean), fmt::format("{:.4g}", c.least),
-                   fmt::format("{:.4g}", c.most)});
-  }
-  std::printf("%s\n", flags.as_json ? report.dump(2).c_str() : table.to_string().c_str());
-  if (!flags.as_json)
-    std::printf("%s documents, %s of text, %s bad records\n", base::format_grouped(result.documents).c_str(),
-                base::format_bytes(double(result.bytes)).c_str(), base::format_grouped(result.bad).c_str());
-}
-
 template <class Run>
 std::shared_ptr<Flags> add_stage(Command data, const char* name, const char* help, const char* examples,
                                  bool needs_output, Run run, Command* made) {
@@ -297,16 +257,17 @@ void add_data_stages(Command data) {
                     "  sinter data scrub docs.jsonl --phones --keys -o clean.jsonl", true, run_scrub, &verb);
   verb.flag("--phones", &flags->phones, "telephone numbers too");
   verb.flag("--keys", &flags->keys, "access keys too");
-  flags = add_stage(data, "dedup", "remove duplicates: whole documents, near ones, lines, sentences, substrings",
+  flags = add_stage(data, "dedup", "remove duplicates: whole documents, near ones, paragraphs, lines, substrings",
                     "  sinter data dedup docs.jsonl -o unique.jsonl\n  sinter data dedup docs.jsonl --method "
                     "substrings --least 200 -o unique.jsonl",
                     true, run_dedup, &verb);
-  verb.option("--method", &flags->method, "minhash, exact, lines, sentences, ngrams or substrings")
+  verb.option("--method", &flags->method, "minhash, exact, paragraphs, lines, sentences, ngrams or substrings")
       .shows_default()
-      .one_of({"minhash", "exact", "lines", "sentences", "ngrams", "substrings"});
+      .one_of({"minhash", "exact", "paragraphs", "lines", "sentences", "ngrams", "substrings"});
   verb.option("--bands", &flags->recipe.minhash.bands, "minhash: bands").shows_default().at_least(1);
   verb.option("--rows", &flags->recipe.minhash.rows, "minhash: hashes of a band").shows_default().at_least(1);
-  verb.option("--span", &flags->span, "lines, sentences: how many in a row are compared").shows_default().at_least(1);
+  verb.option("--span", &flags->span, "how many in a row are compared (default: 1 paragraph, 3 lines or sentences)")
+      .at_least(1);
   verb.option("--least", &flags->least, "substrings: least bytes").shows_default().at_least(8);
   flags =
       add_stage(data, "decontaminate", "remove documents that share word n-grams with evaluation items",
@@ -318,8 +279,6 @@ void add_data_stages(Command data) {
   verb.option("--tasks", &flags->tasks, "tasks of `sinter eval --list`: their questions and answers").delimiter(',');
   verb.option("--data", &flags->data, "folder of the tasks' files (default: $SINTER_EVAL_DATA, else data/eval)");
   verb.option("--ngram", &flags->ngram, "words of an n-gram").shows_default().at_least(1);
-  add_stage(data, "stats", "every rule's column over documents: mean, least, most", "  sinter data stats docs.jsonl.gz",
-            false, run_stats, &verb);
 }
 
 }  // namespace sinter::cli

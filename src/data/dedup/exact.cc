@@ -29,11 +29,27 @@ std::vector<bool> keep_first_of_equal(const std::vector<std::string_view>& keys,
   return keep;
 }
 
+namespace {
+
+std::vector<std::string_view> split_paragraphs(std::string_view text) {
+  std::vector<std::string_view> found;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find("\n\n", begin), text.size());
+    if (end > begin) found.push_back(text.substr(begin, end - begin));
+    begin = std::min(text.find_first_not_of('\n', end), text.size());
+  }
+  return found;
+}
+
+}  // namespace
+
 std::optional<std::string> SpanDedup::add(std::string_view text) {
   std::vector<std::string_view> units;
   std::vector<Span> sentences;
-  if (options_.by_line) {
+  if (options_.unit == TextUnit::line) {
     units = split_lines(text);
+  } else if (options_.unit == TextUnit::paragraph) {
+    units = split_paragraphs(text);
   } else {
     sentences = segment_sentences(text);
     for (const Span& s : sentences) units.push_back(text.substr(s.begin, s.end - s.begin));
@@ -60,8 +76,8 @@ std::optional<std::string> SpanDedup::add(std::string_view text) {
   bool is_first = true;
   for (size_t i = 0; i < units.size(); ++i) {
     if (drop[i]) continue;
-    if (options_.by_line) {
-      if (!is_first) out.push_back('\n');
+    if (options_.unit != TextUnit::sentence) {
+      if (!is_first) out += options_.unit == TextUnit::line ? "\n" : "\n\n";
       out.append(units[i]);
     } else {  // a sentence carries the white space before it
       const size_t begin = i > 0 ? sentences[i - 1].end : 0;

@@ -16,14 +16,15 @@ namespace sinter::data {
 std::vector<bool> keep_first_of_equal(const std::vector<std::string_view>& keys,
                                       const std::vector<int64_t>& priorities);
 
+enum class TextUnit { sentence, line, paragraph };  // paragraphs stand between empty lines
 struct SpanDedupOptions {
-  int64_t span = 3;           // lines or sentences in a row that are compared together
-  bool by_line = false;       // lines instead of sentences
+  int64_t span = 3;  // units in a row that are compared together
+  TextUnit unit = TextUnit::sentence;
   int64_t min_words = 0;      // a document that was changed must keep as many,
   int64_t min_sentences = 0;  // and as many sentences
 };
-// Removes lines or sentences that occurred before, in earlier documents or earlier in the same one. Compared by
-// simplify(), so case, numbers, punctuation and accents do not matter; what simplifies to nothing stays.
+// Removes paragraphs, lines or sentences that occurred before, in earlier documents or earlier in the same one.
+// Compared by simplify(), so case, numbers, punctuation and accents do not matter; what simplifies to nothing stays.
 class SpanDedup {
  public:
   explicit SpanDedup(SpanDedupOptions options) : options_(options) {}

@@ -193,15 +193,64 @@ class TreeBuilder {
       const auto* text = static_cast<const GumboNode*>(element.children.data[0]);
       if (text->type == GUMBO_NODE_TEXT) dom_.title = std::string(strip(text->v.text.text));
     }
-    if (element.tag == GUMBO_TAG_META && dom_.date.empty()) {
-      const std::string property =
-          lower_ascii(attribute(element, "property")) + lower_ascii(attribute(element, "name"));
-      if (property.find("published_time") != std::string::npos || property == "date" || property == "pubdate")
-        dom_.date = std::string(attribute(element, "content"));
+    if (element.tag == GUMBO_TAG_META) {
+      const bool is_language = lower_ascii(attribute(element, "http-equiv")) == "content-language";
+      if (is_language && dom_.language.empty()) dom_.language = lower_ascii(attribute(element, "content"));
+      if (is_date_name(lower_ascii(attribute(element, "property"))) ||
+          is_date_name(lower_ascii(attribute(element, "name"))) ||
+          is_date_name(lower_ascii(attribute(element, "itemprop"))))
+        note_date(attribute(element, "content"), 3);
     }
-    if (element.tag == GUMBO_TAG_TIME && dom_.date.empty()) dom_.date = std::string(attribute(element, "datetime"));
+    if (element.tag == GUMBO_TAG_SCRIPT && lower_ascii(attribute(element, "type")) == "application/ld+json" &&
+        element.children.length > 0) {
+      const auto* text = static_cast<const GumboNode*>(element.children.data[0]);
+      if (text->type == GUMBO_NODE_TEXT) note_date(linked_data_date(text->v.text.text), 2);
+    }
+    if (element.tag == GUMBO_TAG_TIME)
+      note_date(attribute(element, "datetime"), lower_ascii(attribute(element, "itemprop")) == "datepublished" ? 2 : 1);
   }
 
+  // What a page says of its publication: in its head, in its linked data, in the first <time>.
+  void note_date(std::string_view date, int weight) {
+    date = strip(date);
+    constexpr size_t kLongest = 64;
+    if (weight <= date_weight_ || date.empty() || date.size() > kLongest) return;
+    if (date.find_first_of("0123456789") == std::string_view::npos) return;
+    dom_.date = std::string(date);
+    date_weight_ = weight;
+  }
+  static bool is_date_name(std::string_view name) {
+    static constexpr std::string_view kNames[] = {"date",
+                                                  "pubdate",
+                                                  "publishdate",
+                                                  "publish_date",
+                                                  "publish-date",
+                                                  "published_at",
+                                                  "published",
+                                                  "datepublished",
+                                                  "dc.date",
+                                                  "dc.date.issued",
+                                                  "dc.date.created",
+                                                  "dcterms.issued",
+                                                  "dcterms.date",
+                                                  "dcterms.created",
+                                                  "sailthru.date",
+                                                  "parsely-pub-date",
+                                                  "article.published",
+                                                  "citation_publication_date"};
+    return name.find("published_time") != std::string_view::npos ||
+           std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+  }
+  // The value of the first "datePublished" in JSON-LD.
+  static std::string_view linked_data_date(std::string_view json) {
+    size_t at = json.find("\"datePublished\"");
+    if (at == std::string_view::npos) return "";
+    at = json.find_first_not_of(" \t\r\n:", at + 15);
+    if (at == std::string_view::npos || json[at] != '"') return "";
+    return json.substr(at + 1, json.find('"', at + 1) - at - 1);
+  }
+
+  int date_weight_ = 0;
   Dom& dom_;
   std::vector<const GumboNode*> deep_;
 };

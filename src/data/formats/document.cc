@@ -7,19 +7,24 @@
 #include <array>
 #include <filesystem>
 #include <memory>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "data/formats/charset.h"
 #include "data/formats/compression.h"
+#include "data/formats/csv.h"
 #include "data/formats/line_reader.h"
 #include "data/formats/warc.h"
 #include "data/text/characters.h"
+#include "data/text_files.h"
 
 namespace sinter::data {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr size_t kMostWholeBytes = size_t{1} << 30;  // of a list of JSON objects, which is read at once
 
 std::string lower_path(std::string path) {
   for (char& c : path) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -68,7 +73,7 @@ class JsonLineParser {
     simdjson::dom::object object;
     if (root.get(object)) return "not a JSON object";
     std::string_view text;
-    if (object[options_.text_key].get(text)) return "no string '" + options_.text_key + "'";
+    if (object[options_.text_key].get(text)) return no_text(object);
     document.text = std::string(text);
     auto read = [&](const std::string& key, std::string& to) {
       simdjson::dom::element value;
@@ -87,7 +92,31 @@ class JsonLineParser {
     read("timestamp", document.date);
     read("language", document.language);
     read("title", document.title);
+    for (const simdjson::dom::key_value_pair field : object) {
+      if (is_own(field.key)) continue;
+      document.other += ',';
+      append_json_string(document.other, field.key);
+      document.other += ':';
+      document.other += simdjson::minify(field.value);
+    }
     return "";
+  }
+
+  std::string no_text(const simdjson::dom::object& object) const {
+    std::vector<std::string_view> texts;
+    for (const simdjson::dom::key_value_pair field : object) {
+      if (field.value.is_string() && texts.size() < 5) texts.push_back(field.key);
+    }
+    return fmt::format("no string '{}'{}", options_.text_key,
+                       texts.empty() ? "" : fmt::format("; there are '{}'", fmt::join(texts, "', '")));
+  }
+
+  // Fields that a document has a place for, or is written with.
+  bool is_own(std::string_view key) const {
+    static constexpr std::string_view kNames[] = {"text",      "id",       "url",   "date",
+                                                  "timestamp", "language", "title", "source"};
+    return key == options_.text_key || key == options_.id_key || key == options_.url_key ||
+           std::find(std::begin(kNames), std::end(kNames), key) != std::end(kNames);
   }
 
   const FilePart& part_;
@@ -97,13 +126,41 @@ class JsonLineParser {
   std::string padded_;
 };
 
+// Whether a .json file that begins so is one list of objects, or one object over many lines.
+bool begins_whole_json(const std::string& path, std::string_view head) {
+  const size_t first = head.find_first_not_of(" \t\r\n");
+  if (!lower_path(path).ends_with(".json") || first == std::string_view::npos) return false;
+  const std::string_view line = head.substr(first, std::min(head.find('\n', first), head.size()) - first);
+  return line.starts_with('[') || strip(line) == "{";
+}
+
+void read_whole_json(const FilePart& part, const ReadOptions& options, const ReadVisitor& visitor) {
+  JsonLineParser parser(part, options, visitor);
+  try {
+    const simdjson::padded_string bytes(read_unpacked(part.path, kMostWholeBytes));
+    simdjson::dom::parser whole;
+    simdjson::dom::element root;
+    const auto error = whole.parse(bytes).get(root);
+    SINTER_CHECK(!error, "not JSON: {}", simdjson::error_message(error));
+    simdjson::dom::array list;
+    if (root.get(list)) return parser.parse(simdjson::minify(root), 0);
+    uint64_t number = 0;
+    for (const simdjson::dom::element entry : list) parser.parse(simdjson::minify(entry), number++);
+  } catch (const base::Error& e) {
+    visitor.bad({part.path, e.what(), "", 0});
+  }
+}
+
 void read_lines(const FilePart& part, const ReadOptions& options, const ReadVisitor& visitor) {
   JsonLineParser parser(part, options, visitor);
   LineReader lines(part.path, part.begin, part.end, options.max_record_bytes);
   std::string_view line;
+  bool is_first = part.begin == 0;
   for (;;) {
     const LineReader::Status status = lines.next(line);
     if (status == LineReader::Status::end) return;
+    if (std::exchange(is_first, false) && begins_whole_json(part.path, line))
+      return read_whole_json(part, options, visitor);
     if (status == LineReader::Status::line) {
       parser.parse(line, lines.offset());
     } else {
@@ -113,30 +170,30 @@ void read_lines(const FilePart& part, const ReadOptions& options, const ReadVisi
 }
 
 void read_text(const FilePart& part, const ReadOptions& options, const ReadVisitor& visitor) {
-  std::string bytes;
-  try {
-    bytes = read_unpacked(part.path, size_t{4} << 30);
-  } catch (const base::Error& e) {
-    visitor.bad({part.path, e.what(), "", 0});
+  const std::string name = fs::path(part.path).filename().string();
+  auto add = [&](std::string_view piece, uint64_t offset) {
+    Document document;
+    document.id = fmt::format("{}:{}", name, offset);
+    document.source = part.source;
+    document.text = decode_page(piece, "").text;
+    if (!strip(document.text).empty()) visitor.document(std::move(document));
+  };
+  if (options.separator.empty()) {
+    try {
+      add(read_unpacked(part.path, options.max_record_bytes), 0);
+    } catch (const base::Error& e) {
+      visitor.bad({part.path, e.what(), "", 0});
+    }
     return;
   }
-  const std::string name = fs::path(part.path).filename().string();
-  int64_t number = 0;
-  for (size_t begin = 0; begin <= bytes.size();) {
-    const size_t end =
-        options.separator.empty() ? bytes.size() : std::min(bytes.find(options.separator, begin), bytes.size());
-    const std::string_view piece = std::string_view(bytes).substr(begin, end - begin);
-    Document document;
-    document.id = fmt::format("{}:{}", name, number++);
-    document.source = part.source;
-    if (piece.size() > options.max_record_bytes) {
-      visitor.bad(
-          {part.path, fmt::format("a document of {} bytes", piece.size()), to_valid_utf8(piece.substr(0, 200)), begin});
+  LineReader pieces(part.path, part.begin, part.end, options.max_record_bytes, options.separator);
+  std::string_view piece;
+  for (LineReader::Status status; (status = pieces.next(piece)) != LineReader::Status::end;) {
+    if (status == LineReader::Status::line) {
+      add(piece, pieces.offset());
     } else {
-      document.text = decode_page(piece, "").text;
-      if (!strip(document.text).empty()) visitor.document(std::move(document));
+      visitor.bad({part.path, pieces.problem(), to_valid_utf8(piece.substr(0, 200)), pieces.offset()});
     }
-    begin = end + std::max<size_t>(options.separator.size(), 1);
   }
 }
 
@@ -183,73 +240,6 @@ void read_archive(const FilePart& part, const ReadOptions& options, const ReadVi
   read_warc(file.text(), part.begin, part.end, {on_record, [&](const WarcDamage& d) {
                                                   visitor.bad({part.path, d.what, "", d.offset});
                                                 }});
-}
-
-// RFC 4180: quoted fields may hold commas, quotes (doubled) and line breaks. False when the text ends inside a field.
-bool next_csv_row(std::string_view text, size_t& pos, std::vector<std::string>& row) {
-  row.assign(1, "");
-  for (bool is_quoted = false; pos < text.size(); ++pos) {
-    const char c = text[pos];
-    if (is_quoted) {
-      if (c != '"') {
-        row.back().push_back(c);
-      } else if (pos + 1 < text.size() && text[pos + 1] == '"') {
-        row.back().push_back('"');
-        ++pos;
-      } else {
-        is_quoted = false;
-      }
-      if (pos + 1 == text.size() && is_quoted) return ++pos, false;
-    } else if (c == '"' && row.back().empty()) {
-      is_quoted = true;
-    } else if (c == ',') {
-      row.emplace_back();
-    } else if (c == '\n') {
-      ++pos;
-      break;
-    } else if (c != '\r') {
-      row.back().push_back(c);
-    }
-  }
-  return true;
-}
-
-void read_csv(const FilePart& part, const ReadOptions& options, const ReadVisitor& visitor) {
-  std::string text;
-  try {
-    text = decode_page(read_unpacked(part.path, size_t{4} << 30), "").text;
-  } catch (const base::Error& e) {
-    visitor.bad({part.path, e.what(), "", 0});
-    return;
-  }
-  std::vector<std::string> header, row;
-  size_t pos = 0;
-  if (!next_csv_row(text, pos, header)) header.clear();
-  auto column = [&](const std::string& name) {
-    return static_cast<size_t>(std::find(header.begin(), header.end(), name) - header.begin());
-  };
-  const size_t text_column = column(options.text_key), id_column = column(options.id_key),
-               url_column = column(options.url_key);
-  if (text_column == header.size()) {
-    visitor.bad({part.path, "no column '" + options.text_key + "' in the first line", text.substr(0, 200), 0});
-    return;
-  }
-  while (pos < text.size()) {
-    const size_t at = pos;
-    if (!next_csv_row(text, pos, row) || row.size() != header.size()) {
-      if (row.size() == 1 && row[0].empty()) continue;
-      visitor.bad({part.path, fmt::format("a row of {} fields; expected {}", row.size(), header.size()),
-                   to_valid_utf8(text.substr(at, 200)), at});
-      continue;
-    }
-    Document document;
-    document.text = row[text_column];
-    document.id =
-        id_column < row.size() ? row[id_column] : fmt::format("{}:{}", fs::path(part.path).filename().string(), at);
-    if (url_column < row.size()) document.url = row[url_column];
-    document.source = part.source;
-    visitor.document(std::move(document));
-  }
 }
 
 void read_table(const FilePart& part, const ReadOptions& options, const ReadVisitor& visitor) {
@@ -300,28 +290,48 @@ void read_part(const FilePart& part, const ReadOptions& options, const ReadVisit
   }
 }
 
-std::vector<FilePart> list_parts(const std::string& path, const std::string& source, uint64_t part_bytes) {
-  std::vector<std::string> files;
-  if (fs::is_directory(path)) {
+namespace {
+
+void append_files(const std::string& path, std::vector<std::string>& files) {
+  if (is_file_pattern(path)) {
+    for (const std::string& match : match_files(path)) {
+      if (fs::is_directory(match) || is_known(match)) append_files(match, files);
+    }
+    SINTER_CHECK(!files.empty(), "'{}' matches no file that is read (.jsonl, .txt, .html, .csv, .warc, .parquet)",
+                 path);
+  } else if (fs::is_directory(path)) {
     for (const auto& entry : fs::recursive_directory_iterator(path)) {
       if (entry.is_regular_file() && is_known(entry.path().string())) files.push_back(entry.path().string());
     }
-    std::sort(files.begin(), files.end());
     SINTER_CHECK(!files.empty(), "'{}' holds no file that is read (.jsonl, .txt, .html, .csv, .warc, .parquet)", path);
   } else {
     SINTER_CHECK(fs::is_regular_file(path), "'{}' is not there; expected a file or a folder of files", path);
     files.push_back(path);
   }
+}
+
+// Plain lines, plain texts and archives can be read from the middle.
+bool is_splittable(const std::string& file, FileKind kind, const ReadOptions& options) {
+  if (kind == FileKind::warc) return true;
+  if (kind != FileKind::jsonl && !(kind == FileKind::text && can_be_cut(options.separator))) return false;
+  const base::MappedFile map(file);
+  return detect_packing(map.text()) == CompressionKind::none &&
+         !(kind == FileKind::jsonl && begins_whole_json(file, map.text().substr(0, 4096)));
+}
+
+}  // namespace
+
+std::vector<FilePart> list_parts(const std::string& path, const std::string& source, uint64_t part_bytes,
+                                 const ReadOptions& options) {
+  std::vector<std::string> files;
+  append_files(path, files);
+  std::sort(files.begin(), files.end());
   std::vector<FilePart> parts;
   for (const std::string& file : files) {
     const FileKind kind = file_kind(file);
     const uint64_t size = fs::file_size(file);
-    bool is_splittable = kind == FileKind::warc;
-    if (kind == FileKind::jsonl && size > 0) {
-      const base::MappedFile map(file);
-      is_splittable = detect_packing(map.text()) == CompressionKind::none;
-    }
-    const uint64_t step = is_splittable ? std::max<uint64_t>(part_bytes, 1) : std::max<uint64_t>(size, 1);
+    const bool can_cut = size > 0 && is_splittable(file, kind, options);
+    const uint64_t step = can_cut ? std::max<uint64_t>(part_bytes, 1) : std::max<uint64_t>(size, 1);
     for (uint64_t begin = 0; begin < std::max<uint64_t>(size, 1); begin += step)
       parts.push_back({file, source, kind, begin, std::min(begin + step, size)});
   }
@@ -383,6 +393,7 @@ std::string document_line(const Document& document) {
     out += std::string(",\"") + f.name + "\":";
     append_json_string(out, f.value);
   }
+  out += document.other;
   return out + "}";
 }
 

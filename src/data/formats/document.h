@@ -11,6 +11,7 @@ namespace sinter::data {
 struct Document {
   std::string text;  // valid UTF-8; of a web page its HTML until it is extracted
   std::string id, url, date, language, title, source;
+  std::string other;  // further fields of a JSON line, as `,"name":value...`: they go through as they are
   bool is_html = false;
 };
 
@@ -44,9 +45,11 @@ struct ReadVisitor {
 // Throws base::Error only when the file cannot be opened. What a part gives does not depend on how the file was cut.
 void read_part(const FilePart& part, const ReadOptions& options, const ReadVisitor& visitor);
 
-// The files of a path (a file, or a folder's files in order of name), cut into parts of about `part_bytes`. Files that
-// cannot be read from the middle (compressed text, tables) are one part each. `pattern` ends names ("", ".jsonl").
-std::vector<FilePart> list_parts(const std::string& path, const std::string& source, uint64_t part_bytes);
+// The files of a path (a file, a folder's files in order of name, or those that a pattern of *, ? and [...] matches),
+// cut into parts of about `part_bytes`. Files that cannot be read from the middle (compressed text, tables) are one
+// part each. Throws base::Error naming the path where there is none.
+std::vector<FilePart> list_parts(const std::string& path, const std::string& source, uint64_t part_bytes,
+                                 const ReadOptions& options = {});
 
 // Rows of a Parquet file as JSON objects; false when the program was built without Apache Arrow.
 bool has_parquet();

@@ -33,7 +33,7 @@ struct ReadResult {
 };
 ReadResult read_file(const std::string& path, const ReadOptions& options = {}, uint64_t part_bytes = UINT64_MAX) {
   ReadResult result;
-  for (const FilePart& part : list_parts(path, "s", part_bytes)) {
+  for (const FilePart& part : list_parts(path, "s", part_bytes, options)) {
     read_part(part, options,
               {[&](Document&& d) { result.documents.push_back(std::move(d)); },
                [&](BadRecord&& b) { result.bad.push_back(std::move(b)); }});
@@ -52,6 +52,82 @@ TEST(Documents, EveryCutOfAFileGivesTheSameDocuments) {
     for (size_t i = 0; i < 60; ++i)
       EXPECT_EQ(read.documents[i].text.substr(0, 7), ("number " + std::to_string(i)).substr(0, 7));
   }
+}
+
+TEST(Documents, EveryCutOfATextFileGivesTheSameDocuments) {
+  std::string text;
+  for (int i = 0; i < 40; ++i)
+    text += "story " + std::to_string(i) + std::string(static_cast<size_t>(i % 5), '\n') + "<|endoftext|>\n";
+  const ScratchFile plain("cut.txt", text), packed("cut.txt.zst", pack_zstd(text));
+  const ReadResult whole = read_file(plain.path);
+  ASSERT_EQ(whole.documents.size(), 40u);
+  EXPECT_EQ(whole.documents[1].id, fs::path(plain.path).filename().string() + ":20");
+  for (const uint64_t size : {1, 3, 13, 64, 500}) {
+    const ReadResult cut = read_file(plain.path, {}, size);
+    ASSERT_EQ(cut.documents.size(), 40u) << size;
+    for (size_t i = 0; i < 40; ++i) EXPECT_EQ(cut.documents[i].text, whole.documents[i].text);
+  }
+  const ReadResult unpacked = read_file(packed.path);
+  ASSERT_EQ(unpacked.documents.size(), 40u);
+  EXPECT_EQ(unpacked.documents[39].text, whole.documents[39].text);
+}
+
+TEST(Documents, ASeparatorThatOverlapsItselfIsReadFromTheBeginning) {
+  EXPECT_TRUE(can_be_cut("<|endoftext|>"));
+  EXPECT_FALSE(can_be_cut("\n\n"));
+  EXPECT_FALSE(can_be_cut(""));
+  const ScratchFile file("overlap.txt", "one\n\n\ntwo\n\n\n\nthree");
+  ReadOptions options;
+  options.separator = "\n\n";
+  for (const uint64_t size : {1, 4, 100}) EXPECT_EQ(read_file(file.path, options, size).documents.size(), 3u) << size;
+}
+
+TEST(Documents, AGiantTextIsSetAsideAndReadingGoesOn) {
+  const std::string text = "small<|endoftext|>" + std::string(100000, 'x') + "<|endoftext|>last";
+  const ScratchFile plain("giant.txt", text), packed("giant.txt.gz", pack_gzip(text));
+  ReadOptions options;
+  options.max_record_bytes = 2000;
+  for (const std::string& path : {plain.path, packed.path}) {
+    const ReadResult read = read_file(path, options);
+    ASSERT_EQ(read.documents.size(), 2u) << path;
+    EXPECT_EQ(read.documents[1].text, "last");
+    ASSERT_EQ(read.bad.size(), 1u);
+    EXPECT_EQ(read.bad[0].what, "a document longer than 2000 bytes");
+  }
+}
+
+TEST(Documents, AJsonFileMayBeOneList) {
+  const ScratchFile list("list.json", "[\n  {\"text\": \"one\"},\n  {\"text\": \"two\"}, 3\n]\n"),
+      one("one.json", "{\n  \"text\": \"only\"\n}\n"), lines("lines.json", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n"),
+      broken("broken.json", "[{\"text\": \"one\"},");
+  for (const uint64_t size : {uint64_t{5}, UINT64_MAX}) {
+    const ReadResult read = read_file(list.path, {}, size);
+    ASSERT_EQ(read.documents.size(), 2u);
+    EXPECT_EQ(read.documents[1].text, "two");
+    EXPECT_EQ(read.bad.size(), 1u);
+    EXPECT_EQ(read_file(one.path, {}, size).documents.size(), 1u);
+    EXPECT_EQ(read_file(lines.path, {}, size).documents.size(), 2u);
+    EXPECT_EQ(read_file(broken.path, {}, size).bad.size(), 1u);
+  }
+}
+
+TEST(Documents, FieldsThatAreNotOursGoThroughAsTheyAre) {
+  const ScratchFile file("meta.jsonl",
+                         "{\"score\": 0.5, \"text\": \"t\", \"meta\": {\"a\": [1, \"\\u00e9\"]}, \"url\": \"u\"}\n");
+  const ReadResult read = read_file(file.path);
+  ASSERT_EQ(read.documents.size(), 1u);
+  const std::string line = document_line(read.documents[0]);
+  EXPECT_NE(line.find(R"(,"score":0.5,"meta":{"a":[1,"é"]}})"), std::string::npos) << line;
+  const ScratchFile again("meta2.jsonl", line + "\n");
+  EXPECT_EQ(document_line(read_file(again.path).documents.at(0)), line);
+}
+
+TEST(Documents, APatternStandsForTheFilesThatItMatches) {
+  const ScratchFile a("pattern-a.jsonl", "{\"text\": \"a\"}\n"), b("pattern-b.jsonl", "{\"text\": \"b\"}\n"),
+      other("pattern-c.pdf", "x");
+  const std::string stem = (fs::temp_directory_path() / std::to_string(::getpid())).string();
+  EXPECT_EQ(read_file(stem + "pattern-*").documents.size(), 2u);
+  EXPECT_THROW(list_parts(stem + "nothing-*", "", 1), base::Error);
 }
 
 TEST(Documents, CompressedAndPlainLinesAreTheSame) {
@@ -120,6 +196,22 @@ TEST(Documents, CsvFieldsMayHoldCommasQuotesAndLineBreaks) {
   EXPECT_EQ(read.bad.size(), 1u);
 }
 
+TEST(Documents, AnUnendedQuoteInATableIsBoundedAndNamed) {
+  std::string rows = "\xef\xbb\xbfid,text\n1,\"never ends\n";
+  for (int i = 0; i < 2000; ++i) rows += "2,x\n";
+  const ScratchFile open("open.csv", rows), wide("wide.csv", "\xff\xfei\0d\0"), none("none.csv", "a,b\n1,2\n");
+  ReadOptions options;
+  const ReadResult whole = read_file(open.path);
+  ASSERT_EQ(whole.bad.size(), 1u);
+  EXPECT_EQ(whole.bad[0].what, "a quoted field that does not end");
+  options.max_record_bytes = 1024;
+  const ReadResult read = read_file(open.path, options);
+  EXPECT_EQ(read.bad.size(), 1u);
+  EXPECT_GT(read.documents.size(), 1000u);  // reading goes on behind it
+  EXPECT_EQ(read_file(wide.path).bad.size(), 1u);
+  EXPECT_NE(read_file(none.path).bad.at(0).what.find("'a', 'b'"), std::string::npos);
+}
+
 TEST(Warc, RangesGiveEveryRecordOnce) {
   std::string plain, packed;
   for (int i = 0; i < 40; ++i) {
@@ -153,6 +245,24 @@ TEST(Extract, DeepNestingAndHalfTagsEndInTime) {
   EXPECT_EQ(extract_page("<").text.size() <= 1, true);
 }
 
+TEST(Extract, TheDateOfPublicationIsFoundWhereverAPageHasIt) {
+  auto date_of = [](const std::string& head, const std::string& body = "") {
+    return extract_page("<html><head>" + head + "</head><body><p>Some text of the page.</p>" + body + "</body></html>")
+        .date;
+  };
+  EXPECT_EQ(date_of("<meta property='article:published_time' content='2019-11-19T07:03'>"), "2019-11-19T07:03");
+  EXPECT_EQ(date_of("<meta itemprop=datePublished content=' 2018-09-24 '>"), "2018-09-24");
+  EXPECT_EQ(date_of("<script type='application/ld+json'>{\"a\": 1, \"datePublished\" : \"2020-01-02\"}</script>",
+                    "<time datetime='2024-05-05'>now</time>"),
+            "2020-01-02");
+  EXPECT_EQ(date_of("", "<time datetime='2024-05-05'>x</time><time datetime='2024-06-06'>y</time>"), "2024-05-05");
+  EXPECT_EQ(date_of("<meta name=date content='today'><script type='application/ld+json'>\"datePublished\"</script>"),
+            "");
+  EXPECT_EQ(
+      extract_page("<html><head><meta http-equiv=Content-Language content='de-AT'></head><body><p>Text.").language,
+      "de");
+}
+
 TEST(Extract, TagsOfManyAttributesAndWidePagesEndInTime) {
   std::string attributes = "<html><body ", removed = "<html><body>", open = "<html><body>";
   for (int i = 0; i < 200000; ++i) {
@@ -178,6 +288,13 @@ TEST(Charset, DeclaredAndDetectedCharsetsGiveTheSameText) {
   EXPECT_EQ(decode_page(koi, "koi8-r").text, decode_page(koi, "").text);
   EXPECT_EQ(decode_page("\xef\xbb\xbfhello", "").text, "hello");
   EXPECT_EQ(decode_page("caf\xc3\xa9", "iso-8859-1").text, "caf\xc3\xa9");
+}
+
+TEST(SpanDedupOfParagraphs, OneThatCameBeforeGoesWithItsEmptyLine) {
+  SpanDedup dedup({1, TextUnit::paragraph, 0, 0});
+  EXPECT_EQ(dedup.add("One of them.\nIts line.\n\n\nTwo."), "One of them.\nIts line.\n\n\nTwo.");
+  EXPECT_EQ(dedup.add("Three.\n\nONE OF THEM.\nITS LINE.\n\nFour."), "Three.\n\nFour.");
+  EXPECT_EQ(dedup.add("Two.\n\n\n\nFour.\n"), std::nullopt);
 }
 
 TEST(SuffixArray, EqualsTheSortedSuffixes) {

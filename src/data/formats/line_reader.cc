@@ -1,5 +1,6 @@
 #include "data/formats/line_reader.h"
 
+#include <fmt/format.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -12,12 +13,23 @@
 #include "data/formats/compression.h"
 
 namespace sinter::data {
+namespace {
+constexpr size_t kShownBytes = 256;  // of a line that is too long
+}
+
+bool can_be_cut(std::string_view ending) {
+  for (size_t n = 1; n < ending.size(); ++n) {
+    if (ending.substr(0, n) == ending.substr(ending.size() - n)) return false;
+  }
+  return !ending.empty();
+}
 
 struct LineReader::State {
   base::MappedFile file;
   CompressionKind kind = CompressionKind::none;
   uint64_t max_line = 0, offset = 0, next_offset = 0;
   std::string problem, damage;  // of the last bad line; of the compressed data
+  std::string ending;
   // Plain files.
   size_t pos = 0, end = 0;
   // Compressed files: unpacked bytes that were not handed out yet.
@@ -82,20 +94,26 @@ struct LineReader::State {
     }
     return is_sound;
   }
+
+  std::string too_long() const {
+    return fmt::format("a {} longer than {} bytes", ending == "\n" ? "line" : "document", max_line);
+  }
 };
 
-LineReader::LineReader(const std::string& path, uint64_t begin, uint64_t end, uint64_t max_line_bytes)
+LineReader::LineReader(const std::string& path, uint64_t begin, uint64_t end, uint64_t max_line_bytes,
+                       std::string ending)
     : state_(std::make_unique<State>(path)) {
   State& s = *state_;
   s.max_line = max_line_bytes;
+  s.ending = std::move(ending);
   const std::string_view text = s.file.text();
   s.kind = detect_packing(text);
   if (s.kind != CompressionKind::none) return;
   s.end = std::min<uint64_t>(end, text.size());
   s.pos = std::min<uint64_t>(begin, text.size());
-  if (s.pos > 0 && text[s.pos - 1] != '\n') {
-    const size_t next = text.find('\n', s.pos);
-    s.pos = next == std::string_view::npos ? text.size() : next + 1;
+  if (s.pos > 0) {
+    const size_t next = text.find(s.ending, s.pos - std::min(s.pos, s.ending.size()));
+    s.pos = next == std::string_view::npos ? text.size() : next + s.ending.size();
   }
 }
 
@@ -108,12 +126,12 @@ LineReader::Status LineReader::next(std::string_view& line) {
   if (s.kind == CompressionKind::none) {
     if (s.pos >= s.end) return Status::end;
     const std::string_view text = s.file.text();
-    const size_t end = std::min(text.find('\n', s.pos), text.size());
+    const size_t end = std::min(text.find(s.ending, s.pos), text.size());
     s.offset = s.pos;
     line = text.substr(s.pos, end - s.pos);
-    s.pos = end + 1;
+    s.pos = end + s.ending.size();
     if (line.size() <= s.max_line) return Status::line;
-    s.problem = "a line longer than " + std::to_string(s.max_line) + " bytes";
+    s.problem = s.too_long();
     return Status::bad;
   }
   s.buffer.erase(0, s.taken);
@@ -121,7 +139,7 @@ LineReader::Status LineReader::next(std::string_view& line) {
   size_t looked = 0;
   bool is_giant = false;
   for (;;) {
-    const size_t at = s.buffer.find('\n', looked);
+    const size_t at = s.buffer.find(s.ending, looked);
     const bool is_last = at == std::string::npos && s.has_ended;
     if (at != std::string::npos || is_last) {
       const size_t end = is_last ? s.buffer.size() : at;
@@ -133,20 +151,20 @@ LineReader::Status LineReader::next(std::string_view& line) {
         return Status::bad;
       }
       s.offset = s.next_offset;
-      s.next_offset += end + 1;
+      s.next_offset += end + s.ending.size();
       line = std::string_view(s.buffer).substr(0, end);
-      s.taken = std::min(end + 1, s.buffer.size());
+      s.taken = std::min(end + s.ending.size(), s.buffer.size());
       if (!is_giant && line.size() <= s.max_line && (!is_last || s.damage.empty())) return Status::line;
-      s.problem = is_last && !s.damage.empty() ? std::exchange(s.damage, "")
-                                               : "a line longer than " + std::to_string(s.max_line) + " bytes";
+      s.problem = is_last && !s.damage.empty() ? std::exchange(s.damage, "") : s.too_long();
       return Status::bad;
     }
-    looked = s.buffer.size();
-    if (looked > s.max_line) {  // keep its beginning, let go of the rest
+    const size_t half = s.ending.size() - 1;  // of an ending that may be cut by the buffer's end
+    looked = s.buffer.size() - std::min(s.buffer.size(), half);
+    if (looked > s.max_line + kShownBytes) {  // keep its beginning, let go of the rest
       is_giant = true;
-      s.next_offset += looked - 256;
-      s.buffer.resize(256);
-      looked = 256;
+      s.next_offset += looked - kShownBytes;
+      s.buffer.erase(kShownBytes, looked - kShownBytes);
+      looked = kShownBytes;
     }
     s.unpack_more();
   }

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "base/threads.h"
@@ -16,30 +17,6 @@ namespace {
 
 constexpr uint64_t kPartBytes = uint64_t{16} << 20;
 constexpr size_t kMaxShownBad = 5;
-
-class LineFile {
- public:
-  explicit LineFile(const std::string& path) : path_(path) {
-    if (!path.empty() && path != "-") file_ = std::make_unique<base::AtomicFile>(path);
-  }
-  void add(std::string_view bytes) {
-    if (path_ == "-") {
-      std::fwrite(bytes.data(), 1, bytes.size(), stdout);
-    } else if (file_ && !bytes.empty()) {
-      const std::string packed = path_.ends_with(".gz")    ? pack_gzip(bytes)
-                                 : path_.ends_with(".zst") ? pack_zstd(bytes)
-                                                           : std::string(bytes);
-      file_->append(std::as_bytes(std::span(packed)));
-    }
-  }
-  void commit() {
-    if (file_) file_->commit();
-  }
-
- private:
-  std::string path_;
-  std::unique_ptr<base::AtomicFile> file_;
-};
 
 struct PartResult {
   std::string lines;
@@ -77,12 +54,32 @@ void add_counts(MapResult& to, const MapResult& from) {
 
 }  // namespace
 
+LineFile::LineFile(const std::string& path) : path_(path) {
+  if (path.empty() || path == "-") return;
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  if (!folder.empty()) base::create_folders(folder);
+  file_ = std::make_unique<base::AtomicFile>(path);
+}
+void LineFile::add(std::string_view lines) {
+  if (path_ == "-") {
+    std::fwrite(lines.data(), 1, lines.size(), stdout);
+  } else if (file_ && !lines.empty()) {
+    const std::string packed = path_.ends_with(".gz")    ? pack_gzip(lines)
+                               : path_.ends_with(".zst") ? pack_zstd(lines)
+                                                         : std::string(lines);
+    file_->append(std::as_bytes(std::span(packed)));
+  }
+}
+void LineFile::commit() {
+  if (file_) file_->commit();
+}
+
 MapResult map_documents(const std::vector<std::string>& inputs, const std::string& output, const ReadOptions& options,
                         const std::function<DocumentFunction()>& make_function) {
   std::vector<FilePart> parts;
   uint64_t all = 0, done = 0;
   for (const std::string& input : inputs) {
-    for (FilePart& part : list_parts(input, "", kPartBytes)) {
+    for (FilePart& part : list_parts(input, "", kPartBytes, options)) {
       all += part.end - part.begin;
       parts.push_back(std::move(part));
     }
@@ -115,7 +112,7 @@ std::vector<Document> load_documents(const std::vector<std::string>& inputs, con
                                      MapResult& result) {
   std::vector<Document> documents;
   for (const std::string& input : inputs) {
-    for (const FilePart& part : list_parts(input, "", UINT64_MAX)) {
+    for (const FilePart& part : list_parts(input, "", UINT64_MAX, options)) {
       read_part(part, options,
                 {[&](Document&& document) {
                    result.bytes += static_cast<int64_t>(document.text.size());

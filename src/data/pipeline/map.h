@@ -1,9 +1,12 @@
 // Documents of some files through one function, on all cores, written in the order they were read.
 #pragma once
 #include <functional>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/atomic_file.h"
 #include "data/formats/document.h"
 
 namespace sinter::data {
@@ -20,6 +23,19 @@ struct MapResult {
 // end.
 MapResult map_documents(const std::vector<std::string>& inputs, const std::string& output, const ReadOptions& options,
                         const std::function<DocumentFunction()>& make_function);
+
+// Where lines are written: a file, packed where .gz or .zst ends its name, that appears whole with commit(); standard
+// output for "-"; nowhere for "".
+class LineFile {
+ public:
+  explicit LineFile(const std::string& path);
+  void add(std::string_view lines);  // whole lines; packed together
+  void commit();
+
+ private:
+  std::string path_;
+  std::unique_ptr<base::AtomicFile> file_;
+};
 
 // All documents of the files, in order: for what needs them together.
 std::vector<Document> load_documents(const std::vector<std::string>& inputs, const ReadOptions& options,

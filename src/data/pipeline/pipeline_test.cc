@@ -1,13 +1,18 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/rng.h"
 #include "base/threads.h"
 #include "data/formats/compression.h"
+#include "data/pipeline/cut.h"
 #include "data/pipeline/run.h"
+#include "data/rank/fasttext.h"
+#include "data/text/hash.h"
 
 namespace sinter::data {
 namespace {
@@ -171,6 +176,159 @@ TEST(Pipeline, TheSizeOfAPartChangesNoDocument) {
     return all;
   };
   EXPECT_EQ(kept("4000"), kept("1000000"));
+}
+
+TEST(Pipeline, ManyLittleFilesAreDoneTogether) {
+  const Scratch scratch;
+  fs::create_directories(scratch.path + "/in");
+  base::write_file_atomic(scratch.path + "/in/000.jsonl", "");
+  for (int i = 100; i < 160; ++i)
+    base::write_file_atomic(scratch.path + "/in/" + std::to_string(i) + ".jsonl", make_documents(1 + i % 3));
+  const auto self = comm::make_self();
+  const RunSummary summary = run_pipeline(recipe_for(scratch.path + "/in", scratch.path + "/out"), *self);
+  EXPECT_EQ(summary.documents, 120);
+  EXPECT_LT(summary.parts, 12);
+}
+
+TEST(Pipeline, WeightsAreSharesOfTheTextThatIsLeft) {
+  const Scratch scratch;
+  base::write_file_atomic(scratch.path + "/a.jsonl", make_documents(400));
+  base::write_file_atomic(scratch.path + "/b.jsonl", make_documents(900).substr(make_documents(400).size()));
+  const std::string rules = "[filter]\ngopher_repetition=false\ngopher_quality=false\nc4=false\nfineweb=false\n";
+  const auto self = comm::make_self();
+  run_pipeline(parse_pipeline("[run]\noutput = \"" + scratch.path + "/out\"\n[[input]]\npath = \"" + scratch.path +
+                                  "/a.jsonl\"\nweight = 3\n[[input]]\npath = \"" + scratch.path +
+                                  "/b.jsonl\"\n[mix]\nby = \"weights\"\n" + rules,
+                              "test"),
+               *self);
+  const size_t a = read_unpacked(scratch.path + "/out/documents/00000.jsonl.zst").size(),
+               b = read_unpacked(scratch.path + "/out/documents/00001.jsonl.zst").size();
+  EXPECT_NEAR(static_cast<double>(a) / static_cast<double>(b), 3, .4);
+}
+
+TEST(Pipeline, AnotherShareOrMixReadsNoInputAgain) {
+  const Scratch scratch;
+  const std::string input = scratch.path + "/in.jsonl", output = scratch.path + "/out";
+  base::write_file_atomic(input, make_documents(200));
+  const auto self = comm::make_self();
+  const RunSummary first = run_pipeline(recipe_for(input, output), *self);
+  PipelineRecipe twice = parse_pipeline(
+      "[run]\noutput = \"" + output + "\"\npart_bytes = 20000\n[[input]]\npath = \"" + input + "\"\nepochs = 2\n",
+      "test");
+  const RunSummary second = run_pipeline(twice, *self);
+  EXPECT_EQ(second.parts_done_before, second.parts);
+  EXPECT_EQ(second.kept, 2 * first.kept);
+  EXPECT_EQ(run_pipeline(recipe_for(input, output), *self).kept, first.kept);
+}
+
+TEST(Pipeline, TheManifestNamesEveryResultWithItsDigest) {
+  const Scratch scratch;
+  const std::string output = scratch.path + "/out";
+  base::write_file_atomic(scratch.path + "/in.jsonl", make_documents(100));
+  const auto self = comm::make_self();
+  const RunSummary summary = run_pipeline(recipe_for(scratch.path + "/in.jsonl", output), *self);
+  const nlohmann::json manifest = nlohmann::json::parse(base::read_file(output + "/manifest.json"));
+  int64_t documents = 0;
+  size_t files = 0;
+  for (const nlohmann::json& part : manifest["parts"]) {
+    documents += part["documents"].get<int64_t>();
+    EXPECT_EQ(part["inputs"][0]["file"], scratch.path + "/in.jsonl");
+    for (const nlohmann::json& file : part["files"]) {
+      EXPECT_EQ(sha256_hex(base::read_file(output + "/" + file["file"].get<std::string>())), file["sha256"]);
+      ++files;
+    }
+  }
+  EXPECT_EQ(documents, summary.kept);
+  EXPECT_EQ(files, static_cast<size_t>(summary.parts));
+}
+
+TEST(Pipeline, EveryReasonHasSamplesAndBadRecordsAreCountedByKind) {
+  const Scratch scratch;
+  base::write_file_atomic(scratch.path + "/in.jsonl", make_documents(300) + "no JSON\n{\"id\": 3}\nno JSON\n");
+  const auto self = comm::make_self();
+  const RunSummary summary = run_pipeline(recipe_for(scratch.path + "/in.jsonl", scratch.path + "/out"), *self);
+  const nlohmann::json report = nlohmann::json::parse(base::read_file(scratch.path + "/out/report.json"));
+  for (const auto& [reason, count] : summary.dropped) EXPECT_FALSE(report["samples"][reason].empty()) << reason;
+  EXPECT_EQ(report["samples"]["kept"].size(), 5u);
+  int64_t bad = 0;
+  for (const auto& [what, count] : report["bad_reasons"].items()) bad += count.get<int64_t>();
+  EXPECT_EQ(bad, 3);
+  EXPECT_EQ(report["bad_reasons"].size(), 2u) << report["bad_reasons"].dump();
+}
+
+TEST(Pipeline, WhatARecipeNamesWronglyIsToldBeforeTheWork) {
+  const Scratch scratch;
+  base::write_file_atomic(scratch.path + "/in.jsonl", make_documents(30));
+  const auto self = comm::make_self();
+  PipelineRecipe recipe = recipe_for(scratch.path + "/in.jsonl", scratch.path + "/out");
+  recipe.tokenizer = scratch.path + "/none";
+  EXPECT_THROW(run_pipeline(recipe, *self), base::Error);
+  EXPECT_FALSE(fs::exists(scratch.path + "/out/report.json"));
+  const std::string lines = scratch.path + "/labels.bin";
+  FastTextTraining training;
+  training.dim = 4;
+  training.bucket = 100;
+  train_fasttext({"__label__en the house", "__label__deu_Latn das haus"}, training, lines);
+  recipe = recipe_for(scratch.path + "/in.jsonl", scratch.path + "/out");
+  recipe.language_model = lines;
+  recipe.languages = {"english"};
+  EXPECT_THROW(run_pipeline(recipe, *self), base::Error);
+  recipe.languages = {"en", "deu_Latn"};
+  EXPECT_NO_THROW(run_pipeline(recipe, *self));
+  recipe.nsfw_model = lines;
+  recipe.nsfw_label = "__label__fr";
+  EXPECT_THROW(run_pipeline(recipe, *self), base::Error);
+}
+
+TEST(Pipeline, ADocumentThatCannotBeScoredIsSetAside) {
+  const Scratch scratch;
+  base::write_file_atomic(scratch.path + "/in.jsonl", make_documents(30));
+  PipelineRecipe recipe = recipe_for(scratch.path + "/in.jsonl", scratch.path + "/out");
+  std::atomic<int> calls{0};
+  recipe.scorer = [&](std::string_view) -> double {
+    if (calls++ == 3) throw base::Error("no score");
+    return 1;
+  };
+  const auto self = comm::make_self();
+  const RunSummary summary = run_pipeline(recipe, *self);
+  EXPECT_EQ(summary.bad_records, 1);
+  EXPECT_EQ(summary.documents, 29);
+}
+
+TEST(Cut, DocumentsAreChosenByColumnsBesideThemAndByTheirOwnFields) {
+  const Scratch scratch;
+  std::string documents, columns;
+  for (int i = 0; i < 20; ++i) {
+    const std::string id = "\"id\":\"d" + std::to_string(i) + "\"";
+    if (i % 2 == 0) documents += "{" + id + ",\"text\":\"x\",\"lang\":\"" + (i < 10 ? "en" : "de") + "\"}\n";
+    columns += "{" + id + ",\"words\":" + (i == 4 ? "null" : std::to_string(i)) + "}\n";
+  }
+  base::write_file_atomic(scratch.path + "/d.jsonl", documents);
+  base::write_file_atomic(scratch.path + "/c.jsonl", columns);
+  auto cut = [&](std::vector<std::string> conditions, std::vector<std::string> shares) {
+    CutOptions options;
+    options.columns = {scratch.path + "/c.jsonl"};
+    for (const std::string& c : conditions) options.conditions.push_back(parse_condition(c));
+    for (const std::string& c : shares) options.shares.push_back(parse_share(c));
+    return cut_documents({scratch.path + "/d.jsonl"}, scratch.path + "/o.jsonl", options).written;
+  };
+  EXPECT_EQ(cut({"words >= 2"}, {}), 8);  // all but 0 and the one without a number
+  EXPECT_EQ(cut({"words>=2", "lang == en"}, {}), 3);
+  EXPECT_EQ(cut({"lang != en"}, {}), 5);
+  EXPECT_EQ(cut({}, {"words=.5"}), 5);
+  EXPECT_EQ(cut({"lang == de"}, {"-words=.4"}), 2);
+  EXPECT_NE(base::read_file(scratch.path + "/o.jsonl").find("\"d12\""), std::string::npos);
+  EXPECT_THROW(cut({"wordz > 1"}, {}), base::Error);
+  EXPECT_THROW(cut({"words"}, {}), base::UsageError);
+  EXPECT_THROW(cut({}, {"words=2"}), base::UsageError);
+  base::write_file_atomic(scratch.path + "/d.jsonl", "{\"id\":\"unknown\",\"text\":\"x\"}\n");
+  EXPECT_THROW(cut({"words > 1"}, {}), base::Error);
+}
+
+TEST(Pipeline, LanguagesToKeepNeedAModel) {
+  EXPECT_THROW(
+      parse_pipeline("[run]\noutput = \"x\"\n[language]\nkeep = [\"en\"]\n[[input]]\npath = \"y\"\n", "p.toml"),
+      base::Error);
 }
 
 TEST(Pipeline, AnUnknownKeyIsRefusedWithTheNearestOne) {

@@ -131,6 +131,7 @@ void read_inputs(const toml::node& node, const std::string& origin, PipelineReci
     t.text("path", input.path);
     t.text("source", input.source);
     t.number("epochs", input.epochs, 0, 1000);
+    t.number("weight", input.weight, 0, 1e12);
     t.read(*one.as_table());
     SINTER_CHECK(!input.path.empty(), "{}: an [[input]] has no path", origin);
     if (input.source.empty()) input.source = last_part(input.path);
@@ -204,6 +205,15 @@ Tables make_tables(PipelineRecipe& r, const std::string& origin) {
   rank.text("arpa", r.perplexity_model);
   rank.text("sinter", r.scorer_model);
   rank.text("by", r.rank_by);
+  TableReader& mix = table("mix");
+  mix.add("by", [&r, &origin](const toml::node& n) {
+    const auto by = n.value_exact<std::string>();
+    SINTER_CHECK(by == "epochs" || by == "weights", "{}: mix.by is {}; expected \"epochs\" or \"weights\"", origin,
+                 by ? "'" + *by + "'" : "no string");
+    r.mixes_by_weight = by == "weights";
+  });
+  mix.number("temperature", r.mix_temperature, 0, 1000);
+  mix.number("most_epochs", r.most_epochs, 0, 1000);
   TableReader& tokenize = table("tokenize");
   tokenize.text("tokenizer", r.tokenizer);
   tokenize.flag("bos", r.add_bos);
@@ -250,6 +260,29 @@ void choose_rank(PipelineRecipe& r, const std::string& origin) {
                origin, r.rank_by);
 }
 
+void set_fingerprints(toml::table document, PipelineRecipe& recipe) {
+  auto erase = [&](const char* table, std::initializer_list<const char*> keys) {
+    if (auto* t = document[table].as_table()) {
+      for (const char* key : keys) t->erase(key);
+    }
+  };
+  auto written = [&] {
+    std::ostringstream out;
+    out << document;
+    return out.str();
+  };
+  erase("run", {"output", "memory"});  // where the run stands and how much memory it has do not decide its bytes
+  recipe.fingerprint = written();
+  document.erase("mix");
+  document.erase("tokenize");
+  erase("rank", {"keep"});
+  for (toml::node& input : *document["input"].as_array()) {
+    input.as_table()->erase("epochs");
+    input.as_table()->erase("weight");
+  }
+  recipe.document_fingerprint = written();
+}
+
 }  // namespace
 
 PipelineRecipe parse_pipeline(std::string_view text, const std::string& origin,
@@ -284,16 +317,10 @@ PipelineRecipe parse_pipeline(std::string_view text, const std::string& origin,
                origin);
   SINTER_CHECK(recipe.nsfw_model.empty() == recipe.nsfw_label.empty(),
                "{}: filter.nsfw_model and filter.nsfw_label go together", origin);
+  SINTER_CHECK(recipe.languages.empty() || !recipe.language_model.empty(),
+               "{}: language.keep is given without language.model; expected a fastText file, as lid.176.ftz", origin);
   choose_rank(recipe, origin);
-  // Where the run stands and how much memory it has do not decide its bytes.
-  toml::table decisive = document;
-  if (auto* run = decisive["run"].as_table()) {
-    run->erase("output");
-    run->erase("memory");
-  }
-  std::ostringstream out;
-  out << decisive;
-  recipe.fingerprint = out.str();
+  set_fingerprints(std::move(document), recipe);
   return recipe;
 }
 

@@ -18,6 +18,7 @@ struct PipelineInput {
   std::string path;    // a file, or a folder of files
   std::string source;  // a name for what comes from it; "" = the path's last part
   double epochs = 1;   // how often its documents go into the result; .5 takes half of them
+  double weight = 1;   // its share of the result's text beside those of the other inputs, where [mix] by = "weights"
 };
 
 struct PipelineRecipe {
@@ -66,11 +67,16 @@ struct PipelineRecipe {
   std::function<double(std::string_view)> scorer;
   uint64_t scorer_key = 0;  // of its weights
 
+  bool mixes_by_weight = false;  // [mix] by: "epochs" or "weights" of the inputs
+  double mix_temperature = 0;    // [mix] temperature: shares by size to the power 1/temperature; 0 = not at all
+  double most_epochs = 1;        // [mix] most_epochs: with weights or temperature, of the input that runs out first
+
   std::string tokenizer;  // [tokenize] tokenizer: folder or file; "" = no shards
   bool add_bos = true, add_eos = true;
 
-  // All settings that decide the result, as text: the key of finished work.
-  std::string fingerprint;
+  // All settings that decide the result, as text: the key of finished work. And those of what happens to a document
+  // alone: mixing, tokenizing and the share that ranking keeps can be changed without reading the input again.
+  std::string fingerprint, document_fingerprint;
 };
 
 // Throws base::Error naming the file, the key, what was found and what was expected.

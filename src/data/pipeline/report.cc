@@ -68,7 +68,8 @@ h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2rem}table{border-collapse:co
 td{padding:.15rem .5rem;vertical-align:middle}td.n{text-align:right;white-space:nowrap;width:7rem;font-variant-numeric:tabular-nums}
 td.b{width:40%}i{display:block;height:.8rem;border-radius:2px;min-width:1px}i.k{background:#2a8a5f}i.d{background:#c0553a}i.l{background:#4a78b5}
 .cards{display:flex;gap:1rem;flex-wrap:wrap}.card{border:1px solid #8884;border-radius:8px;padding:.6rem 1rem;min-width:8rem}
-.card b{display:block;font-size:1.3rem}details{border-left:3px solid #8884;padding-left:.8rem;margin:.5rem 0}
+.card b{display:block;font-size:1.3rem}details{border-left:3px solid #c0553a88;padding-left:.8rem;margin:.5rem 0}
+details.kept{border-color:#2a8a5f}details.v{border:0;padding:0}details.v span{display:inline-block;margin-right:1rem;font-size:.8rem}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:#8881;padding:.6rem;border-radius:6px;max-height:14rem;overflow:auto}small{opacity:.7}
 @media(max-width:700px){body{margin:1rem auto}table,tbody{display:block}tr{display:grid;grid-template-columns:1fr auto 4.5rem;margin:.3rem 0}
 td{padding:.05rem .3rem}td.n{width:auto}td.name{overflow-wrap:anywhere}td.b{grid-column:1/4;width:auto}}
@@ -78,15 +79,52 @@ std::string card(const char* name, const std::string& value) {
   return fmt::format("<div class=card><b>{}</b>{}</div>", value, name);
 }
 
+std::string bad_table(const Json& report) {
+  const Json reasons = report.value("bad_reasons", Json::object());
+  if (!reasons.is_object() || reasons.empty()) return "";
+  std::string page = "<h2>Bad records <small>set aside in aside/, # stands for a number</small></h2><table>\n";
+  for (const auto& [name, count] : sorted_counts(reasons)) page += bar_row(name, count, report.value("bad", 0.0), "d");
+  return page + "</table>\n";
+}
+
+std::string sample_block(const Json& sample) {
+  std::string values;
+  if (sample.contains("values") && sample["values"].is_object()) {
+    for (const auto& [name, value] : sample["values"].items())
+      values += fmt::format("<span>{} <b>{:.4g}</b></span> ", base::escape_html(name), value.get<double>());
+  }
+  if (!values.empty())
+    values = "<details class=v><summary><small>its columns</small></summary>" + values + "</details>";
+  return fmt::format("<p><small>{} {}</small></p><pre>{}</pre>{}\n", base::escape_html(sample.value("id", "")),
+                     base::escape_html(sample.value("url", "")), base::escape_html(sample.value("text", "")), values);
+}
+
+// What was kept first, then what was dropped, the commonest reason first.
+std::string samples_list(const Json& samples, const Json& dropped, int64_t kept) {
+  if (!samples.is_object() || samples.empty()) return "";
+  std::vector<std::pair<std::string, int64_t>> names = sorted_counts(dropped);
+  names.insert(names.begin(), {"kept", kept});
+  std::string page = "<h2>Samples</h2>\n";
+  for (const auto& [name, count] : names) {
+    if (!samples.contains(name) || samples[name].empty()) continue;
+    page +=
+        fmt::format("<details{}><summary>{} <small>{} of {}</small></summary>\n", name == "kept" ? " class=kept" : "",
+                    base::escape_html(name), samples[name].size(), base::format_grouped(count));
+    for (const Json& sample : samples[name]) page += sample_block(sample);
+    page += "</details>\n";
+  }
+  return page;
+}
+
 }  // namespace
 
 void merge_statistics(Json& report, const Json& part, int64_t samples) {
-  for (const char* key : {"dropped", "languages", "lengths", "sources", "samples"}) {
+  for (const char* key : {"dropped", "languages", "lengths", "sources", "samples", "bad_reasons"}) {
     if (!report[key].is_object()) report[key] = Json::object();
   }
   for (const char* key : {"documents", "bytes", "bad"})
     report[key] = report.value(key, int64_t{0}) + part[key].get<int64_t>();
-  for (const char* key : {"dropped", "languages", "lengths"}) {
+  for (const char* key : {"dropped", "languages", "lengths", "bad_reasons"}) {
     if (!part[key].is_object()) continue;
     for (const auto& [name, count] : part[key].items())
       report[key][name] = report[key].value(name, int64_t{0}) + count.get<int64_t>();
@@ -96,10 +134,14 @@ void merge_statistics(Json& report, const Json& part, int64_t samples) {
   if (!of_source.is_object()) of_source = Json::object();
   of_source["documents"] = of_source.value("documents", int64_t{0}) + part["documents"].get<int64_t>();
   of_source["kept_by_rules"] = of_source.value("kept_by_rules", int64_t{0}) + part["kept"].get<int64_t>();
-  if (!part["samples"].is_object()) return;
+  merge_samples(report, part, samples);
+}
+
+void merge_samples(Json& report, const Json& part, int64_t samples) {
+  if (!part.contains("samples") || !part["samples"].is_object()) return;
   for (const auto& [name, list] : part["samples"].items()) {
-    Json& to = report["samples"][name];
     for (const Json& sample : list) {
+      Json& to = report["samples"][name];
       if (static_cast<int64_t>(to.size()) < samples) to.push_back(sample);
     }
   }
@@ -143,18 +185,7 @@ std::string report_html(const Json& report, const std::string& title) {
     }
     page += "</table>\n";
   }
-  const Json samples = report.value("samples", Json::object());
-  if (samples.is_object() && !samples.empty()) {
-    page += "<h2>Samples of what was dropped</h2>\n";
-    for (const auto& [name, list] : samples.items()) {
-      page += fmt::format("<details><summary>{} <small>{} of {}</small></summary>\n", base::escape_html(name),
-                          list.size(), base::format_grouped(dropped.value(name, int64_t{0})));
-      for (const Json& sample : list)
-        page += fmt::format("<p><small>{} {}</small></p><pre>{}</pre>\n", base::escape_html(sample.value("id", "")),
-                            base::escape_html(sample.value("url", "")), base::escape_html(sample.value("text", "")));
-      page += "</details>\n";
-    }
-  }
+  page += bad_table(report) + samples_list(report.value("samples", Json::object()), dropped, kept);
   return page + "</html>\n";
 }
 

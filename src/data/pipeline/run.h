@@ -19,7 +19,8 @@ struct RunSummary {
   int64_t documents = 0, bytes = 0;  // read, and the UTF-8 bytes of their texts before the rules
   int64_t kept = 0, kept_bytes = 0, tokens = 0;
   int64_t bad_records = 0;
-  std::map<std::string, int64_t> dropped;  // "stage/reason" to documents
+  std::map<std::string, int64_t> dropped;      // "stage/reason" to documents
+  std::map<std::string, int64_t> bad_reasons;  // why records were set aside; # stands for a number
   double seconds = 0;
 };
 
@@ -28,7 +29,8 @@ struct RunSummary {
 //   OUTPUT/tokens/NNNNN.tok           token shards, where the recipe has a tokenizer
 //   OUTPUT/columns/NNNNN.jsonl.zst    every document's id, verdict and columns, in the order of the input
 //   OUTPUT/aside/NNNNN.jsonl          bad records
-//   OUTPUT/report.json                counts by stage and reason, samples of what was dropped
+//   OUTPUT/report.json                counts by stage and reason, samples of what was kept and dropped
+//   OUTPUT/manifest.json              every file of documents and tokens: its digest, and what it was made of
 RunSummary run_pipeline(const PipelineRecipe& recipe, comm::Communicator& world);
 
 }  // namespace sinter::data

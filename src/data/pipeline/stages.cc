@@ -1,11 +1,13 @@
 #include "data/pipeline/stages.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "data/extract/extract.h"
 #include "data/formats/compression.h"
 #include "data/text/characters.h"
@@ -56,7 +58,31 @@ void add_items(const std::string& path, DecontaminationIndex& index) {
   }
 }
 
+// A label that a model does not have would keep, or drop, every document.
+void check_label(const std::optional<FastText>& model, const std::string& label, const char* key,
+                 const std::string& path) {
+  if (!model) return;
+  const std::vector<std::string> labels = model->labels();
+  SINTER_CHECK(std::find(labels.begin(), labels.end(), label) != labels.end(), "{}: '{}' has no label '{}'{}", key,
+               path, label, base::did_you_mean(label, labels));
+}
+
 }  // namespace
+
+void check_languages(const FastText& model, const std::vector<std::string>& languages, const std::string& path) {
+  std::vector<std::string> known = model.labels();
+  for (std::string& label : known) label = language_of_label(label);
+  for (const std::string& language : languages) {
+    SINTER_CHECK(std::find(known.begin(), known.end(), language) != known.end(),
+                 "'{}' does not know the language '{}'{}; it has codes such as '{}'", path, language,
+                 base::did_you_mean(language, known), known.at(0));
+  }
+}
+
+std::string language_of_label(std::string_view label) {
+  constexpr std::string_view kPrefix = "__label__";
+  return std::string(label.substr(label.starts_with(kPrefix) ? kPrefix.size() : 0));
+}
 
 PipelineModels::PipelineModels(const PipelineRecipe& recipe) {
   if (!recipe.language_model.empty()) language = FastText::load(recipe.language_model);
@@ -71,6 +97,9 @@ PipelineModels::PipelineModels(const PipelineRecipe& recipe) {
   if (has_lists) urls.emplace(lists);
   if (!recipe.bad_words.empty()) bad_words.emplace(word_lists(recipe.bad_words));
   if (!recipe.nsfw_model.empty()) nsfw = FastText::load(recipe.nsfw_model);
+  check_label(rank, recipe.rank_label, "rank.label", recipe.rank_model);
+  check_label(nsfw, recipe.nsfw_label, "filter.nsfw_label", recipe.nsfw_model);
+  if (language) check_languages(*language, recipe.languages, recipe.language_model);
   if (recipe.decontaminate.empty() && recipe.task_items.empty()) return;
   decontamination.emplace(DecontaminationOptions{recipe.decontaminate_ngram, true, true});
   for (const EvalItem& item : recipe.task_items) decontamination->add(item);
@@ -132,7 +161,7 @@ Outcome DocumentStages::process(Document& document) {
   if (models_.language) {
     const std::vector<Prediction> best = models_.language->predict(document.text, 1);
     if (!best.empty()) {
-      document.language = best[0].label.substr(best[0].label.rfind('_') + 1);
+      document.language = language_of_label(best[0].label);
       language_score = best[0].probability;
     }
     const bool is_wanted = recipe_.languages.empty() || std::find(recipe_.languages.begin(), recipe_.languages.end(),

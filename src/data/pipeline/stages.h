@@ -16,6 +16,11 @@
 
 namespace sinter::data {
 
+// "en" of "__label__en", "eng_Latn" of "__label__eng_Latn".
+std::string language_of_label(std::string_view label);
+// Throws base::Error for a language to keep that the model has no label for.
+void check_languages(const FastText& model, const std::vector<std::string>& languages, const std::string& path);
+
 // Models and lists of a recipe, read once and shared by all threads.
 struct PipelineModels {
   explicit PipelineModels(const PipelineRecipe& recipe);

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -30,6 +31,15 @@ void append_number(std::string& out, double value) {
     fmt::format_to(std::back_inserter(out), "{}", value);
   }
 }
+
+// The first characters of a text, cut between two.
+std::string excerpt(std::string_view text) {
+  size_t end = std::min(text.size(), kExcerptBytes);
+  while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  return std::string(text.substr(0, end));
+}
+
+}  // namespace
 
 std::string column_line(const Document& document, const Outcome& outcome) {
   std::string out = "{\"id\":";
@@ -57,14 +67,15 @@ std::string column_line(const Document& document, const Outcome& outcome) {
   return out + "}";
 }
 
-// The first characters of a text, cut between two.
-std::string excerpt(std::string_view text) {
-  size_t end = std::min(text.size(), kExcerptBytes);
-  while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
-  return std::string(text.substr(0, end));
+uint64_t WorkPart::bytes() const {
+  uint64_t sum = 0;
+  for (const FilePart& file : files) sum += file.end - file.begin;
+  return sum;
 }
 
-}  // namespace
+nlohmann::json sample_of(const std::string& id, const std::string& url, std::string_view text) {
+  return {{"id", id}, {"url", url}, {"text", excerpt(text)}};
+}
 
 std::string WorkFolder::stem(const WorkPart& part) const {
   return fmt::format("{}/work/{:05}-{:016x}", output_, part.number, part.key);
@@ -116,72 +127,158 @@ void PackedLines::commit() {
   file_.commit();
 }
 
-void process_part(const WorkPart& part, const PipelineRecipe& recipe, const PipelineModels& models,
-                  const WorkFolder& folder) {
-  const std::string stem = folder.stem(part);
-  DocumentStages stages(recipe, models);
-  MinHasher hasher(recipe.minhash);
-  std::vector<uint64_t> signature(static_cast<size_t>(recipe.minhash.num_hashes()));
-  const size_t rows = static_cast<size_t>(recipe.minhash.rows),
-               num_bands = recipe.dedup_minhash ? static_cast<size_t>(recipe.minhash.bands) : 0;
-  PackedLines documents(stem + ".docs.zst"), columns(folder.result("columns", part.number, ".jsonl.zst"));
-  PartMarks marks;
-  std::string aside;
-  int64_t num_documents = 0, num_bytes = 0, num_bad = 0;
-  std::map<std::string, int64_t> dropped, languages, lengths;
-  std::map<std::string, nlohmann::json> samples;
-  auto on_document = [&](Document&& document) {
-    ++num_documents;
-    num_bytes += static_cast<int64_t>(document.text.size());
-    const Outcome outcome = stages.process(document);
-    columns.add(column_line(document, outcome));
-    if (!outcome.is_kept()) {
-      const std::string name = fmt::format("{}/{}", outcome.stage, outcome.reason);
-      if (++dropped[name] <= recipe.samples)
-        samples[name].push_back({{"id", document.id}, {"url", document.url}, {"text", excerpt(document.text)}});
+namespace {
+
+std::string without_numbers(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c < '0' || c > '9') {
+      out.push_back(c);
+    } else if (!out.ends_with('#')) {
+      out.push_back('#');
+    }
+  }
+  return out;
+}
+
+nlohmann::json values_of(const Outcome& outcome) {
+  nlohmann::json values = nlohmann::json::object();
+  auto put = [&](const char* name, double value) {
+    if (!std::isnan(value)) values[name] = value;
+  };
+  put("language_score", outcome.language_score);
+  put("nsfw_score", outcome.nsfw_score);
+  if (outcome.columns.chars > 0) outcome.columns.visit(put);
+  return values;
+}
+
+// What is written of one part while its documents come.
+class PartWriter {
+ public:
+  PartWriter(const WorkPart& part, const PipelineRecipe& recipe, const PipelineModels& models, const WorkFolder& folder)
+      : part_(part),
+        recipe_(recipe),
+        folder_(folder),
+        stem_(folder.stem(part)),
+        stages_(recipe, models),
+        hasher_(recipe.minhash),
+        signature_(static_cast<size_t>(recipe.minhash.num_hashes())),
+        documents_(stem_ + ".docs.zst"),
+        columns_(folder.result("columns", part.number, ".jsonl.zst")) {}
+
+  void add(Document&& document) {
+    const size_t bytes = document.text.size();
+    const std::string beginning = excerpt(document.text);
+    Outcome outcome;
+    bool has_signature = false;
+    try {
+      outcome = stages_.process(document);
+      if (outcome.is_kept() && recipe_.dedup_minhash) has_signature = hasher_.sign(document.text, signature_);
+    } catch (const std::exception& e) {
+      add_bad({file_, fmt::format("document '{}': {}", document.id, e.what()), beginning, 0});
       return;
     }
-    if (!document.language.empty()) ++languages[document.language];
-    ++lengths[std::to_string(static_cast<int>(std::log2(std::max<size_t>(document.text.size(), 1))))];
-    documents.add(document_line(document));
-    const XXH128_hash_t hash = XXH3_128bits(document.text.data(), document.text.size());
-    DocumentMark mark{hash.low64, hash.high64, static_cast<float>(outcome.rank(recipe.rank_by)), 0};
-    if (num_bands > 0) {
-      mark.has_signature = hasher.sign(document.text, signature);
-      for (size_t band = 0; band < num_bands; ++band)
-        marks.bands.push_back(mark.has_signature ? XXH3_64bits(signature.data() + band * rows, rows * 8) : 0);
+    ++num_documents_;
+    num_bytes_ += static_cast<int64_t>(bytes);
+    columns_.add(column_line(document, outcome));
+    if (outcome.is_kept()) {
+      keep(document, outcome, has_signature);
+    } else {
+      const std::string name = fmt::format("{}/{}", outcome.stage, outcome.reason);
+      if (++dropped_[name] <= recipe_.samples) {
+        nlohmann::json sample = sample_of(document.id, document.url, document.text);
+        sample["values"] = values_of(outcome);
+        samples_[name].push_back(std::move(sample));
+      }
     }
-    marks.documents.push_back(mark);
-  };
-  auto on_bad = [&](BadRecord&& bad) {
-    ++num_bad;
-    if (aside.size() < (size_t{16} << 20)) {
-      aside +=
-          nlohmann::json{{"file", bad.file}, {"offset", bad.offset}, {"what", bad.what}, {"excerpt", bad.excerpt}}.dump(
-              -1, ' ', false, nlohmann::json::error_handler_t::replace);
-      aside += '\n';
-    }
-  };
-  read_part(part.file, recipe.read, {on_document, on_bad});
-  documents.commit();
-  columns.commit();
-  write_marks(stem + ".marks", marks);
-  const std::string aside_path = folder.result("aside", part.number, ".jsonl");
-  if (aside.empty()) {
-    std::error_code error;
-    std::filesystem::remove(aside_path, error);  // of what the part was before its input or the recipe changed
-  } else {
-    base::write_file_atomic(aside_path, aside);
   }
-  base::save_json(stem + ".json", {{"documents", num_documents},
-                                   {"bytes", num_bytes},
-                                   {"bad", num_bad},
-                                   {"kept", marks.documents.size()},
-                                   {"dropped", dropped},
-                                   {"languages", languages},
-                                   {"lengths", lengths},
-                                   {"samples", samples},
-                                   {"source", part.file.source}});
+
+  void add_bad(BadRecord&& bad) {
+    ++num_bad_;
+    constexpr size_t kMostReasons = 50;
+    // Numbers are of the one record: without them records of a kind count together.
+    const std::string kind = without_numbers(bad.what);
+    ++bad_reasons_[bad_reasons_.size() < kMostReasons || bad_reasons_.contains(kind) ? kind : "other"];
+    if (aside_.size() >= (size_t{16} << 20)) return;
+    aside_ +=
+        nlohmann::json{{"file", bad.file}, {"offset", bad.offset}, {"what", bad.what}, {"excerpt", bad.excerpt}}.dump(
+            -1, ' ', false, nlohmann::json::error_handler_t::replace);
+    aside_ += '\n';
+  }
+
+  void begin_file(const std::string& path) { file_ = path; }
+
+  void commit() {
+    documents_.commit();
+    columns_.commit();
+    write_marks(stem_ + ".marks", marks_);
+    const std::string aside_path = folder_.result("aside", part_.number, ".jsonl");
+    if (aside_.empty()) {
+      std::error_code error;
+      std::filesystem::remove(aside_path, error);  // of what the part was before its input or the recipe changed
+    } else {
+      base::write_file_atomic(aside_path, aside_);
+    }
+    base::save_json(stem_ + ".json", {{"documents", num_documents_},
+                                      {"bytes", num_bytes_},
+                                      {"bad", num_bad_},
+                                      {"kept", marks_.documents.size()},
+                                      {"dropped", dropped_},
+                                      {"languages", languages_},
+                                      {"lengths", lengths_},
+                                      {"samples", samples_},
+                                      {"bad_reasons", bad_reasons_},
+                                      {"source", part_.files.empty() ? "" : part_.files[0].source}});
+  }
+
+ private:
+  void keep(const Document& document, const Outcome& outcome, bool has_signature) {
+    if (!document.language.empty()) ++languages_[document.language];
+    ++lengths_[std::to_string(static_cast<int>(std::log2(std::max<size_t>(document.text.size(), 1))))];
+    documents_.add(document_line(document));
+    const XXH128_hash_t hash = XXH3_128bits(document.text.data(), document.text.size());
+    DocumentMark mark{hash.low64, hash.high64, static_cast<float>(outcome.rank(recipe_.rank_by))};
+    mark.text_bytes = static_cast<uint32_t>(std::min<size_t>(document.text.size(), INT32_MAX)) & INT32_MAX;
+    mark.has_signature = has_signature;
+    const auto rows = static_cast<size_t>(recipe_.minhash.rows);
+    for (size_t band = 0; recipe_.dedup_minhash && band < static_cast<size_t>(recipe_.minhash.bands); ++band)
+      marks_.bands.push_back(has_signature ? XXH3_64bits(signature_.data() + band * rows, rows * 8) : 0);
+    marks_.documents.push_back(mark);
+  }
+
+  const WorkPart& part_;
+  const PipelineRecipe& recipe_;
+  const WorkFolder& folder_;
+  std::string stem_, file_;
+  DocumentStages stages_;
+  MinHasher hasher_;
+  std::vector<uint64_t> signature_;
+  PackedLines documents_, columns_;
+  PartMarks marks_;
+  std::string aside_;
+  int64_t num_documents_ = 0, num_bytes_ = 0, num_bad_ = 0;
+  std::map<std::string, int64_t> dropped_, languages_, lengths_, bad_reasons_;
+  std::map<std::string, nlohmann::json> samples_;
+};
+
+}  // namespace
+
+void process_part(const WorkPart& part, const PipelineRecipe& recipe, const PipelineModels& models,
+                  const WorkFolder& folder, const std::function<void(int64_t)>& on_documents) {
+  constexpr int64_t kToldAtOnce = 500;
+  PartWriter writer(part, recipe, models, folder);
+  int64_t since = 0;
+  const ReadVisitor visitor{[&](Document&& document) {
+                              writer.add(std::move(document));
+                              if (++since == kToldAtOnce) on_documents(std::exchange(since, 0));
+                            },
+                            [&](BadRecord&& bad) { writer.add_bad(std::move(bad)); }};
+  for (const FilePart& file : part.files) {
+    writer.begin_file(file.path);
+    read_part(file, recipe.read, visitor);
+  }
+  on_documents(since);
+  writer.commit();
 }
 
 }  // namespace sinter::data

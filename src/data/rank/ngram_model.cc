@@ -14,20 +14,6 @@
 namespace sinter::data {
 namespace {
 
-// KenLM's white space.
-std::vector<std::string_view> split_kenlm(std::string_view line) {
-  std::vector<std::string_view> words;
-  constexpr std::string_view kSpace(" \t\r\n\v\f\0", 7);
-  for (size_t pos = 0; pos < line.size();) {
-    pos = line.find_first_not_of(kSpace, pos);
-    if (pos == std::string_view::npos) break;
-    const size_t end = std::min(line.find_first_of(kSpace, pos), line.size());
-    words.push_back(line.substr(pos, end - pos));
-    pos = end;
-  }
-  return words;
-}
-
 float parse_float(std::string_view text, const std::string& origin, int64_t line) {
   float value = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -39,6 +25,19 @@ float parse_float(std::string_view text, const std::string& origin, int64_t line
 uint64_t add_word(uint64_t key, int32_t word) { return base::mix_bits(key, static_cast<uint64_t>(word) + 1); }
 
 }  // namespace
+
+std::vector<std::string_view> ngram_words(std::string_view line) {
+  std::vector<std::string_view> words;
+  constexpr std::string_view kSpace(" \t\r\n\v\f\0", 7);  // KenLM's
+  for (size_t pos = 0; pos < line.size();) {
+    pos = line.find_first_not_of(kSpace, pos);
+    if (pos == std::string_view::npos) break;
+    const size_t end = std::min(line.find_first_of(kSpace, pos), line.size());
+    words.push_back(line.substr(pos, end - pos));
+    pos = end;
+  }
+  return words;
+}
 
 NgramModel NgramModel::load(const std::string& path) { return from_text(read_unpacked(path), path); }
 
@@ -101,7 +100,7 @@ NgramModel NgramModel::from_text(std::string_view text, const std::string& origi
 }
 
 std::vector<NgramModel::Step> NgramModel::steps(std::string_view line, bool with_begin, bool with_end) const {
-  std::vector<std::string_view> words = split_kenlm(line);
+  std::vector<std::string_view> words = ngram_words(line);
   if (with_end) words.push_back("</s>");
   std::vector<int32_t> context;
   const int32_t unknown = words_.at("<unk>");

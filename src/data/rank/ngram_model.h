@@ -1,7 +1,8 @@
-// Back-off n-gram models in ARPA format (KenLM's text form): log probabilities and perplexities of tokenized lines, and
-// the unigram table that ranks a text by its mean word probability.
+// Back-off n-gram models in ARPA format (KenLM's text form): their training, log probabilities and perplexities of
+// tokenized lines, and the unigram table that ranks a text by its mean word probability.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -39,6 +40,19 @@ class NgramModel {
   std::unordered_map<std::string, int32_t> words_;
   std::vector<std::unordered_map<uint64_t, Entry>> grams_;  // by length - 1; keys are hashes of word ids
 };
+
+struct NgramTraining {
+  int64_t order = 5;                  // words of the longest n-gram, 1 to 8
+  std::vector<int64_t> prune;         // by length: n-grams seen as often or less are left out; the last one goes on
+  bool interpolates_unigrams = true;  // false: all that the words leave goes to <unk>
+};
+// Interpolated modified Kneser-Ney smoothing (Chen and Goodman 1998) as KenLM's lmplz --discount_fallback does it, in
+// memory: about 40 bytes for every word of the lines, and 100 for every different n-gram. Words stand between white
+// space. `sink` is given the ARPA text piece by piece. Throws base::Error where there is nothing to train on.
+void train_ngrams(const std::vector<std::string>& lines, const NgramTraining& training,
+                  const std::function<void(std::string_view)>& sink);
+// The words of a line, as KenLM splits it.
+std::vector<std::string_view> ngram_words(std::string_view line);
 
 // Mean natural log of the words' frequencies, as datatrove's UnigramLogProbFilter takes it.
 class UnigramModel {

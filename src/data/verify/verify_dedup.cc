@@ -166,11 +166,11 @@ Checks verify_dedup(const std::string& folder) {
     const char* name;
     SpanDedupOptions options;
   };
-  const Variant variants[] = {{"line_n1", {1, true, 0, 0}},
-                              {"line_n3", {3, true, 0, 0}},
-                              {"line_n1_min50words_3sentences", {1, true, 50, 3}},
-                              {"sentence_n3", {3, false, 0, 0}},
-                              {"sentence_n3_min50words_3sentences", {3, false, 50, 3}}};
+  const Variant variants[] = {{"line_n1", {1, TextUnit::line, 0, 0}},
+                              {"line_n3", {3, TextUnit::line, 0, 0}},
+                              {"line_n1_min50words_3sentences", {1, TextUnit::line, 50, 3}},
+                              {"sentence_n3", {3, TextUnit::sentence, 0, 0}},
+                              {"sentence_n3_min50words_3sentences", {3, TextUnit::sentence, 50, 3}}};
   const std::vector<Json> texts = read_rows(folder, "lines.jsonl.gz"),
                           expected = read_rows(folder, "lines_expected.jsonl.gz");
   for (const Variant& variant : variants) {

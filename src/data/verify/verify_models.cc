@@ -1,11 +1,14 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "data/formats/compression.h"
 #include "data/rank/fasttext.h"
 #include "data/rank/ngram_model.h"
+#include "data/text/characters.h"
 #include "data/verify/checks.h"
 
 namespace sinter::data {
@@ -82,6 +85,53 @@ Checks verify_classifiers(const std::string& folder) {
   return checks;
 }
 
+namespace {
+
+// An ARPA file as n-gram to log probability and back-off.
+std::map<std::string, std::array<double, 2>> read_arpa(std::string_view text) {
+  std::map<std::string, std::array<double, 2>> grams;
+  for (std::string_view line : split_lines(text)) {
+    const size_t tab = line.find('\t');
+    if (tab == std::string_view::npos) continue;
+    const size_t second = std::min(line.find('\t', tab + 1), line.size());
+    const std::string back = second < line.size() ? std::string(line.substr(second + 1)) : "0";
+    grams[std::string(line.substr(tab + 1, second - tab - 1))] = {std::stod(std::string(line)), std::stod(back)};
+  }
+  return grams;
+}
+
+// Our training of a model beside lmplz's: the same n-grams with the same numbers.
+void check_ngram_training(const std::string& folder, const std::string& name, const Json& info, Checks& checks) {
+  const std::string text = read_unpacked(fmt::format("{}/{}.train.txt.gz", folder, name));
+  std::vector<std::string> lines;
+  for (std::string_view line : split_lines(text)) lines.emplace_back(line);
+  NgramTraining training;
+  training.order = info["order"];
+  const Json& options = info["lmplz_options"];
+  for (size_t i = 0; i < options.size(); ++i) {
+    if (options[i] == "--interpolate_unigrams") training.interpolates_unigrams = options[i + 1] != "0";
+    if (options[i] != "--prune") continue;
+    for (size_t k = i + 1; k < options.size() && !options[k].get<std::string>().starts_with("-"); ++k)
+      training.prune.push_back(std::stoll(options[k].get<std::string>()));
+  }
+  std::string arpa;
+  train_ngrams(lines, training, [&](std::string_view piece) { arpa += piece; });
+  const auto found = read_arpa(arpa), want = read_arpa(read_unpacked(fmt::format("{}/{}.arpa.gz", folder, name)));
+  Tally grams(fmt::format("n-grams trained as {}", name));
+  grams.expect(found.size() == want.size());
+  double worst = 0;
+  for (const auto& [words, numbers] : want) {
+    const auto at = found.find(words);
+    grams.expect(at != found.end(), [&] { return words; });
+    if (at == found.end()) continue;
+    for (size_t i = 0; i < 2; ++i) worst = std::max(worst, std::abs(at->second[i] - numbers[i]));
+  }
+  checks.push_back(grams.check());
+  checks.push_back({fmt::format("numbers trained as {}", name), "largest difference", worst, 1e-5, ""});
+}
+
+}  // namespace
+
 Checks verify_ranking(const std::string& folder) {
   Checks checks;
   const std::vector<Json> rows = read_rows(folder, "scores.jsonl.gz"),
@@ -111,6 +161,8 @@ Checks verify_ranking(const std::string& folder) {
     }
     checks.push_back(scores.check());
     checks.push_back({fmt::format("word scores of {}", name), "largest difference", worst, 1e-5, ""});
+    if (std::filesystem::exists(fmt::format("{}/{}.train.txt.gz", folder, name)))
+      check_ngram_training(folder, name, info, checks);
   }
   Tally perplexities("perplexities of documents");
   for (const auto& [name, info] : models.items()) {
