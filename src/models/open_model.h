@@ -12,6 +12,9 @@ struct OpenOptions {
   core::Device device;
   core::DType compute = core::DType::f32;
   bool trains = false;
+  // On the CPU, without training: matrices whose file has the compute format stay where they are mapped. Their weights
+  // cannot be set then.
+  bool maps = false;
 };
 
 struct OpenModel {
