@@ -144,7 +144,7 @@ bool is_mappable(const spec::Parameter& info, const io::TensorFolder& folder, DT
   });
 }
 
-void map_slot(ParameterStore& store, ParameterStore::Slot& slot, std::shared_ptr<const io::TensorFolder> mapped,
+void map_slot(ParameterStore& store, ParameterStore::Slot& slot, const std::shared_ptr<const io::TensorFolder>& mapped,
               std::set<std::string>& used) {
   const int64_t columns = slot.info.shape[-1];
   auto blocks = std::make_shared<core::WeightBlocks>();
@@ -228,7 +228,7 @@ void check_all_used(const io::TensorFolder& folder, const spec::ModelSpec& spec,
 }
 
 void load_weights(ParameterStore& store, const spec::ModelSpec& spec, const io::TensorFolder& folder,
-                  std::shared_ptr<const io::TensorFolder> mapped) {
+                  const std::shared_ptr<const io::TensorFolder>& mapped) {
   std::set<std::string> used;
   for (ParameterStore::Slot& slot : store.slots()) {
     if (slot.info.role == spec::ParameterRole::adapter) continue;

@@ -17,7 +17,7 @@ namespace sinter::models {
 // Adapters' tensors are not looked for. Tensors that stand apart become views of the mapped files, which `mapped`
 // (the same folder) keeps alive.
 void load_weights(ParameterStore& store, const spec::ModelSpec& spec, const io::TensorFolder& folder,
-                  std::shared_ptr<const io::TensorFolder> mapped = {});
+                  const std::shared_ptr<const io::TensorFolder>& mapped = {});
 
 // Matrices that products can read where they are mapped: stored row by row in the compute format.
 std::set<std::string> mappable_tensors(const spec::ModelSpec& spec, const io::TensorFolder& folder, DType compute);
