@@ -66,19 +66,19 @@ RequestId Engine::submit(Request request) {
   State& s = *state_;
   const int32_t choices = std::max(request.n, request.best_of);
   const auto tokens = static_cast<int64_t>(request.prompt.size()) * choices;
+  const int64_t places = s.options.max_running + s.options.max_waiting;
+  if (choices > places) base::fail_usage("{} choices; the queue has room for {} at most", choices, places);
   const std::lock_guard lock(s.inbox_mutex);
   if (s.is_draining) {
     ++s.refused;
     throw Draining("the engine is ending and takes no more requests");
   }
   // One that comes as another ends takes the place that this leaves: places that run count, not only those that wait.
-  if (s.num_choices + choices > s.options.max_running + s.options.max_waiting ||
-      s.waiting_tokens + tokens > s.options.max_waiting_tokens) {
+  if (s.num_choices + choices > places || s.waiting_tokens + tokens > s.options.max_waiting_tokens) {
     ++s.refused;
     throw QueueFull(
         fmt::format("the queue is full: {} choices are there, at most {}; {} prompt tokens wait, at most {}",
-                    s.num_choices.load(), s.options.max_running + s.options.max_waiting, s.waiting_tokens.load(),
-                    s.options.max_waiting_tokens),
+                    s.num_choices.load(), places, s.waiting_tokens.load(), s.options.max_waiting_tokens),
         s.retry_seconds());
   }
   s.num_choices += choices;

@@ -74,6 +74,7 @@ struct EngineStats {
   int64_t kv_bytes = 0;           // of the whole cache
   int64_t kv_tokens_used = 0;     // tokens in used blocks, each block counted once per sequence that holds it
   int64_t contiguous_tokens = 0;  // what the same sequences would take preallocated to their longest length
+  double bytes_read = 0;          // weights and keys that the steps had to read, by their shapes
   double schedule_seconds = 0, model_seconds = 0, sample_seconds = 0;
   double last_step_age_seconds = 0;  // since the last step ended
   bool has_work = false;

@@ -68,6 +68,9 @@ TEST(Engine, ABoundedQueueRefusesAndTakesAgain) {
     f.engine->step();
   }
   EXPECT_EQ(refusal_of<QueueFull>(*f.engine, simple()), "") << "one has ended, so there is a place";
+  Request wide = simple();
+  wide.n = 4;  // more than there are places: no waiting would help
+  EXPECT_NE(refusal_of<base::UsageError>(*f.engine, wide).find("room for 3"), std::string::npos);
   f.engine->drain();
   EXPECT_NE(refusal_of<Draining>(*f.engine, simple()), "");
   while (f.engine->has_work()) f.engine->step();
@@ -75,6 +78,50 @@ TEST(Engine, ABoundedQueueRefusesAndTakesAgain) {
   Fake tokens({.kv_tokens = 400, .max_waiting_tokens = 10});
   tokens.engine->submit(simple());
   EXPECT_NE(refusal_of<QueueFull>(*tokens.engine, simple()), "");
+}
+
+// Latency counted in steps, so that other work on the machine does not matter: as many clients as places, each asking
+// again when it is answered, then arrivals at twice the rate that came of it. A short queue keeps the median down.
+TEST(Engine, AShortQueueKeepsTheLatencyOfAdmittedRequestsUnderTwiceTheLoad) {
+  constexpr int64_t kRunning = 8, kSteps = 4000;
+  const auto median_steps = [](double rate, int64_t* ended, int64_t* refused) {
+    Fake f({.kv_tokens = 1000, .block_size = 4, .max_running = kRunning, .max_waiting = kRunning / 4});
+    const base::CounterRng rng{11, 3};
+    int64_t now = 0, alive = 0;
+    std::vector<int64_t> latencies;
+    for (double due = 0; now < kSteps; ++now) {
+      due += rate * 2 * static_cast<double>(rng.uniform(static_cast<uint64_t>(now)));
+      if (rate == 0) due = static_cast<double>(kRunning - alive);
+      for (; due >= 1; --due) {
+        Request r = simple(24, static_cast<uint64_t>(now));
+        r.on_output = [&, began = now](Output&& out) {
+          if (out.finish == FinishReason::none) return;
+          latencies.push_back(now - began);
+          --alive;
+        };
+        try {
+          f.engine->submit(std::move(r));
+          ++alive;
+        } catch (const QueueFull&) {
+          ++*refused;
+        }
+      }
+      f.engine->step();
+    }
+    *ended = static_cast<int64_t>(latencies.size());
+    while (f.engine->has_work()) f.engine->step();
+    std::nth_element(latencies.begin(), latencies.begin() + *ended / 2, latencies.begin() + *ended);
+    return static_cast<double>(latencies[static_cast<size_t>(*ended / 2)]);
+  };
+  int64_t ended = 0, refused = 0;
+  const double at_capacity = median_steps(0, &ended, &refused);
+  EXPECT_EQ(refused, 0);
+  const double rate = static_cast<double>(ended) / kSteps;
+  int64_t ended_beyond = 0;
+  const double beyond = median_steps(2 * rate, &ended_beyond, &refused);
+  EXPECT_LE(beyond, 1.5 * at_capacity);
+  EXPECT_NEAR(static_cast<double>(ended_beyond) / static_cast<double>(ended), 1, 0.05) << "of the same throughput";
+  EXPECT_NEAR(static_cast<double>(refused) / static_cast<double>(ended), 1, 0.1) << "half of what comes is refused";
 }
 
 TEST(Engine, CancellationFreesBlocksWithinAStepInEveryState) {

@@ -22,6 +22,7 @@ struct Engine::State {
   void take_inbox();                   // new requests and cancellations
   void expire(Clock::time_point now);  // deadlines
   void build_batch(const std::vector<Sequence*>& scheduled);
+  double bytes_of_step(const std::vector<Sequence*>& scheduled) const;
   void describe_choices();
   void take_choices();
   void run_rows();

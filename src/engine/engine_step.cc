@@ -159,6 +159,15 @@ void Engine::State::build_batch(const std::vector<Sequence*>& scheduled) {
   }
 }
 
+// What the step under way reads: the weights once, and the keys that its sequences see.
+double Engine::State::bytes_of_step(const std::vector<Sequence*>& scheduled) const {
+  int64_t keys = 0;
+  for (const Sequence* s : scheduled) keys += s->num_computed - s->num_dropped * options.block_size;
+  const double key_bytes = static_cast<double>(counts.kv_bytes) / static_cast<double>(num_blocks * options.block_size);
+  return model->weight_bytes(batch.tokens.num_tokens(), static_cast<int64_t>(batch.rows.size())) +
+         static_cast<double>(keys) * key_bytes;
+}
+
 bool Engine::State::run_step() {
   const auto start = Clock::now();
   phase = "scheduling";
@@ -186,6 +195,7 @@ bool Engine::State::run_step() {
     const auto computed = Clock::now();
     batch.choices.empty() ? run_rows() : take_choices();
     counts.schedule_seconds += std::chrono::duration<double>(built - start).count();
+    counts.bytes_read += bytes_of_step(scheduled);
     counts.model_seconds += std::chrono::duration<double>(computed - built).count();
     counts.sample_seconds += seconds_since(computed);
   } catch (const std::exception& e) {

@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <string>
 
 #include "engine/batch.h"
 #include "engine/test_model.h"
+#include "models/open_model.h"
 
 namespace sinter::engine {
 namespace {
@@ -146,6 +148,54 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) {
       return std::string(info.param.first) + (info.param.second == core::DType::f32 ? "Fp32" : "Bf16");
     });
+
+// Matrices that stay in the mapped file give the bits of those that were copied, from the first step on and later.
+TEST(Engine, MappedWeightsGiveTheBitsOfCopiedOnes) {
+  for (core::DType format : {core::DType::f32, core::DType::bf16}) {
+    for (const char* name : {"llama", "qwen2", "gpt2", "mixtral"}) {
+      const TestModel source(name, core::DType::f32);
+      const std::string folder = testing::TempDir() + "/mapped_" + name + std::string(base::dtype_name(format));
+      std::filesystem::create_directories(folder);
+      models::save_weights(*source.store, folder, format);
+      std::filesystem::copy_file(base::source_dir() + "/tests/golden/models/" + name + "/config.json",
+                                 folder + "/config.json", std::filesystem::copy_options::overwrite_existing);
+      const models::OpenModel copied = models::open_model(folder, {.compute = format});
+      const models::OpenModel mapped = models::open_model(folder, {.compute = format, .maps = true});
+      int64_t apart = 0;
+      for (const auto& slot : mapped.store->slots()) apart += slot.is_apart;
+      EXPECT_EQ(apart > 0, name != std::string("gpt2") || source.spec.tied_head) << name;
+      Engine plain(*copied.transformer, {.kv_tokens = 4000}), other(*mapped.transformer, {.kv_tokens = 4000});
+      for (int turn = 0; turn < 2; ++turn) {
+        const auto expected = run_batch(plain, mixed_requests(source.spec));
+        const auto made = run_batch(other, mixed_requests(source.spec));
+        for (size_t i = 0; i < made.size(); ++i) {
+          EXPECT_EQ(made[i][0].tokens, expected[i][0].tokens) << name << " " << i;
+          EXPECT_EQ(made[i][0].logprobs, expected[i][0].logprobs) << name << " " << i;
+        }
+      }
+      std::filesystem::remove_all(folder);
+    }
+  }
+}
+
+// What a step needs is there from the beginning: the device is asked for nothing while a full batch decodes.
+TEST(Engine, StepsTakeNoMemoryFromTheDevice) {
+  TestModel model("llama", core::DType::bf16);
+  Engine engine(*model.transformer, {.kv_tokens = 8 * 320, .max_running = 8});
+  for (uint64_t i = 0; i < 8; ++i) {
+    engine.submit({.prompt = random_tokens({9, i}, 0, 12, model.spec.vocab_size),
+                   .sampling = {.seed = i},
+                   .max_new_tokens = 300,
+                   .logprobs = 0});
+  }
+  const core::MemoryStats& memory = core::runtime({}).allocator().stats();
+  for (int i = 0; i < 20; ++i) engine.step();
+  const size_t before = memory.current_bytes;
+  core::runtime({}).allocator().reset_peak();
+  while (engine.step()) EXPECT_EQ(memory.current_bytes, before) << engine.stats().num_steps;
+  EXPECT_EQ(memory.peak_bytes, before);
+  EXPECT_GE(engine.stats().num_steps, 300);
+}
 
 // Past the trained length every new token changes all rotations, so that keys in the cache are of no use.
 TEST(Engine, DynamicRopePastTheTrainedLengthIsTheWholeSequencesOwn) {

@@ -41,6 +41,9 @@ class StepModel {
 
   // Cache memory: takes it, gives it back. A cache that was given back has lost its content.
   virtual int64_t bytes_per_block(int64_t block_size) const = 0;
+  // Of the weights that a step of so many tokens reads, `rows` of them through the head: experts as many as are likely
+  // to be chosen.
+  virtual double weight_bytes(int64_t tokens, int64_t rows) const { return 0; }
   virtual int64_t free_bytes() const = 0;
   virtual void take_cache(int64_t num_blocks, int64_t block_size) = 0;
   virtual void release_cache() = 0;

@@ -1,6 +1,7 @@
 #include "engine/transformer_runner.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -37,6 +38,14 @@ core::Tensor losses_of(const ops::Context& context, const core::Tensor& logits, 
   core::Tensor losses = context.make({logits.rows()}, core::DType::f32);
   context.kernels.cross_entropy(context.stream, {.logits = rounded, .targets = targets, .losses = losses});
   return losses;
+}
+
+double bytes_of(const core::WeightView& weight) {
+  if (weight.is_plain()) return static_cast<double>(weight.data.bytes());
+  double bytes = 0;
+  for (const core::WeightPart& part : weight.blocks->parts)
+    bytes += static_cast<double>(part.data.bytes() + (part.scales ? part.scales.bytes() : 0));
+  return bytes;
 }
 
 }  // namespace
@@ -87,7 +96,42 @@ TransformerRunner::TransformerRunner(const models::Transformer& transformer, con
     limits_.window = window == 0 || limits_.window == 0 ? 0 : std::max(limits_.window, window);
   }
   if (spec.rope.kind == spec::RopeKind::dynamic) limits_.whole_beyond = spec.rope.original_max_positions;
+  count_weights();
   max_rows_ = std::clamp<int64_t>(kLogitBytes / (4 * spec.vocab_size), 16, 1024);
+}
+
+void TransformerRunner::count_weights() {
+  const spec::ModelSpec& spec = transformer_.spec();
+  for (const models::ParameterStore::Slot& slot : transformer_.store().slots()) {
+    const double bytes = bytes_of(slot.parameter.weight);
+    switch (slot.info.role) {
+      case spec::ParameterRole::embedding:
+        row_bytes_ += bytes / static_cast<double>(slot.info.shape[0]);
+        if (spec.tied_head) head_bytes_ += bytes;
+        break;
+      case spec::ParameterRole::position:
+        row_bytes_ += bytes / static_cast<double>(slot.info.shape[0]);
+        break;
+      case spec::ParameterRole::head:
+        head_bytes_ += bytes;
+        break;
+      case spec::ParameterRole::expert_matrix:
+        expert_bytes_ += bytes;
+        break;
+      default:
+        dense_bytes_ += bytes;
+    }
+  }
+}
+
+double TransformerRunner::weight_bytes(int64_t tokens, int64_t rows) const {
+  const spec::MoeSpec& moe = transformer_.spec().moe;
+  double bytes = dense_bytes_ + row_bytes_ * static_cast<double>(tokens) + (rows > 0 ? head_bytes_ : 0);
+  if (moe.num_experts > 0) {
+    const double share = static_cast<double>(moe.experts_per_token) / static_cast<double>(moe.num_experts);
+    bytes += expert_bytes_ * (1 - std::pow(1 - share, static_cast<double>(tokens)));
+  }
+  return bytes;
 }
 
 core::Allocator& TransformerRunner::scratch() {

@@ -32,6 +32,7 @@ class TransformerRunner : public StepModel {
 
   const ModelLimits& limits() const override { return limits_; }
   int64_t bytes_per_block(int64_t block_size) const override;
+  double weight_bytes(int64_t tokens, int64_t rows) const override;
   int64_t free_bytes() const override;
   void take_cache(int64_t num_blocks, int64_t block_size) override;
   void release_cache() override;
@@ -44,6 +45,7 @@ class TransformerRunner : public StepModel {
   void logprobs(std::span<const int32_t> targets, std::span<float> out) override;
 
  private:
+  void count_weights();
   // What a step's work depends on.
   struct Kind {
     int64_t tokens, sequences, table_width, rows, max_query, vocab_limit;
@@ -70,6 +72,7 @@ class TransformerRunner : public StepModel {
   bool is_gpu_;
   ModelLimits limits_;
   int64_t max_rows_ = 0;
+  double dense_bytes_ = 0, head_bytes_ = 0, row_bytes_ = 0, expert_bytes_ = 0;  // row: of the embedding
   core::KvCache cache_;
   core::RecyclingAllocator memory_;  // on the CPU; outlives the tensors below
   std::unique_ptr<core::DeviceBatch> batch_;

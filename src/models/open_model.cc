@@ -92,22 +92,26 @@ OpenModel open_model(const std::string& folder, const OpenOptions& options) {
   OpenModel model;
   const nlohmann::json config = base::load_json(folder + "/config.json");
   model.spec = folder_spec(folder, config);
-  const io::TensorFolder tensors(folder);
+  const auto mapped = std::make_shared<const io::TensorFolder>(folder);
+  const io::TensorFolder& tensors = *mapped;
   const auto quantized = QuantizedFolder::open(config, folder + "/config.json", tensors);
   StoreOptions store{
       .device = options.device, .compute = options.compute, .trains = options.trains, .keeps_derived = !options.trains};
   if (rounds && (quantized || options.trains))
     base::fail_usage("'{}' {}: only plain weights are rounded at load", folder,
                      quantized ? "is quantized already" : "is to be trained");
+  const bool maps =
+      options.maps && !options.trains && !quantized && !rounds && options.device.kind == core::DeviceKind::cpu;
   if (quantized && !options.trains) store.apart = quantized->tensors_apart(model.spec);
   if (rounds) store.apart = fp8_tensors(model.spec);
+  if (maps) store.apart = mappable_tensors(model.spec, tensors, options.compute);
   model.store = std::make_unique<ParameterStore>(model.spec, store);
   if (quantized) {
     quantized->load(*model.store, model.spec);
   } else if (rounds) {
     load_in_fp8(*model.store, model.spec, tensors);
   } else {
-    load_weights(*model.store, model.spec, tensors);
+    load_weights(*model.store, model.spec, tensors, mapped);
   }
   model.transformer = std::make_unique<Transformer>(model.spec, *model.store);
   return model;

@@ -14,6 +14,9 @@ struct OpenOptions {
   bool trains = false;
   // fp8_e4m3: linear layers of a plain folder are rounded to it while it is loaded (models/fp8_load.h).
   base::WeightFormat quantize = base::WeightFormat::plain;
+  // On the CPU, without training: matrices whose file has the compute format stay where they are mapped. Their weights
+  // cannot be set then.
+  bool maps = false;
 };
 
 struct OpenModel {

@@ -149,6 +149,32 @@ bool can_load_in_place(const ParameterStore& store, const ParameterStore::Slot& 
   });
 }
 
+bool is_mappable(const spec::Parameter& info, const io::TensorFolder& folder, DType compute) {
+  using Role = spec::ParameterRole;
+  if (info.shape.rank() != 2 || info.role == Role::router || info.role == Role::position) return false;
+  return std::all_of(info.parts.begin(), info.parts.end(), [&](const spec::ParameterPart& part) {
+    const io::TensorEntry& entry = find_part(folder, part);
+    const auto address = reinterpret_cast<uintptr_t>(entry.bytes.data());
+    return !part.transposed && entry.dtype == compute && address % base::dtype_bytes(compute) == 0;
+  });
+}
+
+void map_slot(ParameterStore& store, ParameterStore::Slot& slot, const std::shared_ptr<const io::TensorFolder>& mapped,
+              std::set<std::string>& used) {
+  const int64_t columns = slot.info.shape[-1];
+  auto blocks = std::make_shared<core::WeightBlocks>();
+  *blocks = {.experts = 1, .rows = slot.info.shape[-2], .columns = columns, .parts = {}, .file = mapped};
+  for (const spec::ParameterPart& part : slot.info.parts) {
+    const io::TensorEntry& entry = checked_part(slot.info, part, *mapped);
+    used.insert(entry.name);
+    core::WeightPart rows{.rows = part.rows};
+    rows.data = Tensor::view_of(const_cast<std::byte*>(entry.bytes.data()), {1, part.rows, columns}, entry.dtype,
+                                store.options().device);
+    blocks->parts.push_back(std::move(rows));
+  }
+  store.set_blocks(slot, std::move(blocks));
+}
+
 }  // namespace
 
 void send_bytes(core::DeviceRuntime& device, void* to, const void* from, size_t bytes) {
@@ -156,6 +182,14 @@ void send_bytes(core::DeviceRuntime& device, void* to, const void* from, size_t 
     device.copy_to_device(static_cast<std::byte*>(to) + begin, static_cast<const std::byte*>(from) + begin,
                           static_cast<size_t>(end - begin), device.stream());
   });
+}
+
+std::set<std::string> mappable_tensors(const spec::ModelSpec& spec, const io::TensorFolder& folder, DType compute) {
+  std::set<std::string> names;
+  for (const spec::Parameter& info : spec::make_parameter_table(spec)) {
+    if (is_mappable(info, folder, compute)) names.insert(info.name);
+  }
+  return names;
 }
 
 const io::TensorEntry& find_plain_part(const spec::ParameterPart& part, const io::TensorFolder& folder) {
@@ -221,10 +255,12 @@ void check_all_used(const io::TensorFolder& folder, const spec::ModelSpec& spec,
   check_tied_head(folder, spec);
 }
 
-void load_weights(ParameterStore& store, const spec::ModelSpec& spec, const io::TensorFolder& folder) {
+void load_weights(ParameterStore& store, const spec::ModelSpec& spec, const io::TensorFolder& folder,
+                  const std::shared_ptr<const io::TensorFolder>& mapped) {
   std::set<std::string> used;
   for (ParameterStore::Slot& slot : store.slots()) {
-    if (slot.info.role != spec::ParameterRole::adapter) load_plain_slot(store, slot, folder, used);
+    if (slot.info.role == spec::ParameterRole::adapter) continue;
+    slot.is_apart&& mapped ? map_slot(store, slot, mapped, used) : load_plain_slot(store, slot, folder, used);
   }
   for (const spec::Parameter& elsewhere : spec::make_parameter_table(spec)) {  // on other ranks
     if (store.find(elsewhere.name)) continue;

@@ -1,6 +1,7 @@
 // Weights between a Hugging Face folder and a ParameterStore, part by part as the parameter table says.
 #pragma once
 #include <functional>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
@@ -13,8 +14,13 @@ namespace sinter::models {
 
 // Reads every part of every tensor. Throws base::Error naming a tensor that is missing or has the wrong shape, and for
 // tensors in the folder that the model has no place for (known buffers such as rotary_emb.inv_freq are passed over).
-// Adapters' tensors are not looked for.
-void load_weights(ParameterStore& store, const spec::ModelSpec& spec, const io::TensorFolder& folder);
+// Adapters' tensors are not looked for. Tensors that stand apart become views of the mapped files, which `mapped`
+// (the same folder) keeps alive.
+void load_weights(ParameterStore& store, const spec::ModelSpec& spec, const io::TensorFolder& folder,
+                  const std::shared_ptr<const io::TensorFolder>& mapped = {});
+
+// Matrices that products can read where they are mapped: stored row by row in the compute format.
+std::set<std::string> mappable_tensors(const spec::ModelSpec& spec, const io::TensorFolder& folder, DType compute);
 
 // The shape of a part on disk.
 std::vector<int64_t> part_shape(const spec::Parameter& info, const spec::ParameterPart& part);

@@ -7,6 +7,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <mutex>
 #include <sstream>
 
 namespace sinter::server {
@@ -25,8 +26,11 @@ double waste_of(int64_t tokens, int64_t places) {
 struct Metrics::State {
   prometheus::Registry registry;
   prometheus::Labels labels;
+  double bandwidth;
+  std::mutex mutex;
+  double last_bytes = 0, last_seconds = 0;  // of the steps up to the last text()
 
-  explicit State(const std::string& model) : labels{{"model_name", model}} {}
+  State(const std::string& model, double bandwidth) : labels{{"model_name", model}}, bandwidth(bandwidth) {}
 
   prometheus::Histogram& histogram(const std::string& name, const std::string& help, const Buckets& buckets) {
     return prometheus::BuildHistogram().Name("sinter:" + name).Help(help).Register(registry).Add(labels, buckets);
@@ -73,9 +77,15 @@ struct Metrics::State {
   prometheus::Counter& steps = counter("num_steps_total", "Steps of the engine");
   prometheus::Counter& refused = counter("requests_refused_total", "Requests refused because the queue was full");
   prometheus::Counter& model_seconds = counter("model_seconds_total", "Time in the model's forward");
+  prometheus::Counter& model_bytes =
+      counter("model_read_bytes_total", "Weights and keys that the model's forwards had to read");
+  prometheus::Gauge& rate =
+      gauge("model_read_bytes_per_second", "Bytes read per second of the forwards since the last look");
+  prometheus::Gauge& share = gauge("memory_bandwidth_usage_perc", "The same as a share of --memory-bandwidth, 0 to 1");
 };
 
-Metrics::Metrics(const std::string& model_name) : state_(std::make_unique<State>(model_name)) {}
+Metrics::Metrics(const std::string& model_name, double memory_bytes_per_second)
+    : state_(std::make_unique<State>(model_name, memory_bytes_per_second)) {}
 Metrics::~Metrics() = default;
 
 void Metrics::record_first_token(const engine::Output& output) {
@@ -109,6 +119,7 @@ std::string Metrics::text(const engine::EngineStats& s) {
     if (value > counter.Value()) counter.Increment(value - counter.Value());
   };
   State& m = *state_;
+  const std::lock_guard lock(m.mutex);  // two at once would count what is new twice
   m.running.Set(static_cast<double>(s.running));
   m.waiting.Set(static_cast<double>(s.waiting));
   m.usage.Set(s.kv_blocks > 0 ? static_cast<double>(s.kv_blocks_used) / static_cast<double>(s.kv_blocks) : 0);
@@ -123,6 +134,13 @@ std::string Metrics::text(const engine::EngineStats& s) {
   set(m.steps, static_cast<double>(s.num_steps));
   set(m.refused, static_cast<double>(s.refused));
   set(m.model_seconds, s.model_seconds);
+  set(m.model_bytes, s.bytes_read);
+  if (const double seconds = s.model_seconds - m.last_seconds; seconds > 0) {
+    const double rate = (s.bytes_read - m.last_bytes) / seconds;
+    m.rate.Set(rate);
+    m.share.Set(m.bandwidth > 0 ? rate / m.bandwidth : 0);
+    m.last_bytes = s.bytes_read, m.last_seconds = s.model_seconds;
+  }
   std::ostringstream out;
   prometheus::TextSerializer().Serialize(out, m.registry.Collect());
   return out.str();

@@ -9,7 +9,8 @@ namespace sinter::server {
 
 class Metrics {
  public:
-  explicit Metrics(const std::string& model_name);
+  // The machine's memory bandwidth, which the model's reading is shown beside; 0: not known.
+  explicit Metrics(const std::string& model_name, double memory_bytes_per_second = 0);
   ~Metrics();
   // A choice has got its first token; has ended.
   void record_first_token(const engine::Output& output);

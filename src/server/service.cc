@@ -50,7 +50,7 @@ Service::Service(ServedModel model, ServiceOptions options, Post post)
     : model_(std::move(model)),
       options_(std::move(options)),
       post_(std::move(post)),
-      metrics_(model_.name),
+      metrics_(model_.name, options_.memory_bytes_per_second),
       created_(unix_time()) {
   stop_tokens_ = engine::stop_tokens(*model_.tokenizer, *model_.spec);
   if (!model_.chat) return;

@@ -36,7 +36,8 @@ struct ServiceOptions {
   std::string cors_origin;            // "" refuses requests from other origins; "*" allows all
   bool is_loopback = true;            // only names of this machine are accepted in Host
   CallLimits limits;
-  double ready_seconds = 30;  // without a step while there is work: not ready
+  double memory_bytes_per_second = 0;  // the machine's limit, for /metrics; 0: not known
+  double ready_seconds = 30;           // without a step while there is work: not ready
 };
 
 class Service {

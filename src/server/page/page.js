@@ -155,24 +155,27 @@ function paint(i, turn) {
 // ---- charts ----
 const series = { rate: [], step: [], kv: [], run: [] }; let before = null;
 async function sample() {
-  if ($("charts").hidden) { before = null; return; }
+  if (document.hidden || ($("charts").hidden && !running)) { before = null; return; }  // charts opened later show the last answers
   try {
-    const s = await (await fetch("stats", { headers: headers() })).json(), t = performance.now() / 1000;
+    const reply = await fetch("stats", { headers: headers() }); if (!reply.ok) throw 0;
+    const s = await reply.json(), t = performance.now() / 1000;
     if (before) {
       const dt = t - before.t, steps = s.steps - before.s.steps;
       add("rate", (s.output_tokens - before.s.output_tokens) / dt, 1); add("step", steps ? 1000 * (s.model_seconds - before.s.model_seconds) / steps : 0, 1);
       add("kv", s.kv_blocks ? 100 * s.kv_blocks_used / s.kv_blocks : 0, 1);
       const waste = places => places ? Math.max(0, 100 - 100 * s.kv_tokens_used / places).toFixed(0) : 0;
-      if (s.running) $("v-waste").textContent = `waste ${waste(s.kv_slots_used)} %, preallocated ${waste(s.kv_contiguous_slots)} %`; add("run", s.running + s.waiting, 0);
+      if (s.running) $("v-waste").textContent = `unused ${waste(s.kv_slots_used)} %, if preallocated ${waste(s.kv_contiguous_slots)} %`; add("run", s.running + s.waiting, 0);
     }
     before = { s, t };
   } catch { before = null; }
 }
 function add(name, value, digits) {
   const list = series[name]; list.push(value); if (list.length > 120) list.shift();
-  const top = Math.max(1e-9, ...list) * 1.1, line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
-  line.setAttribute("points", list.map((v, i) => `${240 * (i + 120 - list.length) / 119},${59 - 57 * v / top}`).join(" "));
-  $("c-" + name).replaceChildren(line); $("v-" + name).textContent = value.toFixed(digits);
+  const most = Math.max(1e-9, ...list), shown = Math.max(30, list.length), at = i => 240 * (i + shown - list.length) / (shown - 1);
+  const points = list.map((v, i) => `${at(i)},${59 - 52 * v / most}`).join(" ");
+  const shape = (tag, where) => { const e = document.createElementNS("http://www.w3.org/2000/svg", tag); e.setAttribute("points", where); return e; };
+  $("c-" + name).replaceChildren(shape("polygon", `${at(0)},60 ${points} 240,60`), shape("polyline", points));
+  $("v-" + name).textContent = value.toFixed(digits); $("m-" + name).textContent = most > 1e-6 ? "at most " + most.toFixed(digits) : "";
 }
 setInterval(sample, 1000);
 

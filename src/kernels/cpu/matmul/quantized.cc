@@ -1,6 +1,9 @@
 #include "kernels/cpu/matmul/quantized.h"
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
+#include <vector>
 
 #include "base/error.h"
 #include "kernels/cpu/aligned_buffer.h"
@@ -37,6 +40,64 @@ void multiply_in_strips(Stream& stream, const MatmulArgs& args, int64_t expert) 
   }
 }
 
+// Packed copies of a weight's parts. They are made after some products, in another one for each weight in turn: an
+// answer from a model that has just been opened does not wait until all of it is copied.
+struct DerivedParts final : core::DerivedWeight {
+  static constexpr uint32_t kTurns = 8;
+  std::vector<std::shared_ptr<core::DerivedWeight>> parts;
+  uint32_t products_before = 0;  // that are still to come from where the weight lies
+};
+
+DerivedParts* derived_parts(const core::WeightView& weight) {
+  if (!weight.derived) return nullptr;
+  auto* kept = dynamic_cast<DerivedParts*>(weight.derived->get());
+  if (!kept || kept->version != weight.version) {
+    auto made = std::make_shared<DerivedParts>();
+    made->version = weight.version;
+    made->parts.resize(weight.blocks->parts.size());
+    static std::atomic<uint32_t> next_turn{0};
+    made->products_before = 1 + next_turn++ % DerivedParts::kTurns;
+    kept = made.get();
+    *weight.derived = std::move(made);
+  }
+  return kept;
+}
+
+// Whether all parts hold plain numbers in the format of the product: they are multiplied by as they lie.
+bool is_in_place(const MatmulArgs& args) {
+  const core::WeightBlocks& weight = *args.b.blocks;
+  return args.transpose_b && weight.experts == 1 &&
+         std::all_of(weight.parts.begin(), weight.parts.end(), [&](const core::WeightPart& part) {
+           return part.format == base::WeightFormat::plain && part.data.dtype() == args.a.dtype() &&
+                  part.global_scale == 1.0f;
+         });
+}
+
+// c = a W^T, a part's rows at a time.
+void multiply_parts(Stream& stream, const MatmulArgs& args) {
+  const core::WeightBlocks& weight = *args.b.blocks;
+  DerivedParts* derived = derived_parts(args.b);
+  if (derived && derived->products_before > 0) {
+    --derived->products_before;
+    derived = nullptr;
+  }
+  int64_t first = 0;
+  for (size_t i = 0; i < weight.parts.size(); ++i) {
+    const core::WeightPart& part = weight.parts[i];
+    MatmulArgs one = args;
+    one.b = {.data = part.data.reshape({part.rows, weight.columns}),
+             .version = args.b.version,
+             .derived = derived ? &derived->parts[i] : nullptr};
+    if (weight.parts.size() > 1) {
+      one.c_first_column = args.c_first_column + first;
+      one.c_columns = part.rows;
+      if (args.bias) one.bias = args.bias.slice(first, part.rows);
+    }
+    matmul(stream, one);
+    first += part.rows;
+  }
+}
+
 // c = a W: the sum runs over the rows of W, so all of them are needed at once.
 void multiply_whole(Stream& stream, const MatmulArgs& args, int64_t expert) {
   const Tensor all = room_for(args.b.rows(), args.b.columns(), args);
@@ -48,6 +109,7 @@ void multiply_whole(Stream& stream, const MatmulArgs& args, int64_t expert) {
 
 void multiply_expert(Stream& stream, const MatmulArgs& args, int64_t expert) {
   if (is_integer_product(args)) return integer_matmul(args, expert);
+  if (is_in_place(args)) return multiply_parts(stream, args);
   args.transpose_b ? multiply_in_strips(stream, args, expert) : multiply_whole(stream, args, expert);
 }
 
