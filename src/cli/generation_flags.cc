@@ -64,7 +64,9 @@ std::string newest_model(const std::string& folder) {
 models::OpenModel open_for_generation(const GenerationFlags& flags, const std::string& model) {
   kernels::allow_integer_products(!flags.is_exact);
   if (flags.threads > 0) base::set_num_threads(flags.threads);
-  return models::open_model(model, {core::parse_device(flags.device), models::parse_precision(flags.precision), false});
+  return models::open_model(
+      model,
+      {.device = core::parse_device(flags.device), .compute = models::parse_precision(flags.precision), .maps = true});
 }
 
 engine::Request make_request(const GenerationFlags& flags, std::vector<int32_t> prompt, const spec::ModelSpec& spec,
