@@ -162,6 +162,17 @@ def embeddings(s):
         assert word in message, message
 
 
+def more_than_the_queue(s):
+    """A call with more texts than the server has places: embeddings come piece by piece, completions are told so."""
+    texts = [f"Once upon a time {i}" for i in range(30)]
+    all_of_them = s.json("/v1/embeddings", {"input": texts})["data"]
+    assert [d["index"] for d in all_of_them] == list(range(30))
+    for i in (0, 17, 29):
+        assert all_of_them[i]["embedding"] == s.json("/v1/embeddings", {"input": texts[i]})["data"][0]["embedding"], i
+    error = s.json("/v1/completions", {"prompt": texts, "max_tokens": 1}, status=400)["error"]
+    assert error["param"] == "prompt" and "8 places" in error["message"], error
+
+
 def errors(s, count):
     for path, body, status in [("/v1/completions", {"prompt": "x", "model": "other"}, 404), ("/v1/completions", {"prompt": "x", "max_tokens": 10**6}, 400),
                                ("/v1/complations", {}, 404), ("/health", {}, 405)]:
@@ -325,13 +336,17 @@ def main():
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--malformed", type=int, default=300)
     args = parser.parse_args()
-    s = Server(args.program, args.model, "--chat-template", args.template, "--max-running", "4", "--max-waiting", "4")
-    for step in (completions, chat, structured, embeddings, complaints, leaving):
+    s = Server(args.program, args.model, "--chat-template", args.template, "--max-running", "4", "--max-waiting", "4", "--memory-bandwidth", "50")
+    for step in (completions, chat, structured, embeddings, more_than_the_queue, complaints, leaving):
         step(s)
     errors(s, args.malformed)
     text = s.ask("/metrics")[1].decode()
     for name in ("sinter:num_requests_running", "sinter:time_to_first_token_seconds_bucket", "sinter:generation_tokens_total", "sinter:kv_cache_usage_perc"):
         assert name in text, name
+    read = {name: float(line.rsplit(" ", 1)[1]) for line in text.split("\n") for name in ("read_bytes_total", "read_bytes_per_second", "memory_bandwidth_usage_perc")
+            if line.startswith("sinter:") and name + "{" in line}
+    assert read["read_bytes_total"] > 1e6 and read["read_bytes_per_second"] > 0, read
+    assert abs(read["memory_bandwidth_usage_perc"] - read["read_bytes_per_second"] / 50e9) < 1e-6, read
     status, text, reply = s.ask("/")
     assert status == 200 and b"page.js" in text and "default-src 'none'" in reply.headers["Content-Security-Policy"]
     # SIGTERM: what is under way ends, then the program does.

@@ -85,7 +85,8 @@ models::OpenModel open_for_generation(const GenerationFlags& flags, const std::s
   if (flags.is_batch_invariant) kernels::set_batch_invariant(device);
   return models::open_model(model, {.device = device,
                                     .compute = models::parse_precision(flags.precision),
-                                    .quantize = models::parse_quantize(flags.quantize)});
+                                    .quantize = models::parse_quantize(flags.quantize),
+                                    .maps = true});
 }
 
 engine::Request make_request(const GenerationFlags& flags, std::vector<int32_t> prompt, const spec::ModelSpec& spec,

@@ -20,6 +20,7 @@ struct Flags {
   ServedModelFlags model;
   server::ServeOptions serve;
   int64_t max_body_mib = 16;
+  double memory_gb_per_s = 0;
 };
 
 // Keys, one in a line; lines that begin with '#' are comments.
@@ -52,6 +53,7 @@ bool is_loopback(const server::ListenOptions& listen) {
 
 void run_serve(Flags flags) {
   read_all_keys(flags, flags.serve.service);
+  flags.serve.service.memory_bytes_per_second = 1e9 * flags.memory_gb_per_s;
   flags.serve.listen.max_body_bytes = flags.max_body_mib << 20;
   flags.serve.service.is_loopback = is_loopback(flags.serve.listen) && flags.serve.listen.unix_socket.empty();
   if (!is_loopback(flags.serve.listen) && flags.serve.service.api_keys.empty())
@@ -89,6 +91,9 @@ void add_listen_options(Command verb, Flags& flags) {
   verb.option("--cors-origin", &service.cors_origin, "let pages of this origin ask; '*' for all");
   verb.option("--access-log", &flags.serve.access_log,
               "add a JSON line per request to this file; '-' is standard error");
+  verb.option("--memory-bandwidth", &flags.memory_gb_per_s,
+              "GB/s that this machine reads (`sinter bench ceilings`): /metrics shows the share that steps reach")
+      .positive();
   verb.option("--request-seconds", &service.limits.max_seconds, "longest time for one request")
       .positive()
       .shows_default();

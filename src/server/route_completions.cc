@@ -93,6 +93,11 @@ void Service::completions(const HttpRequest& request, std::shared_ptr<Reply>& re
   std::vector<engine::Request> requests;
   std::vector<CompletionResponder::Echo> echoes;
   if (call.echoes && call.logprobs >= 0) call.prompt_logprobs = call.logprobs;
+  const engine::EngineOptions& engine = model_.engine->options();
+  const int64_t choices = static_cast<int64_t>(call.prompts.size()) * std::max(call.n, call.best_of);
+  if (choices > engine.max_running + engine.max_waiting)  // no waiting would help
+    refuse("prompt", "{} prompts make {} choices; this server has {} places: send them in several calls",
+           call.prompts.size(), choices, engine.max_running + engine.max_waiting);
   auto mask = make_mask(call.output);
   for (const Prompt& prompt : call.prompts) {
     std::vector<int32_t> ids = encode(prompt, "prompt");

@@ -1,6 +1,8 @@
 // /v1/embeddings: the last token's hidden state after the last norm, scaled to length 1.
 #include <cmath>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/base64.h"
 #include "server/service.h"
@@ -16,39 +18,73 @@ std::vector<float> to_unit_length(std::vector<float> state) {
   return state;
 }
 
-// One call: all its texts under way, the reply when the last has ended.
+// One call: so many of its texts under way that others find a place too, the reply when the last has ended.
 class EmbeddingJob : public std::enable_shared_from_this<EmbeddingJob> {
  public:
   EmbeddingJob(std::shared_ptr<Reply> reply, std::string model, bool as_base64, GenerationContext context)
       : reply_(std::move(reply)), model_(std::move(model)), as_base64_(as_base64), context_(std::move(context)) {}
 
-  void start(std::vector<engine::Request> requests) {
-    auto self = shared_from_this();
-    outputs_.resize(requests.size());
-    try {
-      for (size_t i = 0; i < requests.size(); ++i) {
-        requests[i].on_output = [self, i](engine::Output&& output) { self->take(i, std::move(output)); };
-        ids_.push_back(submit_request(*context_.loop, std::move(requests[i])));
-      }
-    } catch (const ApiError&) {
-      cancel();
-      throw;
+  // At most `most_at_once` of them. Throws ApiError where not even one is taken.
+  void start(std::vector<engine::Request> requests, int64_t most_at_once) {
+    {
+      const std::lock_guard lock(mutex_);
+      outputs_.resize(requests.size());
+      requests_ = std::move(requests);
+      most_at_once_ = most_at_once;
+      submit_more();
+      if (error_) throw *error_;
     }
-    reply_->on_close([self] { self->cancel(); });
+    reply_->on_close([self = shared_from_this()] { self->cancel(); });
   }
 
  private:
+  // With the lock. A queue that is full is tried again when one of these has ended.
+  void submit_more() {
+    while (!error_ && next_ < requests_.size() && num_under_way_ < most_at_once_) {
+      try {
+        engine::Request request = requests_[next_];
+        request.on_output = [self = shared_from_this(), i = next_](engine::Output&& output) {
+          self->take(i, std::move(output));
+        };
+        ids_.push_back(submit_request(*context_.loop, std::move(request)));
+        requests_[next_] = {};
+        ++next_;
+        ++num_under_way_;
+      } catch (const ApiError& e) {
+        if (e.status == 429 && num_under_way_ > 0) return;
+        error_ = e;
+        for (engine::RequestId id : ids_) context_.loop->cancel(id);
+      }
+    }
+  }
+
   void cancel() {
+    const std::lock_guard lock(mutex_);
+    if (!error_) error_ = ApiError(503, "the request was cancelled");
     for (engine::RequestId id : ids_) context_.loop->cancel(id);
   }
 
   // On the engine's thread.
   void take(size_t index, engine::Output&& output) {
+    const std::lock_guard lock(mutex_);
+    if (output.finish == engine::FinishReason::none) return;
     outputs_[index] = std::move(output);
-    if (++num_ended_ == outputs_.size()) context_.post([self = shared_from_this()] { self->answer(); });
+    --num_under_way_;
+    submit_more();
+    if (num_under_way_ == 0) context_.post([self = shared_from_this()] { self->answer(); });
   }
 
+  // All have ended.
   void answer() {
+    std::optional<ApiError> error;
+    {
+      const std::lock_guard lock(mutex_);
+      error = error_;
+    }
+    if (error) {
+      reply_->send(error->status, "application/json", openai_error_body(*error));
+      return;
+    }
     Json body{{"object", "list"}, {"data", Json::array()}, {"model", model_}};
     int64_t tokens = 0;
     for (size_t i = 0; i < outputs_.size(); ++i) {
@@ -79,9 +115,13 @@ class EmbeddingJob : public std::enable_shared_from_this<EmbeddingJob> {
   std::string model_;
   bool as_base64_;
   GenerationContext context_;
+  std::mutex mutex_;  // of what follows
+  std::vector<engine::Request> requests_;
   std::vector<engine::RequestId> ids_;
   std::vector<engine::Output> outputs_;
-  size_t num_ended_ = 0;
+  std::optional<ApiError> error_;
+  size_t next_ = 0;
+  int64_t most_at_once_ = 1, num_under_way_ = 0;
 };
 
 }  // namespace
@@ -106,7 +146,7 @@ void Service::embeddings(const HttpRequest& request, std::shared_ptr<Reply>& rep
     requests.back().embeds = true;
   }
   auto job = std::make_shared<EmbeddingJob>(reply, model_.name, format == "base64", context());
-  job->start(std::move(requests));
+  job->start(std::move(requests), model_.engine->options().max_running);
 }
 
 }  // namespace sinter::server
