@@ -91,7 +91,7 @@ void Reporter::finish(const StepRunner& runner) {
                    base::format_duration(step - copies), base::format_duration(copies),
                    step / std::max(step - copies, copies));
   }
-  if (mesh_.all().size() > 1) {
+  if (runner.gradients().num_buckets() > 0) {
     base::log_info("gradients: {} of {} buckets were on their way before the backward pass ended",
                    runner.gradients().num_overlapped(), runner.gradients().num_buckets());
   }
