@@ -5,7 +5,7 @@ A command is a line of an indented or fenced block that begins with `sinter`, `m
 file run in one folder, in order, so that what one makes the next finds. A reader brings my.txt, MODEL, recipe.toml and the like;
 here they come from the shipped stories and golden folders. Lines of usage ([--flag N], FILE...) are not commands: their verb must
 exist and its help must have their flags. Lines that cannot run here are named below with the reason; everything else must end
-with status 0.
+with status 0. The pages made from the program's help, and the list of environment variables, must be those of this program.
 """
 import functools
 import os
@@ -146,10 +146,40 @@ class Checker:
         if result.returncode != 0:
             self.fail(place, f"status {result.returncode}: {short}\n{result.stdout[-1500:]}{result.stderr[-1500:]}")
 
+    def check_environment(self, path):
+        """Every variable of our own that the sources read is in the page, and the page names no other."""
+        with open(path, encoding="utf-8") as file:
+            told = set(re.findall(r"\bSINTER_[A-Z0-9_]+", file.read()))
+        read = set()
+        for folder, _, names in os.walk(os.path.join(REPOSITORY, "src")):
+            for name in names:
+                if not name.endswith((".cc", ".cu", ".h", ".cuh")) or name.endswith("_test.cc"):
+                    continue
+                with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
+                    read |= set(re.findall(r'"(SINTER_[A-Z0-9_]+)"', file.read()))
+        for variable in sorted(told ^ read):
+            self.fail("environment.md", variable + (" is read by nothing" if variable in told else " is not told"))
+
+    def check_generated(self, folder):
+        """docs/cli and docs/recipe.md are what this program says of itself (`make docs` writes them)."""
+        made = os.path.join(folder, "pages")
+        subprocess.run([self.program, "man", "--pages", made], check=True, capture_output=True)
+        keys = subprocess.run([self.program, "train", "--keys"], check=True, capture_output=True, text=True).stdout
+        pages = {os.path.join("cli", name): open(os.path.join(made, name), encoding="utf-8").read() for name in os.listdir(made)}
+        pages["recipe.md"] = keys
+        for name, text in sorted(pages.items()):
+            path = os.path.join(REPOSITORY, "docs", name)
+            if not os.path.exists(path) or text not in open(path, encoding="utf-8").read():
+                self.fail("docs/" + name, "is not what this program says: make docs")
+
     def check_file(self, path):
         name = os.path.basename(path).removesuffix(".md")
         folder = os.path.join(self.scratch, name)
         prepare(folder, self.program)
+        if name == "README":
+            self.check_generated(folder)
+        if name == "environment":
+            self.check_environment(path)
         for number, command in blocks_of(path):
             place = f"{name}.md:{number}"
             if USAGE.search(command):

@@ -157,7 +157,7 @@ std::string chart_svg(const Chart& chart, int width, int height) {
   size_t longest = 0;
   for (const Series& s : chart.series) longest = std::max(longest, s.name.size());
   const double left = 70, right = std::min(longest == 0 ? 20 : 44 + 6.6 * static_cast<double>(longest), 0.5 * width);
-  const double top = 34, bottom = 46, w = width - left - right, h = height - top - bottom;
+  const double top = chart.title.empty() ? 10 : 34, bottom = 46, w = width - left - right, h = height - top - bottom;
   auto px = [&](double value) { return left + x.share(value) * w; };
   auto py = [&](double value) { return top + (1 - y.share(value)) * h; };
   std::string out = fmt::format(
@@ -237,7 +237,7 @@ std::string stacked_bars_svg(const StackedBars& chart, int width) {
     right = std::max(right, 16 + 6.6 * static_cast<double>(bar.note.size()));
   }
   const std::string legend = legend_rows(chart.parts, width, legend_y);
-  const double top = legend_y + 35;
+  const double top = legend_y + (chart.limit > 0 ? 35 : 19);
   double most = chart.limit;
   for (const auto& bar : chart.bars) {
     double sum = 0;

@@ -48,6 +48,22 @@ bool is_slip(std::string_view written, std::string_view meant) {
   return letters(written) == letters(meant) || (meant.size() >= 5 && edit_distance(written, meant) <= 1);
 }
 
+namespace {
+
+// "--vocab" is "--vocab-size" where nothing else begins so.
+std::string only_one_beginning_with(std::string_view name, const std::vector<std::string>& candidates) {
+  std::string found;
+  if (name.size() < 3 || name.find_first_not_of('-') + 3 > name.size()) return found;
+  for (const std::string& candidate : candidates) {
+    if (!candidate.starts_with(name)) continue;
+    if (!found.empty()) return "";
+    found = candidate;
+  }
+  return found;
+}
+
+}  // namespace
+
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {
   std::string best;
   // A third of the name, or two letters, but never more than half: "-1" is two edits from "us".
@@ -59,7 +75,7 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
       best = candidate;
     }
   }
-  return best;
+  return best.empty() ? only_one_beginning_with(name, candidates) : best;
 }
 
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {

@@ -48,66 +48,32 @@ std::string explain_option(const CLI::App& verb, const std::string& path, std::s
     }
   }
   if (std::find(known.begin(), known.end(), word) != known.end()) return "";
-  return fmt::format("there is no option '{}' of `{}`{}", word, path, base::did_you_mean(word, known));
+  const std::string hint = base::did_you_mean(word, known);
+  const bool takes_keys = verb.get_option_no_throw("overrides") != nullptr;
+  return fmt::format(
+      "there is no option '{}' of `{}`{}", word, path,
+      hint.empty() && takes_keys ? "; keys of the recipe are written section.key=value, without dashes" : hint);
 }
 
-// CLI11's own words where a value has the wrong kind: "Could not convert: --vocab-size = 12x".
-std::string plain_words(const std::string& text) {
-  constexpr std::string_view kPrefix = "Could not convert: ";
-  if (!text.starts_with(kPrefix)) return text;
-  const size_t equals = text.find(" = ");
-  const std::string name = text.substr(kPrefix.size(), equals - kPrefix.size());
-  return fmt::format("{}: '{}' is not a number", name, equals == std::string::npos ? "" : text.substr(equals + 3));
-}
-
-// What is wrong with the command line: a verb or option that is not there, with the nearest that is, before what CLI11
-// missed or could not read.
-std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
-  const CLI::App* level = &app;
-  std::string path = "sinter";
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    if (word == "--") break;  // only values follow
-    if (is_option_word(word)) {
-      if (std::string problem = explain_option(*level, path, word); !problem.empty()) return problem;
-    } else if (auto verbs = verbs_of(*level); !verbs.empty()) {
-      const std::vector<std::string> names = names_of(verbs);
-      const auto found = std::find(names.begin(), names.end(), word);
-      const CLI::App* next = found == names.end() ? nullptr : verbs[static_cast<size_t>(found - names.begin())];
-      const bool takes_words = !level->get_options([](const CLI::Option* o) { return o->get_positional(); }).empty();
-      if (!next && !takes_words) {
-        return fmt::format("there is no `{} {}`; known: {}{}", path, word, fmt::join(names, ", "),
-                           base::did_you_mean(word, names));
-      }
-      if (next) level = next, path += " " + word;
-    }
+// CLI11's own words in ours: "Could not convert: --vocab-size = 12x", "--seconds: Value 0.01 not in range 0.100000 to
+// 600.000000", "MODEL is required".
+std::string plain_words(const std::string& text, const std::string& usage) {
+  constexpr std::string_view kConvert = "Could not convert: ", kValue = ": Value ", kRange = " not in range ",
+                             kMissing = " is required";
+  if (text.starts_with(kConvert)) {
+    const size_t equals = text.find(" = ");
+    const std::string name = text.substr(kConvert.size(), equals - kConvert.size());
+    return fmt::format("{}: '{}' is not a number", name, equals == std::string::npos ? "" : text.substr(equals + 3));
   }
-  if (auto verbs = verbs_of(*level); level->get_require_subcommand_min() > 0 && !verbs.empty())
-    return fmt::format("say what to do: `{} WORD` with one of {}", path, fmt::join(names_of(verbs), ", "));
-  return plain_words(error.what());
-}
-
-// A check of whole numbers, which the conversion to the target would wrap round or cut to its largest. What is no
-// number at all it refuses itself.
-template <class T>
-std::string whole_number(const std::string& text) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool is_negative = std::is_unsigned_v<T> && text.starts_with('-');
-  if (!is_negative && error != std::errc::result_out_of_range) return "";
-  return fmt::format("{} given; expected a whole number from {} to {}", text, std::numeric_limits<T>::min(),
-                     std::numeric_limits<T>::max());
-}
-
-// A check of finite numbers. What is no number at all, the conversion to the target refuses.
-auto finite_number(bool (*holds)(double value, double bound), double bound, std::string expected) {
-  return [=](const std::string& text) {
-    char* end = nullptr;
-    const double value = std::strtod(text.c_str(), &end);
-    const bool is_number = end != text.c_str() && *end == '\0';
-    if (!is_number || (std::isfinite(value) && holds(value, bound))) return std::string();
-    return fmt::format("{} given; {}", text, expected);
-  };
+  const size_t value = text.find(kValue), range = text.find(kRange), to = text.find(" to ", range);
+  if (value < range && to != std::string::npos) {
+    const size_t begin = value + kValue.size(), low = range + kRange.size();
+    return fmt::format("{}: {} given; expected {:g} to {:g}", text.substr(0, value), text.substr(begin, range - begin),
+                       std::strtod(text.c_str() + low, nullptr), std::strtod(text.c_str() + to + 4, nullptr));
+  }
+  if (text.ends_with(kMissing))
+    return fmt::format("{} is missing: {}", text.substr(0, text.size() - kMissing.size()), usage);
+  return text;
 }
 
 // CLI11's name of a type, with the range it puts behind it: "INT:INT in [0 - 3]".
@@ -140,6 +106,58 @@ CommandHelp describe_app(const CLI::App& app, const std::string& path) {
   }
   for (const CLI::App* verb : verbs_of(app)) out.verbs.push_back(describe_app(*verb, path + " " + verb->get_name()));
   return out;
+}
+
+// What is wrong with the command line: a verb or option that is not there, with the nearest that is, before what CLI11
+// missed or could not read.
+std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
+  const CLI::App* level = &app;
+  std::string path = "sinter";
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--") break;  // only values follow
+    if (is_option_word(word)) {
+      if (std::string problem = explain_option(*level, path, word); !problem.empty()) return problem;
+    } else if (auto verbs = verbs_of(*level); !verbs.empty()) {
+      const std::vector<std::string> names = names_of(verbs);
+      const auto found = std::find(names.begin(), names.end(), word);
+      const CLI::App* next = found == names.end() ? nullptr : verbs[static_cast<size_t>(found - names.begin())];
+      const bool takes_words = !level->get_options([](const CLI::Option* o) { return o->get_positional(); }).empty();
+      if (!next && !takes_words) {
+        return fmt::format("there is no `{} {}`; known: {}{}", path, word, fmt::join(names, ", "),
+                           base::did_you_mean(word, names));
+      }
+      if (next) level = next, path += " " + word;
+    }
+  }
+  if (auto verbs = verbs_of(*level); level->get_require_subcommand_min() > 0 && !verbs.empty())
+    return fmt::format("say what to do: `{} WORD` with one of {}", path, fmt::join(names_of(verbs), ", "));
+  std::string usage = help_text(describe_app(*level, path));
+  usage = usage.substr(std::min(usage.find("Usage: "), usage.size() - 7) + 7);
+  return plain_words(error.what(), usage.substr(0, usage.find('\n')));
+}
+
+// A check of whole numbers, which the conversion to the target would wrap round or cut to its largest. What is no
+// number at all it refuses itself.
+template <class T>
+std::string whole_number(const std::string& text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool is_negative = std::is_unsigned_v<T> && text.starts_with('-');
+  if (!is_negative && error != std::errc::result_out_of_range) return "";
+  return fmt::format("{} given; expected a whole number from {} to {}", text, std::numeric_limits<T>::min(),
+                     std::numeric_limits<T>::max());
+}
+
+// A check of finite numbers. What is no number at all, the conversion to the target refuses.
+auto finite_number(bool (*holds)(double value, double bound), double bound, std::string expected) {
+  return [=](const std::string& text) {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    const bool is_number = end != text.c_str() && *end == '\0';
+    if (!is_number || (std::isfinite(value) && holds(value, bound))) return std::string();
+    return fmt::format("{} given; {}", text, expected);
+  };
 }
 
 std::string path_of(const CLI::App& app) {

@@ -73,8 +73,10 @@ std::string newest_model(const std::string& folder) {
   const fs::path latest = fs::path(folder) / "latest";
   const bool is_run = !fs::exists(fs::path(folder) / "config.json") && fs::exists(latest / "config.json");
   if (!is_run) return folder;
-  base::log_info("'{}' is the folder of a training run: its newest model, '{}'", folder,
-                 fs::weakly_canonical(latest).string());
+  std::error_code absent;  // "latest" may be a folder of its own
+  const fs::path target = fs::read_symlink(latest, absent);
+  base::log_info("'{}' is the folder of a training run: taking its newest model, '{}'", folder,
+                 (absent ? latest : fs::path(folder) / target).string());
   return latest.string();
 }
 

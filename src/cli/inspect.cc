@@ -383,6 +383,17 @@ void inspect_folder(const std::string& folder, const Flags& flags, Report& repor
       folder);
 }
 
+// The verb that shows a file which is none of a model's; "" for a file of no kind that is known.
+std::string other_verb(const std::string& name) {
+  const std::string ending = fs::path(name).extension().string();
+  if (name == "metrics.jsonl") return "; `sinter plot` draws it";
+  if (ending == ".toml") return "; `sinter train FILE --dry-run` says what a recipe would do";
+  for (const char* text : {".txt", ".md", ".jsonl", ".json", ".csv", ".parquet", ".gz", ".zst"}) {
+    if (ending == text) return "; `sinter data preview` shows documents";
+  }
+  return "";
+}
+
 void inspect_file(const Flags& flags, Report& report) {
   const std::string& path = flags.path;
   std::string name = fs::path(path).filename().string();
@@ -401,8 +412,8 @@ void inspect_file(const Flags& flags, Report& report) {
   } else {
     base::fail(
         "'{}' is not a file that inspect knows; it reads *.safetensors, *.gguf, config.json, tokenizer.json, *.model, "
-        "*.tiktoken, *.tok, a checkpoint's index.json, and folders of them",
-        path);
+        "*.tiktoken, *.tok, a checkpoint's index.json, and folders of them{}",
+        path, other_verb(name));
   }
 }
 

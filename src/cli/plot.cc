@@ -63,7 +63,9 @@ std::string page(const std::vector<RunCurves>& runs, const PlotWish& wish) {
   std::vector<base::PageSection> sections{{"Runs", "", base::html_table(summary_header(), rows)}};
   for (const std::string& key : curve_keys(runs)) {
     if (key == "validation_loss" && runs.size() == 1) continue;  // beside the loss
-    sections.push_back({key, "", base::chart_svg(make_curve_chart(runs, key, wish), 860, 380)});
+    base::Chart chart = make_curve_chart(runs, key, wish);
+    chart.title.clear();  // the section's heading says it
+    sections.push_back({key, "", base::chart_svg(chart, 860, 360)});
   }
   return base::html_page("Training curves", sections);
 }

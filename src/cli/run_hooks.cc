@@ -42,8 +42,9 @@ void print_samples(const models::Transformer& transformer, const tokenizer::Toke
   engine::Engine engine(transformer, engine_options(requests, tokenizer));
   const auto results = engine::run_batch(engine, requests);
   for (size_t i = 0; i < results.size(); ++i) {
-    std::printf("step %lld: %s%s\n", static_cast<long long>(step), prompts[i].c_str(),
-                engine::continuation_text(tokenizer, requests[i].prompt, results[i][0].tokens).c_str());
+    std::string text = prompts[i] + engine::continuation_text(tokenizer, requests[i].prompt, results[i][0].tokens);
+    for (size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at += 5) text.insert(at + 1, "    ");
+    std::printf("step %lld: %s\n", static_cast<long long>(step), text.c_str());
   }
   std::fflush(stdout);
 }

@@ -17,6 +17,7 @@
 #include "comm/together.h"
 #include "spec/recipe.h"
 #include "spec/recipe_keys.h"
+#include "train/metrics.h"
 #include "train/trainer.h"
 
 namespace sinter::cli {
@@ -47,7 +48,7 @@ void train(const Flags& flags, comm::Communicator& comm) {
   if (!flags.is_quiet && result.losses.size() > 1)
     std::printf("%s\n", base::text_plot(result.losses, 72, 14, "loss").c_str());
   std::string line = fmt::format("{} {}", base::format_grouped(result.steps), result.steps == 1 ? "step" : "steps");
-  if (!result.losses.empty()) line += fmt::format(", loss {:.4f}", result.loss);
+  if (!result.losses.empty()) line += ", loss " + train::number_text(result.loss);
   if (result.validation_loss) {
     line += fmt::format(", validation loss {:.4f}", *result.validation_loss);
     if (result.validation_step != result.steps) line += fmt::format(" at step {}", result.validation_step);
@@ -62,20 +63,22 @@ void train(const Flags& flags, comm::Communicator& comm) {
                result.stopped);
 }
 
-// Every key of a recipe, or of one section.
-void print_keys(const std::string& section) {
+// Every key of a recipe, or of one section, or the keys of one name ("lr", "optimizer.lr").
+void print_keys(const std::string& wanted) {
+  const std::string section = wanted.ends_with(".toml") ? "" : wanted;  // a recipe that was named beside --keys
   std::vector<std::string> sections;
   std::string text, last;
   for (const spec::RecipeKey& key : spec::recipe_keys()) {
     if (sections.empty() || sections.back() != key.section) sections.push_back(key.section);
-    if (!section.empty() && key.section != section) continue;
+    const bool is_named = key.name == section || key.section + "." + key.name == section;
+    if (!section.empty() && key.section != section && !is_named) continue;
     if (last != key.section) text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", last = key.section);
     const std::string type = key.range.empty() ? key.type : key.type + ", " + key.range;
     text += fmt::format("{} = {}\n", key.name, key.default_value) + wrap_text(key.meaning + ". " + type, 6, kHelpWidth);
   }
   if (text.empty())
-    base::fail_usage("a recipe has no section '{}'; it has {}{}", section, fmt::join(sections, ", "),
-                     base::did_you_mean(section, sections));
+    base::fail_usage("a recipe has no section or key '{}'; it has the sections {}{}", section,
+                     fmt::join(sections, ", "), base::did_you_mean(section, sections));
   std::fputs(text.c_str(), stdout);
 }
 
@@ -116,7 +119,8 @@ void add_train(Command app) {
       .needs(dry_run);
   verb.flag("--print-recipe", &flags->prints_recipe, "print the effective recipe, every key written out, and stop");
   verb.flag("-q,--quiet", &flags->is_quiet, "no plan and no plot");
-  verb.flag("--keys", &flags->lists_keys, "print every key of a recipe, or of the section named, and stop");
+  verb.flag("--keys", &flags->lists_keys,
+            "print every key of a recipe, or those of the section or name given, and stop");
   verb.option("--template", &flags->template_name, "print a commented recipe to start from: small, gpu or cluster");
   verb.footer(
       "Ctrl-C ends the run after the current step with a checkpoint; the same command goes on from it.\n\n"

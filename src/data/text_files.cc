@@ -11,10 +11,12 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "data/formats/compression.h"
 #include "data/formats/document.h"
 #include "data/formats/line_reader.h"
 #include "data/token_shard.h"
+#include "tokenizer/unicode.h"
 
 namespace sinter::data {
 namespace {
@@ -161,13 +163,15 @@ void check_is_text(std::string_view content, const std::string& path) {
                                      "7zXZ"sv,
                                      "compressed by xz"},
                                     {"BZh"sv, "compressed by bzip2"},
-                                    {"PK\x03\x04"sv, "a zip archive"},
+                                    {"PK\x03\x04"sv, "a zip archive (.zip, .docx, .epub)"},
                                     {"PAR1"sv, "a Parquet file"},
                                     {"Obj\x01"sv, "an Avro file"},
                                     {"ARROW1"sv, "an Arrow file"}};
   for (const Kind& kind : kKinds) {
     SINTER_CHECK(!content.starts_with(kind.magic), "'{}' is {}; expected text: unpack it first", path, kind.what);
   }
+  SINTER_CHECK(!content.starts_with("%PDF-"), "'{}' is a PDF; expected text: pdftotext '{}' makes it", path, path);
+  SINTER_CHECK(!content.starts_with("{\\rtf"), "'{}' is RTF; expected text: save it as plain text", path);
   SINTER_CHECK(!content.starts_with(kShardMagic), "'{}' is a token shard; expected the text it was made of", path);
   constexpr size_t kLookedAt = 64 << 10;
   const bool is_utf16 = content.starts_with("\xff\xfe") || content.starts_with("\xfe\xff");
@@ -175,6 +179,13 @@ void check_is_text(std::string_view content, const std::string& path) {
   const size_t zero = content.substr(0, kLookedAt).find('\0');
   SINTER_CHECK(zero == std::string_view::npos, "'{}' has a byte of zero at {}, which no text has; expected text", path,
                zero);
+  std::string_view beginning = content.substr(0, kLookedAt);
+  if (beginning.size() < content.size()) beginning.remove_suffix(tokenizer::incomplete_tail(beginning));
+  if (!tokenizer::is_valid_utf8(beginning))
+    base::log_warning(
+        "'{}' is not UTF-8: its bytes are taken as they are; iconv -f ISO-8859-1 -t UTF-8 '{}' > utf8.txt, if that is "
+        "what it is",
+        path, path);
 }
 
 bool is_text_path(const std::string& path) {

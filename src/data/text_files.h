@@ -16,8 +16,8 @@ struct TextOptions {
   std::string text_key = "text";            // the field of a JSON object, the column of a table
 };
 
-// Throws base::Error that names `path` for content that is compressed, a table or a token shard by its first bytes, or
-// has a byte of zero.
+// Throws base::Error that names `path` for content that is compressed, a table, a PDF or a token shard by its first
+// bytes, or has a byte of zero. Warns of what is not UTF-8.
 void check_is_text(std::string_view content, const std::string& path);
 
 // True for .txt, .text, .md, .jsonl, .ndjson, .json, .csv and .parquet, with or without .gz or .zst behind.

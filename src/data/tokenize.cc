@@ -217,8 +217,9 @@ std::vector<spec::SourceRecipe> prepare_sources(const std::vector<spec::SourceRe
     const TokenizeResult result = tokenize_files({source.path}, prepared.back().path, *tokenizer, whole);
     line.finish();
     base::log_info(
-        "tokenized {}: {} documents, {} tokens, {:.2f} bytes a token", source.path,
-        base::format_grouped(result.num_documents), base::format_grouped(result.num_tokens),
+        "tokenized {}: {} document{}, {} tokens, {:.2f} bytes a token", source.path,
+        base::format_grouped(result.num_documents), result.num_documents == 1 ? "" : "s",
+        base::format_grouped(result.num_tokens),
         static_cast<double>(result.num_bytes) / static_cast<double>(std::max<int64_t>(result.num_tokens, 1)));
   }
   return prepared;

@@ -184,17 +184,29 @@ TEST_F(Tokenize, TextSourcesAreTokenizedOnceAndAgainWhenTheyChange) {
 }
 
 TEST_F(Tokenize, WhatIsNoTextIsRefused) {
-  const std::pair<const char*, std::string> files[] = {{"a.txt", "BZh9 zipped"},
-                                                       {"b.txt", "PK\x03\x04 and more"},
-                                                       {"c.txt", std::string("\xff\xfet\0", 4)},
-                                                       {"d.tok", "the cat"},
-                                                       {"e.txt", "PAR1 the cat"}};
+  const std::pair<const char*, std::string> files[] = {
+      {"a.txt", "BZh9 zipped"}, {"b.txt", "PK\x03\x04 and more"}, {"c.txt", std::string("\xff\xfet\0", 4)},
+      {"d.tok", "the cat"},     {"e.txt", "PAR1 the cat"},        {"f.txt", "%PDF-1.4 the cat"}};
   for (const auto& [name, content] : files) {
     const std::string error =
         message_of([&] { tokenize_files({write(name, content)}, (folder_ / "out").string(), tokenizer_, {}); });
     EXPECT_NE(error.find(name), std::string::npos) << name << ": " << error;
     EXPECT_NE(error.find("expected"), std::string::npos) << error;
   }
+}
+
+TEST_F(Tokenize, TextThatIsNotUtf8IsTakenWithAWarning) {
+  auto said = [](const std::string& text) {
+    base::set_log_level(base::LogLevel::warning);
+    testing::internal::CaptureStderr();
+    check_is_text(text, "a.txt");
+    base::set_log_level(base::LogLevel::error);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_NE(said("caf\xe9").find("'a.txt' is not UTF-8"), std::string::npos);
+  EXPECT_EQ(said("caf\xc3\xa9"), "");
+  std::string cut(65535, 'x');  // what is looked at ends inside a letter
+  EXPECT_EQ(said(cut + "\xc3\xa9 and more"), "");
 }
 
 TEST_F(Tokenize, FoldersPatternsAndCompressedFilesGiveTheSameDocumentsAsPlainText) {

@@ -32,8 +32,11 @@ void check_model_folder(const std::string& folder) {
   namespace fs = std::filesystem;
   if (fs::exists(folder) && io::is_gguf(folder)) return;
   SINTER_CHECK(fs::is_directory(folder),
-               "'{}' is {}; expected a model folder (config.json, *.safetensors) or a .gguf file", folder,
-               fs::exists(folder) ? "a file" : "not there");
+               "'{}' is {}; expected a model folder (config.json, *.safetensors) or a .gguf file{}", folder,
+               fs::exists(folder) ? "a file" : "not there",
+               fs::exists(folder) || fs::path(folder).is_absolute()
+                   ? ""
+                   : "; `hf download ORGANISATION/NAME --local-dir FOLDER` gets one");
   SINTER_CHECK(
       fs::exists(fs::path(folder) / "config.json") || !fs::exists(fs::path(folder) / "state" / "index.json"),
       "'{}' is a checkpoint without a model: several ranks write one at the end, and every "
@@ -42,6 +45,8 @@ void check_model_folder(const std::string& folder) {
   SINTER_CHECK(fs::exists(fs::path(folder) / "config.json") || !fs::exists(fs::path(folder) / "latest"),
                "'{}' is the folder of a training run; its newest model is '{}'", folder,
                (fs::path(folder) / "latest").string());
+  SINTER_CHECK(fs::exists(fs::path(folder) / "config.json") || !fs::exists(fs::path(folder) / "tokenizer.json"),
+               "'{}' holds a tokenizer and no model: config.json is not there", folder);
 }
 
 namespace {

@@ -181,6 +181,17 @@ std::string user_hardware_path() {
   return std::string(home ? home : ".") + "/.config/sinter/hardware.toml";
 }
 
+namespace {
+
+bool is_device(const HardwareTable& table, const std::string& text) {
+  return std::any_of(table.devices.begin(), table.devices.end(), [&](const Device& d) {
+    auto is_meant = [&](const std::string& name) { return plain(name) == plain(text); };
+    return is_meant(d.name) || std::any_of(d.aliases.begin(), d.aliases.end(), is_meant);
+  });
+}
+
+}  // namespace
+
 Cluster parse_cluster(const HardwareTable& table, const std::string& text) {
   if (text.ends_with(".toml")) return load_cluster(table, text);
   std::vector<std::string> parts;  // "4x8xH100": leading numbers, then the name (which may itself hold an x: "MI300X")
@@ -200,11 +211,12 @@ Cluster parse_cluster(const HardwareTable& table, const std::string& text) {
   }
   std::string name = text.substr(begin);
   while (!name.empty() && name.front() == ' ') name.erase(0, 1);
-  if (name.empty() ||
-      (parts.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isdigit(c); }) &&
-       name.size() < 4)) {
+  const bool is_number = std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isdigit(c); });
+  if (name.empty() || (is_number && name.size() < 4))
     base::fail_usage("'{}' names no device; expected a form like 64xA100-80GB", text);
-  }
+  if (const size_t x = name.find_last_of("xX*");
+      parts.empty() && x != std::string::npos && x > 0 && x + 1 < name.size() && is_device(table, name.substr(0, x)))
+    base::fail_usage("'{}': the number comes first, {}x{}", text, name.substr(x + 1), name.substr(0, x));
   Cluster cluster;
   std::vector<int64_t> counts;
   for (const std::string& digits : parts) counts.push_back(parse_positive(digits, text));

@@ -1,6 +1,7 @@
 #include "plan/models.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -219,19 +220,23 @@ ResolvedModel resolve_model(const std::string& text) {
       names.push_back(preset.name);
     }
   }
-  std::string nearest = base::nearest_name(wanted, keys), hint;
+  // "llama3" begins the names of several; else the one that a typing slip is nearest to.
+  std::vector<std::string> meant;
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (!nearest.empty() && keys[i] == nearest) {
-      hint = fmt::format("; did you mean '{}'?", names[i]);
-      break;
-    }
+    const bool is_new = std::find(meant.begin(), meant.end(), "'" + names[i] + "'") == meant.end();
+    if (wanted.size() >= 3 && keys[i].starts_with(wanted) && is_new) meant.push_back("'" + names[i] + "'");
   }
+  if (const std::string nearest = base::nearest_name(wanted, keys); meant.empty() && !nearest.empty())
+    meant = {"'" + names[static_cast<size_t>(std::find(keys.begin(), keys.end(), nearest) - keys.begin())] + "'"};
+  if (meant.size() > 4) meant.resize(4);
+  const std::string hint =
+      meant.empty() ? "" : fmt::format("; did you mean {}?", fmt::join(meant, meant.size() == 2 ? " or " : ", "));
   if (text.ends_with(".toml"))
     base::fail_usage("'{}' is a recipe: sinter train {} --dry-run, with --on 16x8xH100 for machines that are not here",
                      text, text);
   base::fail_usage(
-      "'{}' is neither a known model nor a folder with a config.json{}; `sinter plan models` lists the {} known", text,
-      hint, model_presets().size());
+      "'{}' is neither a folder with a config.json nor one of the {} models that `sinter plan models` lists{}", text,
+      model_presets().size(), hint);
 }
 
 }  // namespace sinter::plan

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <vector>
 
 #include "base/error.h"
 #include "base/html.h"
 #include "base/rng.h"
+#include "base/text.h"
 #include "plan/simulate.h"
 
 namespace sinter::plan {
@@ -65,6 +67,23 @@ std::string trace_json(const PipelineTimeline& timeline) {
   return out + "]}\n";
 }
 
+namespace {
+
+// About eight round times from 0 that lie within the step.
+std::vector<double> time_ticks(double all) {
+  if (!(all > 0)) return {0};
+  const double power = std::pow(10, std::floor(std::log10(all / 8)));
+  double step = 10 * power;
+  for (const double factor : {5.0, 2.0, 1.0}) {
+    if (all / (factor * power) <= 10) step = factor * power;
+  }
+  std::vector<double> ticks;
+  for (int i = 0; i * step <= 0.97 * all; ++i) ticks.push_back(i * step);  // the last has room for its words
+  return ticks;
+}
+
+}  // namespace
+
 std::string timeline_svg(const PipelineTimeline& timeline, const std::string& title) {
   constexpr double kWidth = 1200, kLeft = 70, kTop = 46, kRow = 26;
   double ranks = static_cast<double>(timeline.busy.size());
@@ -99,10 +118,10 @@ std::string timeline_svg(const PipelineTimeline& timeline, const std::string& ti
                          y + 15, e.action.micro_batch);
     }
   }
-  for (int tick = 0; tick <= 10; ++tick) {
-    double seconds = timeline.seconds * tick / 10;
-    out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" fill=\"#555\">{:.3g} s</text>\n",
-                       kLeft + seconds * scale, kTop + ranks * kRow + 16, seconds);
+  for (const double seconds : time_ticks(timeline.seconds)) {
+    out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" fill=\"#555\">{}</text>\n",
+                       kLeft + seconds * scale, kTop + ranks * kRow + 16,
+                       seconds > 0 ? base::format_duration(seconds) : "0");
   }
   return out + "</svg>\n";
 }

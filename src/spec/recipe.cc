@@ -396,8 +396,9 @@ class Reader {
     if (!table_) return;
     for (const auto& [name, node] : *table_) {
       std::string text(name.str());
+      const std::string hint = base::did_you_mean(text, keys_);
       SINTER_CHECK(std::find(keys_.begin(), keys_.end(), text) != keys_.end(), "{}: [{}] has no key '{}'{}", origin_,
-                   section_, text, base::did_you_mean(text, keys_));
+                   section_, text, hint.empty() ? other_section_hint(text) : hint);
     }
   }
 
@@ -411,7 +412,10 @@ toml::table parse_toml(std::string_view text, const std::string& origin) {
   try {
     return toml::parse(text);
   } catch (const toml::parse_error& e) {
-    fail("'{}' line {}: {}", origin, e.source().begin.line, e.description());
+    std::string what(e.description());  // "Error while parsing key-value pair: expected ..."
+    if (constexpr std::string_view kPrefix = "Error while parsing "; what.starts_with(kPrefix))
+      what.erase(0, kPrefix.size());
+    fail("'{}' line {} is not TOML: {}", origin, e.source().begin.line, what);
   }
 }
 
@@ -419,7 +423,8 @@ toml::table parse_toml(std::string_view text, const std::string& origin) {
 void apply_override(toml::table& root, const std::string& text) {
   size_t equals = text.find('='), dot = text.find('.');
   if (equals == std::string::npos || dot == std::string::npos || dot == 0 || dot + 1 >= equals)
-    base::fail_usage("'{}' is not of the form section.key=value, such as train.steps=100", text);
+    base::fail_usage("'{}' is not of the form section.key=value, such as train.steps=100{}", text,
+                     other_section_hint(text.substr(0, equals)));
   const std::string section = text.substr(0, dot), key = text.substr(dot + 1, equals - dot - 1);
   const std::string value = text.substr(equals + 1);
   toml::table parsed;

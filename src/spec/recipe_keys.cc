@@ -222,6 +222,13 @@ std::string_view key_meaning(std::string_view section, std::string_view name) {
   return found == meanings().end() ? std::string_view() : found->second;
 }
 
+std::string other_section_hint(std::string_view name) {
+  for (const auto& [full, unused] : meanings()) {
+    if (full.substr(full.find('.') + 1) == name) return fmt::format("; did you mean '{}'?", full);
+  }
+  return "";
+}
+
 std::vector<std::string> template_names() {
   std::vector<std::string> names;
   for (const auto& [name, unused] : templates()) names.push_back(name);

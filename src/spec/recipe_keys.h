@@ -1,4 +1,4 @@
-// Every key of a recipe for people: what `sinter train --keys` prints, docs/recipe_keys.md holds and templates carry.
+// Every key of a recipe for people: what `sinter train --keys` prints, docs/recipe.md holds and templates carry.
 #pragma once
 #include <string>
 #include <string_view>
@@ -19,6 +19,9 @@ std::vector<RecipeKey> recipe_keys();
 
 // What a key means, in one line; "" for a key that has none (a test finds it).
 std::string_view key_meaning(std::string_view section, std::string_view name);
+
+// "; did you mean 'optimizer.lr'?" for a key that stands in another section, or is given without one; "" else.
+std::string other_section_hint(std::string_view name);
 
 // A commented recipe to start from: "small" (a laptop's CPU), "gpu" (one GPU) or "cluster" (many ranks).
 std::string recipe_template(const std::string& kind);

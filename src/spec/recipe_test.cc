@@ -110,6 +110,7 @@ TEST(RecipeKeys, EveryKeyHasAMeaningThatFitsALine) {
   for (const RecipeKey& key : keys) {
     EXPECT_FALSE(key.meaning.empty()) << key.section << "." << key.name;
     EXPECT_LE(key.meaning.size(), 90u) << key.name;
+    EXPECT_EQ(key.range.find("e+"), std::string::npos) << key.name << ": " << key.range;
   }
 }
 

@@ -88,8 +88,8 @@ class KeyLister {
   void add(const char* key, std::string type, std::string value, std::optional<NumberRange> range = {}) {
     std::string text;
     if (range)
-      text = range->high >= 1e15 ? fmt::format("from {:g}", range->low)
-                                 : fmt::format("{:g} to {:g}", range->low, range->high);
+      text =
+          range->high >= 1e15 ? fmt::format("from {}", range->low) : fmt::format("{} to {}", range->low, range->high);
     keys.push_back({section_, key, std::move(type), std::move(value), text, std::string(key_meaning(section_, key))});
   }
   std::string section_;

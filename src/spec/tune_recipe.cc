@@ -294,8 +294,7 @@ std::vector<RecipeKey> tune_recipe_keys() {
     std::string type = kTypes[field.value.index()], range;
     if (!field.choices.empty()) type = fmt::format("one of {}", fmt::join(field.choices, ", "));
     if (field.value.index() == 2 || field.value.index() == 3)
-      range =
-          field.high >= 1e15 ? fmt::format("from {:g}", field.low) : fmt::format("{:g} to {:g}", field.low, field.high);
+      range = field.high >= 1e15 ? fmt::format("from {}", field.low) : fmt::format("{} to {}", field.low, field.high);
     keys.push_back({field.section, field.key, type, text_of(field), range, field.meaning});
   }
   return keys;

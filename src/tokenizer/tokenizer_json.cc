@@ -181,6 +181,11 @@ std::string model_to_json(const TokenizerParts& parts) {
 Tokenizer Tokenizer::from_json(std::string_view text, const std::string& origin) {
   const nlohmann::json root = base::parse_json(text, origin);
   const JsonView file(root, origin);
+  SINTER_CHECK(
+      !root.is_object() || root.contains("model"),
+      "'{}' is no tokenizer.json: it has no key 'model' (vocab.json with merges.txt is not read; transformers' "
+      "save_pretrained writes a tokenizer.json)",
+      origin);
   file.check_keys({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
                    "decoder", "model"});
   auto parts = std::make_unique<TokenizerParts>();

@@ -164,21 +164,38 @@ void CheckpointFolder::move_link(const std::string& name, int64_t step) const {
   base::sync_folder(dir_);
 }
 
+std::string CheckpointFolder::newest_but(const std::string& folder) const {
+  std::string best;
+  std::error_code absent;
+  for (const auto& [step, path] : steps_in(dir_)) {
+    if (fs::exists(index_path(path)) && !fs::equivalent(path, folder, absent)) best = path;
+  }
+  return best;
+}
+
 void CheckpointFolder::clean_up(int64_t newest) const {
-  std::map<int64_t, std::string> steps = steps_in(dir_);
+  for (const std::string& oldest : old_checkpoints(dir_, keep_, newest)) {
+    const std::string doomed = oldest + kTemporary;
+    fs::rename(oldest, doomed);  // so that a kill in the middle of removing leaves nothing that looks complete
+    remove_or_warn(doomed);
+  }
+}
+
+std::vector<std::string> old_checkpoints(const std::string& dir, int64_t keep, int64_t newest) {
+  if (!fs::is_directory(dir)) return {};
+  std::map<int64_t, std::string> steps = steps_in(dir);
   // The first weights were asked for on their own (checkpoint.initial), so they are not old ones. Later steps are of a
   // run that was given up for an earlier checkpoint: not this one's to remove, until it gets there itself.
   steps.erase(0);
   steps.erase(steps.upper_bound(newest), steps.end());
   std::error_code none;
-  const std::optional<int64_t> best = step_of(fs::read_symlink(dir_ + "/best", none).string());
+  const std::optional<int64_t> best = step_of(fs::read_symlink(dir + "/best", none).string());
   if (best && *best != newest) steps.erase(*best);
-  while (static_cast<int64_t>(steps.size()) > keep_) {
-    const std::string oldest = steps.begin()->second, doomed = oldest + kTemporary;
-    steps.erase(steps.begin());
-    fs::rename(oldest, doomed);  // so that a kill in the middle of removing leaves nothing that looks complete
-    remove_or_warn(doomed);
+  std::vector<std::string> old;
+  for (const auto& [step, path] : steps) {
+    if (static_cast<int64_t>(steps.size() - old.size()) > keep) old.push_back(path);
   }
+  return old;
 }
 
 }  // namespace sinter::train

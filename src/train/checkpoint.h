@@ -115,14 +115,21 @@ class CheckpointFolder {
   void discard(int64_t step) const;
 
   std::string path(int64_t step) const;
+  // The newest whole checkpoint but this one; "" when there is none.
+  std::string newest_but(const std::string& folder) const;
+  // Removes what the next checkpoint after step `newest` would push out.
+  void clean_up(int64_t newest) const;
 
  private:
   void replace(const std::string& from, const std::string& target) const;
   void move_link(const std::string& name, int64_t step) const;
-  void clean_up(int64_t newest) const;
   std::string dir_;
   int64_t keep_;
 };
+
+// The checkpoints of a folder that `keep` no longer keeps, oldest first; none where there is no folder. The first
+// weights (step 0) are not among them, nor where the link `best` leads, nor steps after `newest`.
+std::vector<std::string> old_checkpoints(const std::string& dir, int64_t keep, int64_t newest = INT64_MAX);
 
 // What a checkpoint folder says besides tensors. Throws base::Error when it is none.
 RunState load_run_state(const std::string& folder);

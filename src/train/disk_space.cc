@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "train/checkpoint.h"
 
 namespace sinter::train {
 
@@ -51,6 +52,13 @@ void check_disk(const DiskNeed& need, const std::string& dir, size_t free_bytes,
     base::log_warning(
         "checkpoint.dir '{}' has {} free, but {} checkpoints take {}: later ones may fail; lower checkpoint.keep", dir,
         format_bytes(double(free_bytes)), need.kept + 1, format_bytes(double(need.most_bytes())));
+}
+
+void check_disk_of(const DiskNeed& need, const std::string& dir) {
+  const size_t free_bytes = free_disk_bytes(dir);
+  size_t old_bytes = 0;  // of what gives way before the first checkpoint is written (RunCheckpoints::load)
+  for (const std::string& old : old_checkpoints(dir, need.kept)) old_bytes += folder_bytes(old);
+  check_disk(need, dir, free_bytes == SIZE_MAX ? free_bytes : free_bytes + old_bytes, folder_bytes(dir) - old_bytes);
 }
 
 }  // namespace sinter::train

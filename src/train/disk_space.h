@@ -23,5 +23,7 @@ std::string describe_disk(const DiskNeed& need, size_t free_bytes);
 // Throws base::Error naming `dir` when not even one checkpoint fits in what is free; warns when those that are kept do
 // not, beside the `there` bytes that the folder holds already and that will give way.
 void check_disk(const DiskNeed& need, const std::string& dir, size_t free_bytes, size_t there);
+// The same for the disk and the folder as they are.
+void check_disk_of(const DiskNeed& need, const std::string& dir);
 
 }  // namespace sinter::train

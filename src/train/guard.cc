@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "train/metrics.h"
 
 namespace sinter::train {
 namespace {
@@ -75,9 +76,9 @@ std::string DivergenceGuard::reason(const StepOutcome& o) const {
                          o.norm, o.norm_z, recipe_.max_z);
     case kStepStoppedSkips:
       return fmt::format("more than {} steps in a row skipped; the last had loss {}, gradient norm {}",
-                         recipe_.max_skips, o.loss, o.norm);
+                         recipe_.max_skips, number_text(o.loss, -1), number_text(o.norm, -1));
     default:
-      return fmt::format("loss {}, gradient norm {}", o.loss, o.norm);
+      return fmt::format("loss {}, gradient norm {}", number_text(o.loss, -1), number_text(o.norm, -1));
   }
 }
 

@@ -5,9 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "data/token_shard.h"
+#include "train/checkpoint.h"
 #include "train/disk_space.h"
+#include "train/file_size_limit.h"
 #include "train/run_plan.h"
 #include "train/stop_request.h"
 #include "train/trainer_fixture.h"
@@ -52,6 +55,44 @@ TEST_F(TrainerTest, ADiskWithoutRoomForOneCheckpointIsRefusedBeforeTheFirstStep)
   check_disk(need, "run", 5000, 7000);  // older checkpoints give way
   check_disk(need, "run", SIZE_MAX, 0);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+TEST_F(TrainerTest, WhereTheLastStateDoesNotFitTheModelIsSavedAlone) {
+  train("whole");
+  const auto model = fs::file_size(dir_ + "/whole/latest/model.safetensors"),
+             state = fs::file_size(dir_ + "/whole/latest/state/rank-00000.safetensors");
+  ASSERT_LT(model, state);
+  try {
+    const FileSizeLimit limit((model + state) / 2);
+    train("full");
+    FAIL() << "the last checkpoint cannot have been written";
+  } catch (const base::Error& e) {
+    EXPECT_NE(std::string(e.what()).find("/full/model-00000006'"), std::string::npos) << e.what();
+  }
+  EXPECT_EQ(base::read_file(dir_ + "/full/model-00000006/model.safetensors"),
+            base::read_file(dir_ + "/whole/latest/model.safetensors"));
+}
+
+TEST_F(TrainerTest, ADamagedCheckpointsErrorNamesTheWholeOneBefore) {
+  train("run", {"checkpoint.every=2", "checkpoint.keep=3"});
+  fs::resize_file(dir_ + "/run/step-00000006/state/rank-00000.safetensors", 100);
+  try {
+    train("run", {"train.steps=8"});
+    FAIL() << "a damaged checkpoint was read";
+  } catch (const base::Error& e) {
+    EXPECT_NE(std::string(e.what()).find("checkpoint.resume=" + dir_ + "/run/step-00000004"), std::string::npos)
+        << e.what();
+  }
+  EXPECT_EQ(train("run", {"train.steps=8", "checkpoint.resume=" + dir_ + "/run/step-00000004"}).steps, 8);
+}
+
+TEST_F(TrainerTest, CheckpointsThatKeepLeavesOutCountAsRoomOnTheDisk) {
+  train("run", {"checkpoint.every=2", "checkpoint.keep=3"});
+  const std::string dir = dir_ + "/run";
+  EXPECT_EQ(old_checkpoints(dir, 3), std::vector<std::string>{});
+  EXPECT_EQ(old_checkpoints(dir, 1), (std::vector<std::string>{dir + "/step-00000002", dir + "/step-00000004"}));
+  EXPECT_EQ(old_checkpoints(dir, 1, 4), std::vector<std::string>{dir + "/step-00000002"}) << "later steps are not old";
+  EXPECT_EQ(old_checkpoints(dir + "/nowhere", 1), std::vector<std::string>{});
 }
 
 TEST_F(TrainerTest, ThePlansCheckpointIsTheSizeOfTheOneThatIsWritten) {

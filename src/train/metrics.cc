@@ -70,15 +70,16 @@ MetricsFile::MetricsFile(std::string path, int64_t resumed_step) : path_(std::mo
 
 void MetricsFile::append(const StepMetrics& m) {
   const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  json line{{"time", std::round(now * 1000) / 1000},
-            {"step", m.step},
-            {"tokens", m.tokens},
-            {"loss", number(m.loss)},
-            {"grad_norm", number(m.grad_norm)},
-            {"lr", m.lr},
-            {"seconds", m.seconds},
-            {"tokens_per_second", m.tokens_per_second},
-            {"flops_share", m.flops_share}};
+  // In the order in which people look for them.
+  nlohmann::ordered_json line{{"step", m.step},
+                              {"tokens", m.tokens},
+                              {"loss", number(m.loss)},
+                              {"grad_norm", number(m.grad_norm)},
+                              {"lr", m.lr},
+                              {"seconds", m.seconds},
+                              {"tokens_per_second", m.tokens_per_second},
+                              {"flops_share", m.flops_share},
+                              {"time", std::round(now * 1000) / 1000}};
   auto add = [&](const char* key, const std::optional<double>& value) {
     if (value) line[key] = number(*value);
   };
@@ -97,6 +98,12 @@ void MetricsFile::append(const StepMetrics& m) {
   if (std::isfinite(m.loss)) losses_.push_back(m.loss);
 }
 
+std::string number_text(double value, int places) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "infinite" : "-infinite";
+  return places < 0 ? fmt::format("{}", value) : fmt::format("{:.{}f}", value, places);
+}
+
 std::string format_flops(double flops) {
   return flops >= 1e12 ? fmt::format("{:.2f} TFLOP/s", flops / 1e12) : fmt::format("{:.1f} GFLOP/s", flops / 1e9);
 }
@@ -107,8 +114,8 @@ std::string progress_text(const StepMetrics& m, int64_t steps, double peak_flops
   std::string more;  // what tells most of a preference run or of rewards
   for (size_t i = 0; i < m.objective.size() && i < 2; ++i)
     more += fmt::format("{} {:.3f}  ", m.objective[i].first, m.objective[i].second);
-  return fmt::format("step {}/{}  loss {:.4f}  {}{} tok/s  {:.0f}% of {}  {}", m.step, steps, m.loss, more, rate,
-                     100 * m.flops_share, format_flops(peak_flops),
+  return fmt::format("step {}/{}  loss {}  {}{} tok/s  {:.0f}% of {}  {}", m.step, steps, number_text(m.loss), more,
+                     rate, 100 * m.flops_share, format_flops(peak_flops),
                      m.step == steps ? "done" : base::format_duration(seconds_left) + " left");
 }
 

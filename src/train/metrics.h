@@ -40,6 +40,8 @@ class MetricsFile {
   bool is_failing_ = false;
 };
 
+// "2.3517", or all digits where places is -1; "NaN", "infinite".
+std::string number_text(double value, int places = 4);
 std::string format_flops(double flops);  // "91.7 GFLOP/s"
 // "step 120/1000  loss 3.2140  12.30K tok/s  41% of 1.20 TFLOP/s  2m 10s left"
 std::string progress_text(const StepMetrics& metrics, int64_t steps, double peak_flops, double seconds_left);

@@ -97,7 +97,7 @@ void Reporter::finish(const StepRunner& runner) {
                    base::format_bytes(double(plan_.host_state_bytes)), base::format_duration(step),
                    base::format_duration(computing), base::format_duration(copies), step / std::max(computing, copies));
   }
-  if (mesh_.all().size() > 1) {
+  if (runner.gradients().num_buckets() > 0) {
     base::log_info("gradients: {} of {} buckets were on their way before the backward pass ended",
                    runner.gradients().num_overlapped(), runner.gradients().num_buckets());
   }

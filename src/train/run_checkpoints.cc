@@ -1,15 +1,19 @@
 #include "train/run_checkpoints.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <chrono>
 #include <filesystem>
 #include <span>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "kernels/choices.h"
 #include "train/agreement.h"
+#include "train/disk_space.h"
 #include "train/export.h"
 #include "train/resume.h"
 
@@ -84,9 +88,19 @@ std::vector<StateTensor> RunCheckpoints::all_state() const {
   return tensors;
 }
 
+std::string RunCheckpoints::older_hint(const std::string& from) const {
+  const std::string older = recipe_.checkpoint.resume == "auto" ? folder_.newest_but(from) : "";
+  return older.empty() ? "" : fmt::format("; to go on from an older checkpoint: checkpoint.resume={}", older);
+}
+
 void RunCheckpoints::load(const std::string& from) {
   // What does not fit is told by its key, before a tensor is found to have another shape.
-  const RunState before = load_run_state(from);
+  RunState before;
+  try {
+    before = load_run_state(from);
+  } catch (const base::Error& e) {
+    base::fail("{}{}", e.what(), older_hint(from));
+  }
   const std::string changes = check_resume(from, before.recipe, recipe_, plan_.model);
   const std::string tokenizer = plan_.tokenizer_hash();
   SINTER_CHECK(before.tokenizer.empty() || tokenizer.empty() || before.tokenizer == tokenizer,
@@ -99,7 +113,12 @@ void RunCheckpoints::load(const std::string& from) {
     std::erase_if(tensors, [](const StateTensor& t) { return t.kind == "fp8"; });
     base::log_info("'{}' holds no fp8 scales: the first step finds them anew", from);
   }
-  state_ = load_checkpoint(from, tensors);
+  try {
+    state_ = load_checkpoint(from, tensors);
+  } catch (const base::Error& e) {  // damaged
+    base::fail("{}{}", e.what(), older_hint(from));
+  }
+  if (mesh_.is_first() && free_disk_bytes(folder_.dir()) < plan_.disk.checkpoint_bytes()) folder_.clean_up(state_.step);
   std::array<int64_t, 4> ends{state_.step, state_.tokens, -state_.step, -state_.tokens};
   mesh_.all().all_reduce(std::span<int64_t>(ends), comm::ReduceOp::max);
   SINTER_CHECK(ends[0] == -ends[2] && ends[1] == -ends[3],
@@ -122,9 +141,13 @@ void RunCheckpoints::load(const std::string& from) {
   loop_->optimizer().publish();
   loop_->runner().weights().forget();
   note_what_is_there(from);
-  base::log_info("resumed from {} after {} steps", from, base::format_grouped(state_.step));
+  base::log_info("resumed from {} after {} step{}", from, base::format_grouped(state_.step),
+                 state_.step == 1 ? "" : "s");
   plan_.continue_after(state_.step, state_.tokens);
-  if (state_.step >= plan_.steps) base::log_info("all {} steps are done already", base::format_grouped(plan_.steps));
+  if (state_.step >= plan_.steps)
+    base::log_info("{} done already", plan_.steps == 1
+                                          ? "the one step is"
+                                          : fmt::format("all {} steps are", base::format_grouped(plan_.steps)));
 }
 
 // "The data go on where they stood" means little when they are others.
@@ -161,6 +184,33 @@ core::DType RunCheckpoints::export_dtype() const {
   return recipe_.checkpoint.exports == spec::ExportFormat::f32 ? core::DType::f32 : plan_.shape.compute;
 }
 
+void RunCheckpoints::write_model(const std::string& folder, const std::vector<core::Tensor>& masters) const {
+  if (!plan_.has_masters() && plan_.export_model)
+    return plan_.export_model(folder, read_masters(folder, *store_), *store_, export_dtype());
+  if (!plan_.has_masters()) return export_state(folder, plan_.model, export_dtype(), plan_.tokenizer_files);
+  if (plan_.export_model) return plan_.export_model(folder, masters, *store_, export_dtype());
+  export_model(folder, plan_.model, masters, export_dtype(), plan_.tokenizer_files);
+}
+
+// Where the whole state does not fit on the disk, the model, a third of it or less, may.
+std::string RunCheckpoints::write_model_alone() const {
+  if (!mesh_.is_first() || !plan_.has_masters()) return "";
+  const std::string folder = fmt::format("{}/model-{:08}", folder_.dir(), state_.step);
+  std::error_code ignored;
+  try {
+    std::vector<core::Tensor> masters;
+    for (const StateTensor& t : all_state()) {
+      if (t.kind == "master") masters.push_back(t.values);
+    }
+    base::create_folders(folder);
+    write_model(folder, masters);
+    return fmt::format("; the model alone is in '{}'", folder);
+  } catch (const base::Error&) {
+    fs::remove_all(folder, ignored);
+    return "";
+  }
+}
+
 void RunCheckpoints::save(bool is_end, bool waits) {
   const double begin = now_seconds();
   finish();
@@ -179,13 +229,7 @@ void RunCheckpoints::save(bool is_end, bool waits) {
   state_.source = plan_.source->state();
   CheckpointWriter::Exporter exporter;
   if (exports) {
-    exporter = [this](const std::string& folder, const std::vector<core::Tensor>& masters) {
-      if (!plan_.has_masters() && plan_.export_model)
-        return plan_.export_model(folder, read_masters(folder, *store_), *store_, export_dtype());
-      if (!plan_.has_masters()) return export_state(folder, plan_.model, export_dtype(), plan_.tokenizer_files);
-      if (plan_.export_model) return plan_.export_model(folder, masters, *store_, export_dtype());
-      export_model(folder, plan_.model, masters, export_dtype(), plan_.tokenizer_files);
-    };
+    exporter = [this](const std::string& folder, const auto& masters) { write_model(folder, masters); };
   }
   saved_step_ = state_.step;
   saved_model_ = exports;
@@ -199,7 +243,9 @@ void RunCheckpoints::save(bool is_end, bool waits) {
 void RunCheckpoints::save_last() {
   save(true, true);
   const auto failure = writer_->take_failure();
-  if (failure) base::fail("the last checkpoint, of step {}, could not be written: {}", failure->step, failure->reason);
+  if (failure)
+    base::fail("the last checkpoint, of step {}, could not be written: {}{}", failure->step, failure->reason,
+               write_model_alone());
 }
 
 void RunCheckpoints::finish() {

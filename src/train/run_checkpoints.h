@@ -56,6 +56,10 @@ class RunCheckpoints {
  private:
   std::string find_own_resume() const;
   std::vector<StateTensor> all_state() const;
+  // "; 'run/step-00000004' is an older one: ..." where there is one to fall back to.
+  std::string older_hint(const std::string& from) const;
+  void write_model(const std::string& folder, const std::vector<core::Tensor>& masters) const;
+  std::string write_model_alone() const;
   core::DType export_dtype() const;
   void warn_of_other_data(const std::string& before) const;
   void note_what_is_there(const std::string& from);

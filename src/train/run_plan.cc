@@ -491,7 +491,7 @@ void plan_passes(RunPlan& plan, const parallel::Mesh& mesh) {
   plan_memory_rows(plan, mesh);
   check_memory(plan, mesh);
   const std::string& dir = recipe.checkpoint.dir;
-  if (mesh.is_first()) check_disk(plan.disk, dir, free_disk_bytes(dir), folder_bytes(dir));
+  if (mesh.is_first()) check_disk_of(plan.disk, dir);
 }
 
 namespace {

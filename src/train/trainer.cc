@@ -280,7 +280,7 @@ class Run {
     reporter_.break_line();
     if (mesh_.is_first())
       base::log_warning("no checkpoint of step {}: the last loss is {}, so earlier ones are kept", state().step,
-                        result_.loss);
+                        number_text(result_.loss));
   }
 
   std::string what_is_saved() const {

@@ -321,6 +321,13 @@ TEST(Optimizer, EveryKindMovesEveryTrainedTensorAndListsItsState) {
   }
 }
 
+TEST(Metrics, NumbersThatAreNoneAreToldInWords) {
+  EXPECT_EQ(number_text(2.35171), "2.3517");
+  EXPECT_EQ(number_text(0.5, -1), "0.5");
+  EXPECT_EQ(number_text(-std::numeric_limits<double>::quiet_NaN()), "NaN");
+  EXPECT_EQ(number_text(-std::numeric_limits<double>::infinity()), "-infinite");
+}
+
 TEST(Metrics, LinesOfStepsAfterTheResumedOneAreDropped) {
   const std::string path = (fs::temp_directory_path() / ("sinter_metrics_" + std::to_string(::getpid()))).string();
   fs::remove(path);
@@ -334,6 +341,7 @@ TEST(Metrics, LinesOfStepsAfterTheResumedOneAreDropped) {
   file.append({.step = 4, .loss = 0.5});
   const std::string content = base::read_file(path);
   EXPECT_EQ(std::count(content.begin(), content.end(), '\n'), 4);
+  EXPECT_TRUE(content.starts_with("{\"step\":1,\"tokens\":")) << content;
   fs::remove(path);
 }
 

@@ -83,6 +83,9 @@ expect 2 "there is no option '--temprature' of \`sinter generate\`; did you mean
 expect 2 "did you mean 'generate'" "$sinter" generat "$scratch/model"
 expect 2 "\`sinter WORD\` with one of plan, tokenizer, data, train, tune, merge, plot, generate, chat, serve, batch, eval, verify, quantize, convert, inspect, bench" "$sinter"
 expect 2 "one of the verbs perplexity" "$sinter" eval
+mkdir -p "$scratch/words" && cp "$scratch/model/tokenizer.json" "$scratch/words/"
+expect 1 "holds a tokenizer and no model" "$sinter" generate "$scratch/words" --prompt x
+expect 1 "hf download" "$sinter" generate gpt2 --prompt x
 expect 1 "config.json" "$sinter" generate "$scratch/nothing" --prompt x --tokenizer "$scratch/model"
 expect 2 "device 'gpu'" "$sinter" generate "$scratch/model" --prompt x --device gpu
 echo '{"prompt": 3}' > "$scratch/bad.jsonl"

@@ -65,6 +65,10 @@ for bad in "$scratch/none" "$scratch/cut.safetensors" "$scratch/model.json" "$sc
   grep -q "$bad" "$scratch/error" || { echo "the error does not name $bad"; cat "$scratch/error"; exit 1; }
 done
 
+echo '{"step": 1}' > "$scratch/metrics.jsonl"
+"$sinter" inspect "$scratch/metrics.jsonl" 2> "$scratch/error" && exit 1
+grep -q 'sinter plot' "$scratch/error" || { echo "no word of sinter plot"; exit 1; }
+
 # Output that does not arrive is a failure too.
 if "$sinter" inspect "$scratch/model" > /dev/full 2> "$scratch/error"; then echo "inspect wrote to a full disk"; exit 1; fi
 if "$sinter" --help > /dev/full 2> /dev/null; then echo "help wrote to a full disk"; exit 1; fi

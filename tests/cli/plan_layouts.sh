@@ -63,3 +63,12 @@ refused "training is planned in" plan llama-3.1-8b --gpus 8xH100 --format int4
 grep -q "^time .* GPU hours" "$scratch/dry.txt"
 refused 1 "does not fit" train "$scratch/cluster.toml" --dry-run --on 8xT4 model.vocab_size=32000 train.micro_batch=16
 refused "--dry-run" train "$scratch/cluster.toml" --on 8xH100
+
+# What people type.
+refused "'llama-3-8b', 'llama-3-70b'" plan llama3
+refused "names no device" plan llama-3-8b --gpus 16x8
+refused "the number comes first, 128xA100-40GB" plan llama-3-8b --gpus A100-40GBx128
+refused "16 nodes of 8 each are --gpus 16x8xA100-40GB" plan llama-3-8b --nodes 16 --gpus 8xA100-40GB
+refused "are both 'r.toml'" plan search llama-3-8b --recipe r.toml --slurm r.toml
+refused "0.01 given; expected 0.1 to 600" plan --measure --seconds 0.01
+[ "$("$sinter" plan devices a100 | grep -c '^A100')" -ge 3 ] || { echo "plan devices a100 does not list every A100"; exit 1; }

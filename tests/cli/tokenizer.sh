@@ -43,6 +43,10 @@ expect 2 "given twice" "$sinter" tokenizer train "$scratch/text" --special '<a>'
 expect 2 "say --special '<b>'" "$sinter" tokenizer train "$scratch/text" --special '<a>' '<b>' --out "$scratch/x"
 expect 2 "did you mean '--special'" "$sinter" tokenizer encode "$gpt2" "$scratch/text" --specail
 expect 2 "no option '--bogus' of .sinter tokenizer." "$sinter" tokenizer --bogus
+expect 2 "did you mean '--vocab-size'" "$sinter" tokenizer train "$scratch/text" --vocab 300 --out "$scratch/x"
+expect 2 "TOKENIZER is missing: sinter tokenizer encode \[OPTIONS\] TOKENIZER FILE" "$sinter" tokenizer encode
+echo '{"!": 0, "a": 1}' > "$scratch/vocab.json"
+expect 1 "no tokenizer.json: it has no key 'model'" "$sinter" tokenizer inspect "$scratch/vocab.json"
 # A special token does not take the file behind it along.
 "$sinter" tokenizer train --out "$scratch/after" --vocab-size 300 --special '<|end|>' "$scratch/text" > /dev/null
 

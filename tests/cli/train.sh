@@ -51,9 +51,18 @@ expect 0 'optimizer.lr: 0.0003 -> 0.001' "$sinter" train recipe.toml train.steps
 expect 1 "num_hidden_layers was 2 and is 1 now" "$sinter" train recipe.toml train.steps=6 model.layers=1
 expect 2 "did you mean 'steps'" "$sinter" train recipe.toml train.stepz=6
 expect 1 "model.hidden 16 is not a multiple of model.heads 3" "$sinter" train recipe.toml model.heads=3 checkpoint.dir=other
-expect 2 "'steps=6' is not of the form section.key=value" "$sinter" train recipe.toml steps=6
+expect 2 "such as train.steps=100; did you mean 'train.steps'?" "$sinter" train recipe.toml steps=6
+expect 2 "[train] has no key 'lr'; did you mean 'optimizer.lr'?" "$sinter" train recipe.toml train.lr=1
+expect 2 "written section.key=value, without dashes" "$sinter" train recipe.toml --steps 6
+expect 0 "largest learning rate" "$sinter" train --keys lr
+expect 0 "largest learning rate" "$sinter" train --keys optimizer.lr
+expect 0 "[parallel]" "$sinter" train recipe.toml --keys
+expect 2 "did you mean 'optimizer'" "$sinter" train --keys optimiser
+printf '#!/bin/bash\nset -e\n' > job.sh
+expect 1 "'job.sh' line 2 is not TOML: key-value pair" "$sinter" train job.sh
+expect 1 "parallel.dp is 8 x tp 1" "$sinter" train recipe.toml parallel.dp=8
 expect 2 "--json requires --dry-run" "$sinter" train recipe.toml --json
-expect 0 "is the folder of a training run" "$sinter" generate run --prompt x --max-tokens 2
+expect 0 "taking its newest model, 'run/step-00000005'" "$sinter" generate run --prompt x --max-tokens 2
 expect 1 "its newest model is 'run/latest'" "$sinter" eval perplexity run text.txt
 expect 0 "model in mtp/latest" "$sinter" train recipe.toml model.mtp_heads=1 checkpoint.dir=mtp log.metrics=/dev/null
 test -c /dev/null || { echo "/dev/null is a file now"; exit 1; }

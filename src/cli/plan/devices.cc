@@ -1,6 +1,7 @@
 // `sinter plan devices` and `sinter plan models`: what the planner knows by name.
 #include <fmt/format.h>
 
+#include <cctype>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -38,9 +39,24 @@ json device_json(const plan::Device& d) {
           {"price_per_hour", d.price_per_hour}};
 }
 
+std::string in_small_letters(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+// "a100": all whose name has it, else the one that has it as an alias.
+void keep_devices(plan::HardwareTable& table, const std::string& name) {
+  std::vector<plan::Device> found;
+  for (const plan::Device& d : table.devices) {
+    if (in_small_letters(d.name).find(in_small_letters(name)) != std::string::npos) found.push_back(d);
+  }
+  if (found.empty()) found = {table.device(name)};
+  table.devices = found;
+}
+
 void run_devices(const std::string& hardware, const std::string& name, bool as_json) {
   plan::HardwareTable table = plan::load_hardware(hardware);
-  if (!name.empty()) table.devices = {table.device(name)};
+  if (!name.empty()) keep_devices(table, name);
   if (as_json) {
     json out{{"devices", json::array()}, {"networks", json::array()}};
     for (const plan::Device& d : table.devices) out["devices"].push_back(device_json(d));

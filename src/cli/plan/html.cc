@@ -91,14 +91,19 @@ std::string layouts_chart(const TrainingPlan& p) {
   return base::stacked_bars_svg(bars, 860);
 }
 
-std::string layouts_table(const TrainingPlan& p) {
+std::string layouts_table(const TrainingRequest& request, const TrainingPlan& p) {
   std::vector<std::vector<std::string>> rows;
+  bool has_marks = false;
   for (const plan::Candidate& layout : p.layouts) {
-    rows.push_back({spec::describe(layout.parallel), base::format_duration(layout.step.seconds),
-                    fmt::format("{:.1f} %", 100 * layout.step.mfu), base::format_bytes(layout.memory.device.total()),
-                    layout.why});
+    const bool is_marked = request.software.name == "sinter" &&
+                           !spec::untrained_keys(layout.parallel, request.cluster.device.is_gpu()).empty();
+    has_marks = has_marks || is_marked;
+    rows.push_back({spec::describe(layout.parallel) + (is_marked ? " *" : ""),
+                    base::format_duration(layout.step.seconds), fmt::format("{:.1f} %", 100 * layout.step.mfu),
+                    base::format_bytes(layout.memory.device.total()), rows.empty() ? "the best" : layout.why});
   }
-  return base::html_table({"layout", "step", "MFU", "memory per device", "why not"}, rows);
+  return base::html_table({"layout", "step", "MFU", "memory", "why not"}, rows) +
+         (has_marks ? "<p>* not in <code>sinter train</code> yet</p>\n" : "");
 }
 
 // A row per pipeline stage; one micro-batch after another where there is no pipeline. Long steps are cut to be legible.
@@ -123,7 +128,7 @@ std::string banner(const TrainingRequest& request, const TrainingPlan& p) {
     text = fmt::format("Does not fit {}: the smallest layout needs {}.", request.cluster.device.name,
                        base::format_bytes(p.memory.worst().device.total()));
   if (p.trained)
-    text += fmt::format("{}`sinter train` does not do {} yet; {}.", text.empty() ? "" : " ",
+    text += fmt::format("{}sinter train does not do {} there yet; {}.", text.empty() ? "" : " ",
                         fmt::join(spec::untrained_keys(p.parallel, request.cluster.device.is_gpu()), ", "),
                         p.trained->fits ? "the best it runs is " + spec::describe(p.trained->layout.parallel)
                                         : std::string("nothing that it runs fits"));
@@ -163,7 +168,8 @@ std::string training_plan_html(const std::string& model, const TrainingRequest& 
                       memory_against_length(request, p)});
   if (p.memory.stages.size() > 1) sections.push_back({"Memory by pipeline stage", "", memory_of_stages(request, p)});
   if (!p.layouts.empty())
-    sections.push_back({"Layouts", "The fastest that fit, the chosen one first.", layouts_chart(p) + layouts_table(p)});
+    sections.push_back(
+        {"Layouts", "The fastest that fit, the chosen one first.", layouts_chart(p) + layouts_table(request, p)});
   if (std::string svg = timeline(request, p); !svg.empty()) {
     sections.push_back({"Timeline of one step", "One pipeline, a row per stage, as the simulator runs it.", svg});
   }

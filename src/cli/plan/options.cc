@@ -79,8 +79,12 @@ plan::Cluster make_cluster(const ClusterOptions& o) {
       for (int64_t n = 1; n <= cluster.num_devices; ++n) {
         if (cluster.num_devices % n == 0 && std::abs(n - o.nodes) < std::abs(nearest - o.nodes)) nearest = n;
       }
-      base::fail_usage("--nodes {} does not divide {} devices; the nearest that does is {}", o.nodes,
-                       cluster.num_devices, nearest);
+      const bool has_one_number = o.gpus.starts_with(std::to_string(cluster.num_devices) + "x");
+      base::fail_usage(
+          "--nodes {} does not divide {} devices; the nearest that does is {}{}", o.nodes, cluster.num_devices, nearest,
+          has_one_number
+              ? fmt::format("; {} nodes of {} each are --gpus {}x{}", o.nodes, cluster.num_devices, o.nodes, o.gpus)
+              : "");
     }
     int per_node = static_cast<int>(cluster.num_devices / o.nodes);
     cluster.rails = std::max(1, cluster.rails * per_node / cluster.per_node);

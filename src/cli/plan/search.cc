@@ -168,6 +168,8 @@ void run_search(SearchOptions& o) {
     r.global_batch = plan::usual_global_batch(active, r.seq_len, r.cluster.num_devices, r.micro_batch);
     while (r.global_batch < r.cluster.num_devices) r.global_batch *= 2;
   }
+  if (!o.slurm_out.empty() && o.slurm_out == o.recipe_out)
+    base::fail_usage("--recipe and --slurm are both '{}'; name two files", o.slurm_out);
   plan::SearchResult result = plan::search_layouts(r);
   if (result.best.empty()) fail_with_smallest(o, result);
   const spec::ParallelSpec best = recipe_layout(r, result);
