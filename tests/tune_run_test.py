@@ -89,4 +89,14 @@ with tempfile.TemporaryDirectory() as folder:
     assert "frozen, in few bits" in told and abs(metrics("drawn")[0]["loss"] - math.log(512)) < 0.5, told
     told = run("tune", "ppo", "sft.toml", *keys, "model.random=true", "adapter.kind=full", "data.sources=sums.jsonl", "data.validation_share=0", "tune.max_new_tokens=8", fails=True)
     assert "model.random" in told, told
+    # A recipe for a GPU is planned without one, whatever memory this machine has: QLoRA of a 70B shape.
+    with open("shape/config.json", "w") as out:
+        json.dump({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672,
+                   "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256,
+                   "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "hidden_act": "silu",
+                   "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2}, out)
+    told = run("tune", "sft", "sft.toml", *keys, "model.random=true", "train.device=cuda", "train.precision=bf16", "train.recompute=full",
+               "data.sequence_length=2048", "train.micro_batch=1", "--dry-run", "--json")
+    planned = json.loads(told[told.index("{"):told.rindex("}") + 1])["memory_bytes"]
+    assert 35 < planned["weights (frozen, in few bits)"] / 2**30 < 37 and 40 < planned["all"] / 2**30 < 60, planned
 print("ok")

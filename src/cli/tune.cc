@@ -48,11 +48,10 @@ void tune(const Flags& flags, MakePlan make_plan, comm::Communicator& comm) {
     return;
   }
   if (flags.is_dry_run && is_absent(recipe.base.train.device)) {
-    if (comm.rank() == 0)
-      std::printf(
-          "%s is not here: this machine's CPU stands in for it. A GPU needs about 100 MiB more for workspaces.\n",
-          recipe.base.train.device.c_str());
+    base::log_info("{} is not here: the plan is made without it. A GPU needs about 100 MiB more for workspaces",
+                   recipe.base.train.device);
     recipe.base.train.device = "cpu";
+    recipe.is_stand_in = true;
   }
   train::Trainer trainer(recipe.base, comm,
                          [&](const spec::Recipe&, const parallel::Mesh& mesh) { return make_plan(recipe, mesh); });

@@ -64,6 +64,7 @@ struct TuneRecipe {
   AdapterSpec adapter;
   TuneSection tune;
   bool counts_epochs = false;  // neither train.steps nor train.tokens is given
+  bool is_stand_in = false;    // no key: train.device is planned for another one, which is not here
   bool is_qlora() const { return adapter_kind == "qlora"; }
   bool has_adapter() const { return adapter_kind != "full"; }
 };

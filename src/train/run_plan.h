@@ -57,6 +57,7 @@ struct RunPlan {
   std::string data_text;                   // lines of the plan about the data, where there is no loader
   int64_t steps = 0;
   core::Device device;
+  bool is_stand_in = false;  // the device, for one that is not here: its own memory does not count
   StepShape shape;
   StepPlan memory;
   std::vector<MemoryRow> memory_rows;  // of one rank

@@ -212,6 +212,7 @@ void plan_whole(train::RunPlan& plan, const spec::TuneRecipe& recipe, const More
 train::RunPlan begin_plan(const spec::TuneRecipe& recipe, const parallel::Mesh& mesh) {
   train::RunPlan plan;
   plan.recipe = recipe.base;
+  plan.is_stand_in = recipe.is_stand_in;
   plan.more_recipe = spec::tune_sections_to_toml(recipe);
   SINTER_CHECK(!is_adapter_folder(recipe.base.model.path) || fs::exists(recipe.base.model.path + "/config.json"),
                "model.path '{}' is an adapter; name its base there, and the adapter as adapter.from",
