@@ -35,7 +35,7 @@ std::vector<double> schedule_microseconds(int64_t running, double seconds) {
 }
 
 // All bytes, then words of two to ten letters as real vocabularies have them: most begin with a space or nothing.
-engine::grammar::Vocabulary made_up_vocabulary(int64_t size) {
+engine::grammar::TokenBytes made_up_vocabulary(int64_t size) {
   std::vector<std::string> bytes;
   for (int b = 0; b < 256; ++b) bytes.emplace_back(1, static_cast<char>(b));
   const base::CounterRng rng{1, 1};
@@ -59,7 +59,7 @@ engine::grammar::Vocabulary made_up_vocabulary(int64_t size) {
 std::vector<double> mask_microseconds(const std::shared_ptr<engine::grammar::CompiledGrammar>& grammar, uint64_t seed) {
   std::vector<double> times;
   engine::grammar::GrammarMask mask(grammar, false);
-  const engine::grammar::Vocabulary& vocabulary = grammar->vocabulary();
+  const engine::grammar::TokenBytes& vocabulary = grammar->vocabulary();
   for (uint64_t step = 0; step < 200; ++step) {
     const double start = now_seconds();
     const std::span<const uint32_t> bits = mask.mask();
@@ -113,7 +113,7 @@ Report bench_schedule(const Options& options) {
 
 Report bench_masks(const Options& options) {
   std::optional<tokenizer::Tokenizer> tokenizer;
-  engine::grammar::Vocabulary vocabulary;
+  engine::grammar::TokenBytes vocabulary;
   if (options.tokenizer.empty()) {
     vocabulary = made_up_vocabulary(128 * 1024);
   } else {

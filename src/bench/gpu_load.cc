@@ -25,9 +25,9 @@ void write_folder(const spec::ModelSpec& spec, const std::string& folder, core::
   std::vector<std::byte> bytes(numbers.size() * base::dtype_bytes(dtype));
   base::convert_elements(core::DType::f32, numbers.data(), dtype, bytes.data(), numbers.size());
   io::TensorFolderWriter writer(folder);
-  const std::vector<spec::Parameter> table = spec::make_parameter_table(spec);
+  const std::vector<spec::ParameterSpec> table = spec::make_parameter_table(spec);
   auto visit = [&](auto&& body) {
-    for (const spec::Parameter& p : table) {
+    for (const spec::ParameterSpec& p : table) {
       for (const spec::ParameterPart& part : p.parts) body(part.hf_name, models::part_shape(p, part));
     }
   };

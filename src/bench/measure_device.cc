@@ -19,7 +19,7 @@ namespace sinter::bench {
 namespace {
 
 using base::DType;
-using plan::Format;
+using plan::MatrixFormat;
 
 constexpr double kGiB = 0x1p30;
 
@@ -86,19 +86,19 @@ Sample run_case(const StepCase& c, DType dtype, core::Device device, const Optio
   return device.kind == core::DeviceKind::cpu ? run_on_cpu(c, dtype, options) : run_on_gpu(c, dtype, device, options);
 }
 
-std::vector<std::pair<DType, Format>> formats_of(core::Device device) {
-  if (device.kind == core::DeviceKind::cpu) return {{DType::f32, Format::fp32}, {DType::bf16, Format::bf16}};
-  return {{DType::bf16, Format::bf16}};
+std::vector<std::pair<DType, MatrixFormat>> formats_of(core::Device device) {
+  if (device.kind == core::DeviceKind::cpu) return {{DType::f32, MatrixFormat::fp32}, {DType::bf16, MatrixFormat::bf16}};
+  return {{DType::bf16, MatrixFormat::bf16}};
 }
 
-plan::Device describe_cpu() {
+plan::DeviceSpec describe_cpu() {
   Ceilings ceilings = measure_ceilings();
-  plan::Device d;
+  plan::DeviceSpec d;
   d.vendor = "measured";
   d.memory_bytes = static_cast<double>(core::runtime({}).free_memory_bytes());
   d.bandwidth = d.measured_read_bandwidth = ceilings.read_bytes_per_s;
-  d.flops[static_cast<size_t>(Format::fp32)] = ceilings.fp32_flops;
-  d.flops[static_cast<size_t>(Format::bf16)] = ceilings.bf16_flops;
+  d.flops[static_cast<size_t>(MatrixFormat::fp32)] = ceilings.fp32_flops;
+  d.flops[static_cast<size_t>(MatrixFormat::bf16)] = ceilings.bf16_flops;
   d.link = "none";
   d.link_bandwidth = d.pcie_bandwidth = ceilings.read_bytes_per_s;
   d.per_node = 1;
@@ -107,7 +107,7 @@ plan::Device describe_cpu() {
 }
 
 // The table's entry for a GPU that calls itself "NVIDIA H100 80GB HBM3, ...": words are dropped until a name fits.
-std::optional<plan::Device> find_known(const std::string& description) {
+std::optional<plan::DeviceSpec> find_known(const std::string& description) {
   std::string name = description.substr(0, description.find(','));
   if (name.rfind("NVIDIA ", 0) == 0) name = name.substr(7);
   plan::HardwareTable table = plan::load_hardware("/dev/null");
@@ -123,20 +123,20 @@ std::optional<plan::Device> find_known(const std::string& description) {
 }
 
 // Peaks, links and power of a known GPU come from the table; bandwidth and the best product are measured.
-plan::Device describe_gpu(core::Device device) {
+plan::DeviceSpec describe_gpu(core::Device device) {
   core::DeviceRuntime& runtime = core::runtime(device);
   DeviceCeilings ceilings = measure_ceilings(device);
-  std::optional<plan::Device> known = find_known(runtime.description());
-  plan::Device d = known.value_or(plan::Device{});
+  std::optional<plan::DeviceSpec> known = find_known(runtime.description());
+  plan::DeviceSpec d = known.value_or(plan::DeviceSpec{});
   d.aliases.clear();
   d.vendor = runtime.description();
   d.memory_bytes = static_cast<double>(runtime.total_memory_bytes());
   d.measured_read_bandwidth = ceilings.copy_bytes;
-  d.attainable[static_cast<size_t>(Format::bf16)] = ceilings.matmul_flops;
+  d.attainable[static_cast<size_t>(MatrixFormat::bf16)] = ceilings.matmul_flops;
   if (known) return d;
   d.bandwidth = ceilings.copy_bytes;
-  d.flops[static_cast<size_t>(Format::bf16)] = ceilings.matmul_flops;
-  d.flops[static_cast<size_t>(Format::fp32)] = ceilings.matmul_f32_flops;
+  d.flops[static_cast<size_t>(MatrixFormat::bf16)] = ceilings.matmul_flops;
+  d.flops[static_cast<size_t>(MatrixFormat::fp32)] = ceilings.matmul_f32_flops;
   d.link = "PCIe4";
   d.link_bandwidth = d.pcie_bandwidth = 31e9;
   d.network = "ethernet-100";
@@ -235,8 +235,8 @@ Report make_step_report(core::Device device) {
   return report;
 }
 
-plan::Device measure_device(const std::string& name, core::Device device, const Options& options, Report& report) {
-  plan::Device d = device.kind == core::DeviceKind::cpu ? describe_cpu() : describe_gpu(device);
+plan::DeviceSpec measure_device(const std::string& name, core::Device device, const Options& options, Report& report) {
+  plan::DeviceSpec d = device.kind == core::DeviceKind::cpu ? describe_cpu() : describe_gpu(device);
   d.name = name;
   for (auto [dtype, format] : formats_of(device)) {
     std::vector<StepCase> cases = fitted_cases(device);
@@ -261,7 +261,8 @@ double measure_drift(core::Device device, const Options& options, const Report& 
   return now.step.seconds() / before - 1;
 }
 
-void check_measured_device(const plan::Device& measured, core::Device device, const Options& options, Report& report) {
+void check_measured_device(const plan::DeviceSpec& measured, core::Device device, const Options& options,
+                           Report& report) {
   for (auto [dtype, format] : formats_of(device)) {
     if (measured.training[static_cast<size_t>(format)].gemm == 0) continue;
     for (const StepCase& c : checked_cases(device)) {

@@ -26,13 +26,14 @@ Report make_step_report(core::Device device);
 
 // Ceilings, then the fitted steps in fp32 and bf16 (a GPU: bf16), which are added to `report`. The best run of every
 // kernel counts; 20 to 60 seconds.
-plan::Device measure_device(const std::string& name, core::Device device, const Options& options, Report& report);
+plan::DeviceSpec measure_device(const std::string& name, core::Device device, const Options& options, Report& report);
 
 // How much slower (above 0) or faster the third fitted step runs now than when it was measured: what the machine's own
 // speed changed by in between.
 double measure_drift(core::Device device, const Options& options, const Report& report);
 
 // Adds the checked steps in the formats `measured` has constants for.
-void check_measured_device(const plan::Device& measured, core::Device device, const Options& options, Report& report);
+void check_measured_device(const plan::DeviceSpec& measured, core::Device device, const Options& options,
+                           Report& report);
 
 }  // namespace sinter::bench

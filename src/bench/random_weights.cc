@@ -16,7 +16,7 @@ using core::Tensor;
 
 const core::Device kDevice{core::DeviceKind::cuda, 0};
 
-bool is_of_blocks(const spec::Parameter& info, const spec::ModelSpec& spec) {
+bool is_of_blocks(const spec::ParameterSpec& info, const spec::ModelSpec& spec) {
   using Role = spec::ParameterRole;
   return info.layer >= 0 && info.layer < spec.num_layers &&
          (info.role == Role::matrix || info.role == Role::expert_matrix);
@@ -24,7 +24,7 @@ bool is_of_blocks(const spec::Parameter& info, const spec::ModelSpec& spec) {
 
 std::set<std::string> matrices_of(const spec::ModelSpec& spec) {
   std::set<std::string> names;
-  for (const spec::Parameter& info : spec::make_parameter_table(spec)) {
+  for (const spec::ParameterSpec& info : spec::make_parameter_table(spec)) {
     if (is_of_blocks(info, spec)) names.insert(info.name);
   }
   return names;

@@ -18,7 +18,7 @@ TEST(ServingMemory, OfWeightsAndCacheIsWithinThreePercentOfThePlan) {
     ASSERT_NE(preset, nullptr) << name;
     const spec::ModelSpec& spec = preset->spec;
     const plan::InferenceModel planned =
-        plan::make_inference_model(spec, plan::parse_weight_format("bf16"), plan::Format::bf16);
+        plan::make_inference_model(spec, plan::parse_weight_format("bf16"), plan::MatrixFormat::bf16);
     const size_t before = allocator.stats().current_bytes;
     models::ParameterStore store(spec, {.device = nowhere, .compute = core::DType::bf16});
     const auto weights = static_cast<double>(allocator.stats().current_bytes - before);

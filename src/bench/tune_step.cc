@@ -62,7 +62,7 @@ struct TuneRate {
 
 std::set<std::string> linear_layers(const spec::ModelSpec& spec) {
   std::set<std::string> names;
-  for (const spec::Parameter& p : spec::make_parameter_table(spec)) {
+  for (const spec::ParameterSpec& p : spec::make_parameter_table(spec)) {
     if (p.layer >= 0 && p.layer < spec.num_layers && p.shape.rank() == 2) names.insert(p.name);
   }
   return names;

@@ -81,7 +81,7 @@ void warn_when_busy() {
 // The links between ranks of this machine, for the planner's device that `plan --measure` saved.
 void save_links(const bench::Report& report) {
   const std::string path = plan::user_hardware_path();
-  plan::Device device;
+  plan::DeviceSpec device;
   try {
     device = plan::load_hardware(path).device(plan::kMeasuredName);
   } catch (const base::UsageError&) {

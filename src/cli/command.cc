@@ -211,7 +211,7 @@ Command Command::add_verb(const std::string& name, const std::string& help) cons
   return Command(app_->add_subcommand(name, help));
 }
 
-Option Command::option(const std::string& names, Target target, const std::string& help) const {
+Option Command::option(const std::string& names, OptionTarget target, const std::string& help) const {
   CLI::Option* option = std::visit([&](auto* value) { return app_->add_option(names, *value, help); }, target);
   if (std::holds_alternative<int64_t*>(target)) option->check(whole_number<int64_t>);
   if (std::holds_alternative<uint64_t*>(target)) option->check(whole_number<uint64_t>);

@@ -55,8 +55,8 @@ class Option {
 };
 
 // Where an option's value goes; its type is the one that help names and that a value must have.
-using Target = std::variant<std::string*, int*, int64_t*, uint64_t*, float*, double*, std::vector<std::string>*,
-                            std::vector<double>*>;
+using OptionTarget = std::variant<std::string*, int*, int64_t*, uint64_t*, float*, double*, std::vector<std::string>*,
+                                  std::vector<double>*>;
 
 class Command {
  public:
@@ -64,7 +64,7 @@ class Command {
 
   Command add_verb(const std::string& name, const std::string& help) const;
   // Names as "-o,--output"; a name without dashes is a positional argument.
-  Option option(const std::string& names, Target target, const std::string& help) const;
+  Option option(const std::string& names, OptionTarget target, const std::string& help) const;
   Option flag(const std::string& names, bool* target, const std::string& help) const;
   // One of the verbs below this command has to be named.
   Command requires_verb() const;

@@ -91,7 +91,7 @@ eval::RunOptions make_options(const Flags& flags) {
 struct Answerer {
   std::unique_ptr<tokenizer::Tokenizer> tokenizer;
   std::unique_ptr<models::OpenModel> model;
-  std::unique_ptr<eval::Backend> backend;
+  std::unique_ptr<eval::ScoringBackend> backend;
   std::string hash;
 };
 
@@ -139,7 +139,7 @@ void run_tasks(const Flags& flags, comm::Communicator& comm) {
   }
   const auto start = std::chrono::steady_clock::now();
   Answerer who = open_answerer(flags);
-  std::unique_ptr<eval::Backend> backend = std::move(who.backend);
+  std::unique_ptr<eval::ScoringBackend> backend = std::move(who.backend);
   if (!flags.output.empty()) {
     const std::string file = comm.size() > 1 ? fmt::format("answers.{}.jsonl", comm.rank()) : "answers.jsonl";
     backend = eval::make_journal(std::move(backend), flags.output, who.hash + flags.precision, file);

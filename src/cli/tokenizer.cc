@@ -154,7 +154,7 @@ void add_bpe_train(Command parent) {
     const bool is_kept = std::filesystem::is_regular_file(kept) && !options->force;
     if (is_kept) base::log_info("'{}' is there already: another result is refused without --force", kept);
     base::ProgressLine progress;
-    const tokenizer::TrainResult result = tokenizer::train_bpe(
+    const tokenizer::BpeTraining result = tokenizer::train_bpe(
         files.texts(),
         {.vocab_size = options->vocab_size,
          .special_tokens = options->special,

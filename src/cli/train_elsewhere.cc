@@ -20,11 +20,11 @@
 #include "train/layout_choice.h"
 
 namespace sinter::cli {
-plan::Format format_of(base::DType precision) {
-  if (base::is_fp8(precision)) return plan::Format::fp8;
-  return precision == base::DType::f32   ? plan::Format::fp32
-         : precision == base::DType::f16 ? plan::Format::fp16
-                                         : plan::Format::bf16;
+plan::MatrixFormat format_of(base::DType precision) {
+  if (base::is_fp8(precision)) return plan::MatrixFormat::fp8;
+  return precision == base::DType::f32   ? plan::MatrixFormat::fp32
+         : precision == base::DType::f16 ? plan::MatrixFormat::fp16
+                                         : plan::MatrixFormat::bf16;
 }
 
 namespace {
@@ -35,7 +35,7 @@ struct Elsewhere {
   spec::ParallelSpec layout;
   plan::MemoryEstimate memory;
   plan::StepEstimate step;
-  plan::Format format;
+  plan::MatrixFormat format;
   double steps = 0, tokens = 0;
 };
 

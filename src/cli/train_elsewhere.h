@@ -8,7 +8,7 @@
 namespace sinter::cli {
 
 // What products run in when a recipe trains in this precision.
-plan::Format format_of(base::DType precision);
+plan::MatrixFormat format_of(base::DType precision);
 
 // Prints memory, step time and the run on "8xH100" or a cluster file, by the planner's model of `sinter train`; neither
 // data nor device nor launch are needed. Throws base::Error where it does not fit or cannot run, UsageError for another

@@ -27,7 +27,7 @@ void BatchBuilder::add(const TokenSource& source, int64_t index) {
   const int64_t count = source.read(index, tokens_, pieces_);
   ++filled_;
   if (packing_ == spec::Packing::stream) return add_stream(count);
-  for (const Piece& piece : pieces_) {
+  for (const WindowPiece& piece : pieces_) {
     batch_.add_sequence(std::span(tokens_).subspan(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.count)));
     for (int64_t i = piece.begin + 1; i < piece.begin + piece.count; ++i) {
       batch_.targets.push_back(tokens_[static_cast<size_t>(i)]);

@@ -45,7 +45,7 @@ class BatchBuilder {
   spec::Packing packing_;
   MicroBatch batch_;
   std::vector<int32_t> tokens_;
-  std::vector<Piece> pieces_;
+  std::vector<WindowPiece> pieces_;
 };
 
 // Device memory for one micro-batch, filled again and again.

@@ -255,7 +255,7 @@ TEST_F(Data, AValidationShareTakesTheEndOfEveryShardAndTrainingTheRest) {
   EXPECT_EQ(rest.num_windows(), 7 + 4);  // of 10 and 6, less 3 and 2
   ASSERT_EQ(held.num_windows(), 3 + 2);
   std::vector<int32_t> tokens;
-  std::vector<Piece> pieces;
+  std::vector<WindowPiece> pieces;
   std::set<int32_t> seen;
   for (const TokenSource* source : {&rest, &held}) {
     for (int64_t i = 0; i < source->num_windows(); ++i) {

@@ -106,7 +106,7 @@ int64_t TokenSource::num_documents() const {
 
 int64_t TokenSource::vocab_size() const { return shards_.front()->vocab_size(); }
 
-int64_t TokenSource::read(int64_t i, std::vector<int32_t>& tokens, std::vector<Piece>& pieces) const {
+int64_t TokenSource::read(int64_t i, std::vector<int32_t>& tokens, std::vector<WindowPiece>& pieces) const {
   const auto s = static_cast<size_t>(std::upper_bound(windows_before_.begin(), windows_before_.end(), i) -
                                      windows_before_.begin() - 1);
   const TokenShard& shard = *shards_[s];

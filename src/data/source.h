@@ -20,7 +20,7 @@ std::string tokenizer_beside(const std::string& path);
 std::string tokenizer_folder_of(const std::string& shard);
 
 // A stretch of one document inside a window.
-struct Piece {
+struct WindowPiece {
   int64_t begin = 0;  // place in the window
   int64_t count = 0;
 };
@@ -49,7 +49,7 @@ class TokenSource {
   int64_t max_pieces() const { return max_pieces_; }
   // Tokens of window i, with one more behind it (the last token's target) where the same document goes on, else -1.
   // `tokens` gets at most window + 1 entries; pieces cover all but the last. Returns the tokens without that last.
-  int64_t read(int64_t i, std::vector<int32_t>& tokens, std::vector<Piece>& pieces) const;
+  int64_t read(int64_t i, std::vector<int32_t>& tokens, std::vector<WindowPiece>& pieces) const;
   const std::string& path() const { return path_; }
 
  private:

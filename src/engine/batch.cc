@@ -96,8 +96,8 @@ std::vector<std::vector<Completion>> run_batch(Engine& engine, std::vector<Reque
   return BatchRun(engine, std::move(requests), callbacks).run();
 }
 
-std::vector<Score> score(Engine& engine, const std::vector<ScoreRequest>& requests,
-                         const std::function<void(int64_t, int64_t)>& progress) {
+std::vector<TokenScore> score(Engine& engine, const std::vector<ScoreRequest>& requests,
+                              const std::function<void(int64_t, int64_t)>& progress) {
   std::vector<Request> asked;
   for (size_t i = 0; i < requests.size(); ++i) {
     SINTER_CHECK(!requests[i].context.empty() && !requests[i].continuation.empty(),
@@ -118,7 +118,7 @@ std::vector<Score> score(Engine& engine, const std::vector<ScoreRequest>& reques
     if (progress) progress(++done, total);
   };
   const auto completions = run_batch(engine, std::move(asked), callbacks);
-  std::vector<Score> scores(requests.size());
+  std::vector<TokenScore> scores(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
     scores[i].is_greedy = true;
     for (const OutputToken& token : completions[i][0].prompt_tokens) {

@@ -39,14 +39,14 @@ struct ScoreRequest {
   std::vector<int32_t> continuation;  // at least one token
   uint64_t adapter = 0;
 };
-struct Score {
+struct TokenScore {
   double logprob = 0;           // of the continuation: the sum
   bool is_greedy = false;       // each token of it is the model's likeliest
   std::vector<float> logprobs;  // of each token
 };
 // Log-likelihoods by the model's forward, in batches; contexts that begin alike are computed once where the prefix
 // cache has room. `progress` (may be empty) gets (done, in all).
-std::vector<Score> score(Engine& engine, const std::vector<ScoreRequest>& requests,
-                         const std::function<void(int64_t, int64_t)>& progress = {});
+std::vector<TokenScore> score(Engine& engine, const std::vector<ScoreRequest>& requests,
+                              const std::function<void(int64_t, int64_t)>& progress = {});
 
 }  // namespace sinter::engine

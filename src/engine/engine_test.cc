@@ -256,7 +256,7 @@ TEST(Engine, ScoresAreTheSumOfTheModelsLogprobs) {
         {context, random_tokens(rng, 100 * (i + 1), 3 + static_cast<int64_t>(i), model.spec.vocab_size)});
   Engine engine(*model.transformer, {.kv_tokens = 500, .block_size = 4, .step_tokens = 40});
   int64_t told = 0;
-  const std::vector<Score> scores = score(engine, requests, [&](int64_t done, int64_t) { told = done; });
+  const std::vector<TokenScore> scores = score(engine, requests, [&](int64_t done, int64_t) { told = done; });
   EXPECT_EQ(told, 4);
   EXPECT_GT(engine.stats().cached_tokens, 0);  // the context is computed once
   for (size_t i = 0; i < requests.size(); ++i) {

@@ -36,7 +36,7 @@ struct Requests {
 };
 
 void add_scored(Requests& requests, const PairEncoder& encoder, TaskRun& run, size_t r, size_t s) {
-  Sample& sample = run.samples[s];
+  EvalSample& sample = run.samples[s];
   const Question& question = sample.question;
   auto add = [&](TokenPair pair, size_t index, bool is_unconditional) {
     if (!is_unconditional) sample.num_tokens.emplace_back(pair.context.size(), pair.continuation.size());
@@ -86,11 +86,12 @@ TaskRun prepare_task(const Task& task, const RunOptions& options) {
   run.pool_size = pool.size();
   const size_t total = num_evaluated(run.documents.size(), options.limit);
   run.samples.resize(total);
-  for (Sample& sample : run.samples) sample.question = builder.next();
+  for (EvalSample& sample : run.samples) sample.question = builder.next();
   return run;
 }
 
-void answer_tasks(std::span<TaskRun> runs, Backend& backend, const RunOptions& options, const OnProgress& progress) {
+void answer_tasks(std::span<TaskRun> runs, ScoringBackend& backend, const RunOptions& options,
+                  const OnProgress& progress) {
   Requests requests;
   for (size_t r = 0; r < runs.size(); ++r) {
     TaskRun& run = runs[r];
@@ -111,7 +112,7 @@ void answer_tasks(std::span<TaskRun> runs, Backend& backend, const RunOptions& o
   const size_t total = requests.pairs.size() + requests.generations.size();
   backend.score(requests.pairs, [&](size_t i, const Score& score) {
     const ScorePlace& place = requests.places[i];
-    Sample& sample = runs[place.run].samples[place.sample];
+    EvalSample& sample = runs[place.run].samples[place.sample];
     (place.is_unconditional ? sample.unconditional : sample.scores)[place.index] = score;
     if (progress) progress(++done, total);
   });
@@ -124,9 +125,9 @@ void answer_tasks(std::span<TaskRun> runs, Backend& backend, const RunOptions& o
 
 namespace {
 
-void score_sample(const TaskRun& run, Sample& sample) {
+void score_sample(const TaskRun& run, EvalSample& sample) {
   const Task& task = *run.task;
-  const Document& document = run.documents.documents[sample.question.document];
+  const TaskDocument& document = run.documents.documents[sample.question.document];
   sample.filtered.assign(task.filters.size(), {});
   switch (task.kind) {
     case TaskKind::multiple_choice:
@@ -161,7 +162,7 @@ void score_sample(const TaskRun& run, Sample& sample) {
 void score_task(TaskRun& run, const RunOptions& options) {
   const Task& task = *run.task;
   if (task.runs_code()) check_code_allowed(task, options.allows_code);
-  for (Sample& sample : run.samples) {
+  for (EvalSample& sample : run.samples) {
     try {
       score_sample(run, sample);
     } catch (const base::Error& e) {
@@ -171,7 +172,7 @@ void score_task(TaskRun& run, const RunOptions& options) {
   run.aggregates.clear();
   for (size_t f = 0; f < task.filters.size(); ++f) {
     std::vector<SampleMetrics> metrics;
-    for (const Sample& sample : run.samples) metrics.push_back(sample.filtered[f].metrics);
+    for (const EvalSample& sample : run.samples) metrics.push_back(sample.filtered[f].metrics);
     for (Aggregate& aggregate : aggregate_metrics(task, task.filters[f].name, metrics, {options.bootstrap})) {
       run.aggregates.push_back(std::move(aggregate));
     }

@@ -28,7 +28,7 @@ struct FilteredAnswer {
   SampleMetrics metrics;
 };
 
-struct Sample {
+struct EvalSample {
   Question question;
   std::vector<Score> scores, unconditional;           // of the choices, or of the windows of a rolling text
   std::vector<std::pair<size_t, size_t>> num_tokens;  // (context, continuation) of each, before truncation
@@ -41,7 +41,7 @@ struct TaskRun {
   DocumentSet documents;
   int64_t num_few_shot = 0;
   size_t pool_size = 0;
-  std::vector<Sample> samples;
+  std::vector<EvalSample> samples;
   std::vector<Aggregate> aggregates;
 };
 
@@ -51,7 +51,7 @@ TaskRun prepare_task(const Task& task, const RunOptions& options);
 // Called with (requests done, in all).
 using OnProgress = std::function<void(size_t done, size_t total)>;
 // Asks the backend for all of them together.
-void answer_tasks(std::span<TaskRun> runs, Backend& backend, const RunOptions& options,
+void answer_tasks(std::span<TaskRun> runs, ScoringBackend& backend, const RunOptions& options,
                   const OnProgress& progress = {});
 // Filters, metrics and aggregates. Tasks that run code are refused unless the options allow it.
 void score_task(TaskRun& run, const RunOptions& options);

@@ -26,7 +26,7 @@ void round_rows(const std::vector<float>& values, int64_t columns, uint8_t* code
 }
 
 // The same rows of every expert as one part.
-core::WeightPart read_rows(const spec::Parameter& info, int64_t row_begin, const io::TensorFolder& folder,
+core::WeightPart read_rows(const spec::ParameterSpec& info, int64_t row_begin, const io::TensorFolder& folder,
                            const core::Device& device, std::set<std::string>& used) {
   const int64_t columns = info.shape[-1], E = info.shape.rank() == 3 ? info.shape[0] : 1;
   core::WeightPart part{.format = base::WeightFormat::fp8_e4m3, .group = columns};
@@ -58,7 +58,7 @@ core::WeightPart read_rows(const spec::Parameter& info, int64_t row_begin, const
 
 std::set<std::string> fp8_tensors(const spec::ModelSpec& spec) {
   std::set<std::string> names;
-  for (const spec::Parameter& p : spec::make_parameter_table(spec)) {
+  for (const spec::ParameterSpec& p : spec::make_parameter_table(spec)) {
     const bool is_matrix = p.role == spec::ParameterRole::matrix || p.role == spec::ParameterRole::expert_matrix;
     const bool is_transposed =
         std::any_of(p.parts.begin(), p.parts.end(), [](const auto& part) { return part.transposed; });
@@ -70,7 +70,7 @@ std::set<std::string> fp8_tensors(const spec::ModelSpec& spec) {
 void load_in_fp8(ParameterStore& store, const spec::ModelSpec& spec, const io::TensorFolder& folder) {
   std::set<std::string> used;
   for (ParameterStore::Slot& slot : store.slots()) {
-    const spec::Parameter& info = slot.info;
+    const spec::ParameterSpec& info = slot.info;
     if (info.role == spec::ParameterRole::adapter) continue;
     if (!slot.is_apart) {
       load_plain_slot(store, slot, folder, used);

@@ -21,8 +21,8 @@ std::set<std::string> gguf_tensors_apart(const spec::ModelSpec& spec, const io::
 void load_gguf_weights(ParameterStore& store, const spec::ModelSpec& spec, std::shared_ptr<const io::GgufFile> file);
 
 // One piece of a stored tensor as plain numbers: (rows, columns), or (rows).
-std::vector<float> read_gguf_part(const io::GgufFile& file, const spec::ModelSpec& spec, const spec::Parameter& info,
-                                  const spec::ParameterPart& part);
+std::vector<float> read_gguf_part(const io::GgufFile& file, const spec::ModelSpec& spec,
+                                  const spec::ParameterSpec& info, const spec::ParameterPart& part);
 
 // Where row r of a head's rows stands in the file (spec::FamilyInfo::has_paired_rows_in_gguf).
 inline int64_t paired_row(int64_t r, int64_t head_dim) {

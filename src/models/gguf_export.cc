@@ -20,9 +20,9 @@ std::vector<int64_t> GgufExportTensor::shape() const {
   return {rows(), columns()};
 }
 
-std::vector<GgufExportTensor> gguf_tensors(const spec::ModelSpec& spec, const std::vector<spec::Parameter>& table) {
+std::vector<GgufExportTensor> gguf_tensors(const spec::ModelSpec& spec, const std::vector<spec::ParameterSpec>& table) {
   std::vector<GgufExportTensor> tensors;
-  for (const spec::Parameter& info : table) {
+  for (const spec::ParameterSpec& info : table) {
     for (const spec::ParameterPart& part : info.parts) {
       const std::string name = spec::gguf_place(part).name;
       auto found = std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.name == name; });

@@ -14,7 +14,7 @@ namespace sinter::models {
 // A tensor of the file: a piece of a stored tensor, or the same piece of all experts.
 struct GgufExportTensor {
   std::string name;
-  const spec::Parameter* info = nullptr;
+  const spec::ParameterSpec* info = nullptr;
   std::vector<const spec::ParameterPart*> parts;  // one, or one for each expert
   int64_t paired_heads = 0;                       // spec::paired_heads_in_gguf
 
@@ -24,7 +24,7 @@ struct GgufExportTensor {
   std::vector<int64_t> shape() const;
 };
 // In the order of use. Points into the table. Throws base::Error for a tensor that GGUF has no name for.
-std::vector<GgufExportTensor> gguf_tensors(const spec::ModelSpec& spec, const std::vector<spec::Parameter>& table);
+std::vector<GgufExportTensor> gguf_tensors(const spec::ModelSpec& spec, const std::vector<spec::ParameterSpec>& table);
 // Puts the rows of one part into the file's order.
 std::vector<float> to_gguf_order(const GgufExportTensor& tensor, std::vector<float> values);
 // Llama 3's scaling of RoPE as the divisors that a file lists (rope_freqs.weight); empty for others.

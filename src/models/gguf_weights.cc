@@ -27,7 +27,7 @@ std::string text_of(std::span<const int64_t> shape) {
 }
 
 // The parts of a parameter in the file, of a stack of experts one for each projection.
-std::vector<FilePart> parts_of(const spec::Parameter& info, const spec::ModelSpec& spec, const io::GgufFile& file) {
+std::vector<FilePart> parts_of(const spec::ParameterSpec& info, const spec::ModelSpec& spec, const io::GgufFile& file) {
   const bool is_vector = info.shape.rank() == 1;
   const int64_t E = info.shape.rank() == 3 ? info.shape[0] : 1;
   std::vector<FilePart> parts;
@@ -51,7 +51,7 @@ std::vector<FilePart> parts_of(const spec::Parameter& info, const spec::ModelSpe
   return parts;
 }
 
-bool stands_apart(const spec::Parameter& info, const std::vector<FilePart>& parts) {
+bool stands_apart(const spec::ParameterSpec& info, const std::vector<FilePart>& parts) {
   if (info.shape.rank() < 2 || info.role == spec::ParameterRole::router || info.role == spec::ParameterRole::position)
     return false;
   return std::any_of(parts.begin(), parts.end(),
@@ -106,7 +106,7 @@ core::WeightPart weight_part(const FilePart& part, const core::Device& device, c
 }
 
 // The numbers of a stored tensor.
-std::vector<float> read_values(const spec::Parameter& info, const std::vector<FilePart>& parts,
+std::vector<float> read_values(const spec::ParameterSpec& info, const std::vector<FilePart>& parts,
                                const io::GgufFile& file) {
   std::vector<float> values(static_cast<size_t>(info.num_elements()));
   const int64_t stack_rows = info.shape.rank() == 1 ? info.shape[0] : info.shape[-2];
@@ -145,11 +145,11 @@ std::vector<float> read_values(const spec::Parameter& info, const std::vector<Fi
   return values;
 }
 
-void refuse_unknown_tensors(const std::vector<spec::Parameter>& table, const spec::ModelSpec& spec,
+void refuse_unknown_tensors(const std::vector<spec::ParameterSpec>& table, const spec::ModelSpec& spec,
                             const io::GgufFile& file) {
   std::set<std::string> known{"rope_freqs.weight"};
   if (spec.tied_head) known.insert("output.weight");
-  for (const spec::Parameter& info : table) {
+  for (const spec::ParameterSpec& info : table) {
     for (const spec::ParameterPart& part : info.parts) known.insert(spec::gguf_place(part).name);
   }
   for (const io::GgufTensor& tensor : file.tensors()) {
@@ -161,22 +161,22 @@ void refuse_unknown_tensors(const std::vector<spec::Parameter>& table, const spe
 }  // namespace
 
 std::set<std::string> gguf_tensors_apart(const spec::ModelSpec& spec, const io::GgufFile& file) {
-  const std::vector<spec::Parameter> table = spec::make_parameter_table(spec);
+  const std::vector<spec::ParameterSpec> table = spec::make_parameter_table(spec);
   refuse_unknown_tensors(table, spec, file);
   std::set<std::string> names;
-  for (const spec::Parameter& info : table) {
+  for (const spec::ParameterSpec& info : table) {
     if (stands_apart(info, parts_of(info, spec, file))) names.insert(info.name);
   }
   return names;
 }
 
-std::vector<float> read_gguf_part(const io::GgufFile& file, const spec::ModelSpec& spec, const spec::Parameter& info,
-                                  const spec::ParameterPart& part) {
+std::vector<float> read_gguf_part(const io::GgufFile& file, const spec::ModelSpec& spec,
+                                  const spec::ParameterSpec& info, const spec::ParameterPart& part) {
   // The same rows of expert 0 name the tensor; those of another expert lie further on in it.
   for (const FilePart& whole : parts_of(info, spec, file)) {
     if (whole.tensor->name != spec::gguf_place(part).name) continue;
     FilePart one = whole;
-    spec::Parameter alone = info;
+    spec::ParameterSpec alone = info;
     alone.shape = info.shape.rank() == 1 ? base::Shape{part.rows} : base::Shape{part.rows, whole.columns};
     one.experts = 1;
     io::GgufTensor slice = *whole.tensor;

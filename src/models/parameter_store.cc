@@ -30,7 +30,7 @@ int64_t room_of(const ParameterStore::Slot& slot) { return slot.is_apart ? 0 : a
 
 // Place of a tensor within its block: matrices with short gradients, other matrices, those that are never divided,
 // vectors, experts.
-int place_in_block(const spec::Parameter& info, bool has_short_gradient) {
+int place_in_block(const spec::ParameterSpec& info, bool has_short_gradient) {
   if (info.expert_axis >= 0) return 4;
   if (!info.decays) return 3;
   if (info.role == spec::ParameterRole::router || info.role == spec::ParameterRole::adapter) return 2;
@@ -57,7 +57,7 @@ ParameterStore::ParameterStore(std::vector<spec::LocalParameter> table, const St
 
 // A product of 16-bit activations makes this gradient in one piece per micro-batch.
 bool ParameterStore::has_short_gradient(const Slot& slot) const {
-  const spec::Parameter& info = slot.info;
+  const spec::ParameterSpec& info = slot.info;
   return options_.gradients != DType::f32 && info.decays && !is_frozen(slot) &&
          (info.role == spec::ParameterRole::matrix || info.role == spec::ParameterRole::expert_matrix);
 }
@@ -439,7 +439,7 @@ void ParameterStore::initialize(uint64_t seed) {
 }
 
 void ParameterStore::draw(Slot& slot, uint64_t seed) {
-  const spec::Parameter& info = slot.info;
+  const spec::ParameterSpec& info = slot.info;
   std::vector<float> values(static_cast<size_t>(info.num_elements()), 0.0f);
   const base::CounterRng rng{seed, name_hash(info.name)};
   auto fill = [&](int64_t global, int64_t local, int64_t count) {

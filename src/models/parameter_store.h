@@ -59,8 +59,8 @@ class ParameterStore {
   ParameterStore& operator=(const ParameterStore&) = delete;
 
   struct Slot {
-    spec::Parameter info;  // of the local shape
-    int64_t offset = 0;    // in the flat buffers, in elements
+    spec::ParameterSpec info;  // of the local shape
+    int64_t offset = 0;        // in the flat buffers, in elements
     Parameter parameter;
     base::Shape global_shape;
     std::vector<spec::Box> boxes;  // what of the global tensor stands here

@@ -25,7 +25,7 @@ PartReader::PartReader(const std::string& model) : path_(model) {
   quantized_ = QuantizedFolder::open(base::load_json(config), config, *folder_);
 }
 
-std::vector<float> PartReader::read(const spec::Parameter& info, const spec::ParameterPart& part) const {
+std::vector<float> PartReader::read(const spec::ParameterSpec& info, const spec::ParameterPart& part) const {
   if (gguf_) return read_gguf_part(*gguf_, spec_, info, part);
   if (quantized_) {
     if (std::vector<float> values = quantized_->read_part(info, part); !values.empty()) return values;
@@ -38,7 +38,7 @@ bool PartReader::is_quantized(const spec::ParameterPart& part) const {
   return quantized_ && quantized_->holds(part);
 }
 
-base::DType PartReader::stored_dtype(const spec::Parameter&, const spec::ParameterPart& part) const {
+base::DType PartReader::stored_dtype(const spec::ParameterSpec&, const spec::ParameterPart& part) const {
   if (is_quantized(part)) return base::DType::f32;
   if (gguf_) return gguf_->tensor(spec::gguf_place(part).name).dtype;
   return find_plain_part(part, *folder_).dtype;

@@ -21,9 +21,9 @@ class PartReader {
   // Null for a folder.
   const io::GgufFile* gguf() const { return gguf_.get(); }
   // (rows, columns) or (rows), as the parameter table has them.
-  std::vector<float> read(const spec::Parameter& info, const spec::ParameterPart& part) const;
+  std::vector<float> read(const spec::ParameterSpec& info, const spec::ParameterPart& part) const;
   // How the file stores it: a plain format, or f32 for one that is quantized.
-  base::DType stored_dtype(const spec::Parameter& info, const spec::ParameterPart& part) const;
+  base::DType stored_dtype(const spec::ParameterSpec& info, const spec::ParameterPart& part) const;
   bool is_quantized(const spec::ParameterPart& part) const;
 
  private:

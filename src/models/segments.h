@@ -30,7 +30,7 @@ struct Division {
   bool keeps_ends = false;  // embeddings and head share a table, or pipelines use them out of turn: slots of their own
 
   bool is_on() const { return states || gradients || weights; }
-  bool divides(const spec::Parameter& info) const {
+  bool divides(const spec::ParameterSpec& info) const {
     return is_on() && info.decays && info.role != spec::ParameterRole::router &&
            info.role != spec::ParameterRole::adapter;
   }

@@ -8,7 +8,7 @@
 
 namespace sinter::models {
 
-std::vector<int64_t> part_shape(const spec::Parameter& info, const spec::ParameterPart& part) {
+std::vector<int64_t> part_shape(const spec::ParameterSpec& info, const spec::ParameterPart& part) {
   if (info.shape.rank() == 1) return {part.rows};
   const int64_t columns = info.shape[-1];
   return part.transposed ? std::vector<int64_t>{columns, part.rows} : std::vector<int64_t>{part.rows, columns};
@@ -20,7 +20,7 @@ constexpr int64_t kPieceBytes = int64_t{4} << 20;  // of a copy to a device by o
 
 // Where element (row, column) of a part stands: in the stored tensor, and in the part on disk.
 template <class Visit>
-void visit_part(const spec::Parameter& info, const spec::ParameterPart& part, Visit visit) {
+void visit_part(const spec::ParameterSpec& info, const spec::ParameterPart& part, Visit visit) {
   const bool is_vector = info.shape.rank() == 1;
   const int64_t columns = is_vector ? 1 : info.shape[-1];
   const int64_t stack_rows = is_vector ? info.shape[0] : info.shape[-2];
@@ -35,7 +35,7 @@ void visit_part(const spec::Parameter& info, const spec::ParameterPart& part, Vi
 }
 
 // One part of a stored tensor to its file, a piece at a time: little memory beside the training's, none of it new.
-void write_part(io::TensorFolderWriter& writer, const spec::Parameter& info, const spec::ParameterPart& part,
+void write_part(io::TensorFolderWriter& writer, const spec::ParameterSpec& info, const spec::ParameterPart& part,
                 std::span<const float> stored, DType dtype) {
   constexpr int64_t kPieceElements = 1 << 18;
   const bool is_vector = info.shape.rank() == 1;
@@ -90,7 +90,7 @@ const io::TensorEntry& find_part(const io::TensorFolder& folder, const spec::Par
 void check_tied_head(const io::TensorFolder& folder, const spec::ModelSpec& spec) {
   const io::TensorEntry* head = spec.tied_head ? folder.find(std::string(kHeadName)) : nullptr;
   if (!head) return;
-  for (const spec::Parameter& p : spec::make_parameter_table(spec)) {
+  for (const spec::ParameterSpec& p : spec::make_parameter_table(spec)) {
     if (p.role != spec::ParameterRole::embedding || p.parts.size() != 1) continue;
     const io::TensorEntry& table = find_part(folder, p.parts[0]);
     SINTER_CHECK(head->dtype == table.dtype && std::ranges::equal(head->bytes, table.bytes),
@@ -101,7 +101,7 @@ void check_tied_head(const io::TensorFolder& folder, const spec::ModelSpec& spec
   }
 }
 
-const io::TensorEntry& checked_part(const spec::Parameter& info, const spec::ParameterPart& part,
+const io::TensorEntry& checked_part(const spec::ParameterSpec& info, const spec::ParameterPart& part,
                                     const io::TensorFolder& folder) {
   const io::TensorEntry& entry = find_part(folder, part);
   const std::vector<int64_t> expected = part_shape(info, part);
@@ -149,7 +149,7 @@ bool can_load_in_place(const ParameterStore& store, const ParameterStore::Slot& 
   });
 }
 
-bool is_mappable(const spec::Parameter& info, const io::TensorFolder& folder, DType compute) {
+bool is_mappable(const spec::ParameterSpec& info, const io::TensorFolder& folder, DType compute) {
   using Role = spec::ParameterRole;
   if (info.shape.rank() != 2 || info.role == Role::router || info.role == Role::position) return false;
   return std::all_of(info.parts.begin(), info.parts.end(), [&](const spec::ParameterPart& part) {
@@ -186,7 +186,7 @@ void send_bytes(core::DeviceRuntime& device, void* to, const void* from, size_t 
 
 std::set<std::string> mappable_tensors(const spec::ModelSpec& spec, const io::TensorFolder& folder, DType compute) {
   std::set<std::string> names;
-  for (const spec::Parameter& info : spec::make_parameter_table(spec)) {
+  for (const spec::ParameterSpec& info : spec::make_parameter_table(spec)) {
     if (is_mappable(info, folder, compute)) names.insert(info.name);
   }
   return names;
@@ -196,7 +196,7 @@ const io::TensorEntry& find_plain_part(const spec::ParameterPart& part, const io
   return find_part(folder, part);
 }
 
-std::vector<float> read_plain_part(const spec::Parameter& info, const spec::ParameterPart& part,
+std::vector<float> read_plain_part(const spec::ParameterSpec& info, const spec::ParameterPart& part,
                                    const io::TensorFolder& folder) {
   const io::TensorEntry& entry = checked_part(info, part, folder);
   const int64_t columns = info.shape.rank() == 1 ? 1 : info.shape[-1];
@@ -215,7 +215,7 @@ std::vector<float> read_plain_part(const spec::Parameter& info, const spec::Para
 
 void load_plain_slot(ParameterStore& store, ParameterStore::Slot& slot, const io::TensorFolder& folder,
                      std::set<std::string>& used) {
-  spec::Parameter info = slot.info;  // of which this store may hold boxes
+  spec::ParameterSpec info = slot.info;  // of which this store may hold boxes
   info.shape = slot.global_shape;
   const bool is_vector = info.shape.rank() == 1;
   const int64_t columns = is_vector ? 1 : info.shape[-1], stack_rows = is_vector ? info.shape[0] : info.shape[-2];
@@ -262,7 +262,7 @@ void load_weights(ParameterStore& store, const spec::ModelSpec& spec, const io::
     if (slot.info.role == spec::ParameterRole::adapter) continue;
     slot.is_apart&& mapped ? map_slot(store, slot, mapped, used) : load_plain_slot(store, slot, folder, used);
   }
-  for (const spec::Parameter& elsewhere : spec::make_parameter_table(spec)) {  // on other ranks
+  for (const spec::ParameterSpec& elsewhere : spec::make_parameter_table(spec)) {  // on other ranks
     if (store.find(elsewhere.name)) continue;
     for (const spec::ParameterPart& part : elsewhere.parts) {
       if (const io::TensorEntry* entry = folder.find(part.hf_name)) used.insert(entry->name);
@@ -271,7 +271,7 @@ void load_weights(ParameterStore& store, const spec::ModelSpec& spec, const io::
   check_all_used(folder, spec, used);
 }
 
-std::vector<DiskTensor> split_parts(const spec::Parameter& info, std::span<const float> values) {
+std::vector<DiskTensor> split_parts(const spec::ParameterSpec& info, std::span<const float> values) {
   std::vector<DiskTensor> result;
   for (const spec::ParameterPart& part : info.parts) {
     DiskTensor t{part.hf_name, part_shape(info, part), {}};
@@ -287,7 +287,7 @@ std::vector<DiskTensor> split_parts(const spec::Parameter& info, std::span<const
 }
 
 std::vector<float> join_parts(
-    const spec::Parameter& info,
+    const spec::ParameterSpec& info,
     const std::function<std::vector<float>(const spec::ParameterPart& part, const std::vector<int64_t>& shape)>& read) {
   std::vector<float> values(static_cast<size_t>(info.num_elements()));
   for (const spec::ParameterPart& part : info.parts) {
@@ -299,17 +299,17 @@ std::vector<float> join_parts(
   return values;
 }
 
-void save_weights(const std::vector<spec::Parameter>& table, const std::vector<Tensor>& values,
+void save_weights(const std::vector<spec::ParameterSpec>& table, const std::vector<Tensor>& values,
                   const std::string& folder, DType dtype) {
   SINTER_CHECK(table.size() == values.size(), "[save_weights] {} tensors for {} places", values.size(), table.size());
   save_weights(
       table, [&](size_t i) { return values[i]; }, folder, dtype);
 }
 
-void save_weights(const std::vector<spec::Parameter>& table, const std::function<Tensor(size_t i)>& values,
+void save_weights(const std::vector<spec::ParameterSpec>& table, const std::function<Tensor(size_t i)>& values,
                   const std::string& folder, DType dtype) {
   io::TensorFolderWriter writer(folder);
-  for (const spec::Parameter& info : table) {
+  for (const spec::ParameterSpec& info : table) {
     for (const spec::ParameterPart& part : info.parts) writer.declare(part.hf_name, dtype, part_shape(info, part));
   }
   std::vector<float> scratch;
@@ -322,7 +322,7 @@ void save_weights(const std::vector<spec::Parameter>& table, const std::function
 }
 
 void save_weights(const ParameterStore& store, const std::string& folder, DType dtype) {
-  std::vector<spec::Parameter> table;
+  std::vector<spec::ParameterSpec> table;
   std::vector<Tensor> values;
   for (const ParameterStore::Slot& slot : store.slots()) {
     table.push_back(slot.info);

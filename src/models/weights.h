@@ -23,7 +23,7 @@ void load_weights(ParameterStore& store, const spec::ModelSpec& spec, const io::
 std::set<std::string> mappable_tensors(const spec::ModelSpec& spec, const io::TensorFolder& folder, DType compute);
 
 // The shape of a part on disk.
-std::vector<int64_t> part_shape(const spec::Parameter& info, const spec::ParameterPart& part);
+std::vector<int64_t> part_shape(const spec::ParameterSpec& info, const spec::ParameterPart& part);
 
 // One tensor of the store from its plain parts; adds the names it read to `used`.
 void load_plain_slot(ParameterStore& store, ParameterStore::Slot& slot, const io::TensorFolder& folder,
@@ -33,7 +33,7 @@ void check_all_used(const io::TensorFolder& folder, const spec::ModelSpec& spec,
 
 // One plain piece of a stored tensor: where it lies, and its numbers as (rows, columns), or (rows).
 const io::TensorEntry& find_plain_part(const spec::ParameterPart& part, const io::TensorFolder& folder);
-std::vector<float> read_plain_part(const spec::Parameter& info, const spec::ParameterPart& part,
+std::vector<float> read_plain_part(const spec::ParameterSpec& info, const spec::ParameterPart& part,
                                    const io::TensorFolder& folder);
 
 // One stored tensor cut into its parts as they stand on disk.
@@ -42,11 +42,11 @@ struct DiskTensor {
   std::vector<int64_t> shape;
   std::vector<float> values;
 };
-std::vector<DiskTensor> split_parts(const spec::Parameter& info, std::span<const float> values);
+std::vector<DiskTensor> split_parts(const spec::ParameterSpec& info, std::span<const float> values);
 
 // The other way: a stored tensor from its parts, each given by `read` with the shape it has on disk.
 std::vector<float> join_parts(
-    const spec::Parameter& info,
+    const spec::ParameterSpec& info,
     const std::function<std::vector<float>(const spec::ParameterPart& part, const std::vector<int64_t>& shape)>& read);
 
 // Copies from the host to a device's main stream, read by several threads at once. The source may go on return.
@@ -54,10 +54,10 @@ void send_bytes(core::DeviceRuntime& device, void* to, const void* from, size_t 
 
 // Writes model.safetensors (or shards) in `dtype`; values[i] are those of table[i], on any device. config.json and
 // tokenizer files are the caller's.
-void save_weights(const std::vector<spec::Parameter>& table, const std::vector<Tensor>& values,
+void save_weights(const std::vector<spec::ParameterSpec>& table, const std::vector<Tensor>& values,
                   const std::string& folder, DType dtype);
 // values(i) is asked for one after the other and kept no longer than it is written.
-void save_weights(const std::vector<spec::Parameter>& table, const std::function<Tensor(size_t i)>& values,
+void save_weights(const std::vector<spec::ParameterSpec>& table, const std::function<Tensor(size_t i)>& values,
                   const std::string& folder, DType dtype);
 void save_weights(const ParameterStore& store, const std::string& folder, DType dtype);
 

@@ -135,7 +135,7 @@ void TensorAxis::linear_cross_entropy(const Context& context, const Variable& x,
   context.tape->record([context, place, dx] { ops::accumulate(context, place, dx); });
 }
 
-bool TensorAxis::has_partial_gradient(const spec::Parameter& info) const {
+bool TensorAxis::has_partial_gradient(const spec::ParameterSpec& info) const {
   if (size() == 1) return false;
   if (info.name.ends_with("attention.qkv.weight") || info.name.ends_with("attention.qkv.bias")) return shares_kv_heads_;
   if (info.tp_axis >= 0) return false;
@@ -145,7 +145,7 @@ bool TensorAxis::has_partial_gradient(const spec::Parameter& info) const {
   return is_head_norm || is_row_cut_bias || splits_rows_;
 }
 
-void TensorAxis::sum_gradient(const Context& context, const spec::Parameter& info, Parameter& parameter) const {
+void TensorAxis::sum_gradient(const Context& context, const spec::ParameterSpec& info, Parameter& parameter) const {
   if (!parameter.grad || !has_partial_gradient(info)) return;
   ops::begin_gradient(context, parameter);  // ranks that added nothing
   if (info.tp_axis < 0) {

@@ -51,9 +51,9 @@ class TensorAxis {
                             const Tensor& scale, const Tensor& losses, const Tensor& weights = {}) const;
 
   // Whether ranks that hold the same elements of this tensor have parts of their gradient.
-  bool has_partial_gradient(const spec::Parameter& info) const;
+  bool has_partial_gradient(const spec::ParameterSpec& info) const;
   // Sums them: after the last backward of a step, before gradients are summed over other axes.
-  void sum_gradient(const Context& context, const spec::Parameter& info, Parameter& parameter) const;
+  void sum_gradient(const Context& context, const spec::ParameterSpec& info, Parameter& parameter) const;
 
  private:
   comm::Communicator& group_;

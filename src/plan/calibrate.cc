@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kFree = 1e9;  // a share so large that the part takes no time
 
-StepTime model_time(Device device, Format format, const MeasuredStep& step, const TrainingShares& shares) {
+StepTime model_time(DeviceSpec device, MatrixFormat format, const MeasuredStep& step, const TrainingShares& shares) {
   device.training[static_cast<size_t>(format)] = shares;
   Cluster cluster;
   cluster.device = device;
@@ -22,8 +22,8 @@ StepTime model_time(Device device, Format format, const MeasuredStep& step, cons
   p.micro_batch = step.sequences;
   p.global_batch = step.sequences * step.micro_batches;
   p.seq_len = step.seq_len;
-  if (format == Format::fp32 || format == Format::tf32) p.compute = base::DType::f32;
-  if (format == Format::fp16) p.compute = base::DType::f16;
+  if (format == MatrixFormat::fp32 || format == MatrixFormat::tf32) p.compute = base::DType::f32;
+  if (format == MatrixFormat::fp16) p.compute = base::DType::f16;
   ModelShape shape = make_model_shape(step.model);
   return plan_step(shape, p, cluster, find_software("sinter"), find_efficiency(device, "sinter", format), format).time;
 }
@@ -115,7 +115,8 @@ std::vector<double> fit_nonnegative(const std::vector<std::vector<double>>& colu
   return best;
 }
 
-TrainingShares fit_training_shares(const Device& device, Format format, const std::vector<MeasuredStep>& steps) {
+TrainingShares fit_training_shares(const DeviceSpec& device, MatrixFormat format,
+                                   const std::vector<MeasuredStep>& steps) {
   if (steps.size() < 2) base::fail("calibration needs two measured steps of different size; got {}", steps.size());
   // With one constant at 1 and the rest free of charge, the model's time is that constant's work.
   TrainingShares free{kFree, kFree, kFree, 0, 0, kFree, kFree, kFree, kFree, kFree};
@@ -153,7 +154,7 @@ TrainingShares fit_training_shares(const Device& device, Format format, const st
   return shares;
 }
 
-MeasuredStep predict_step(const Device& device, Format format, const MeasuredStep& step) {
+MeasuredStep predict_step(const DeviceSpec& device, MatrixFormat format, const MeasuredStep& step) {
   StepTime t = model_time(device, format, step, device.training[static_cast<size_t>(format)]);
   MeasuredStep out = step;
   out.matmul = t.matmul;

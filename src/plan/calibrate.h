@@ -19,10 +19,11 @@ struct MeasuredStep {
 // The shares of `device`'s peak and bandwidth that reproduce the steps best: every cause is a sum of rates and fixed
 // costs (products: FLOPs, operand bytes, calls), fitted by least squares of relative errors with no negative constant.
 // Throws Error without two steps.
-TrainingShares fit_training_shares(const Device& device, Format format, const std::vector<MeasuredStep>& steps);
+TrainingShares fit_training_shares(const DeviceSpec& device, MatrixFormat format,
+                                   const std::vector<MeasuredStep>& steps);
 
 // What the time model says about such a step on a device with these shares.
-MeasuredStep predict_step(const Device& device, Format format, const MeasuredStep& step);
+MeasuredStep predict_step(const DeviceSpec& device, MatrixFormat format, const MeasuredStep& step);
 
 // x >= 0 with sum over columns of x[c] * columns[c][row] near 1 in every row: least squares over all choices of
 // columns.

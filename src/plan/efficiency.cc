@@ -108,7 +108,7 @@ const std::vector<Entry>& entries() {
   return all;
 }
 
-const Entry* find_entry(const Device& device, const std::string& software) {
+const Entry* find_entry(const DeviceSpec& device, const std::string& software) {
   for (const Entry& entry : entries()) {
     const bool is_this = device.name.starts_with(entry.device);
     if (is_this && (!entry.software || software == entry.software)) return &entry;
@@ -118,7 +118,7 @@ const Entry* find_entry(const Device& device, const std::string& software) {
 
 }  // namespace
 
-std::string efficiency_source(const Device& device, const std::string& software, Format format) {
+std::string efficiency_source(const DeviceSpec& device, const std::string& software, MatrixFormat format) {
   if (device.training[static_cast<size_t>(format)].gemm > 0)
     return "measured on this machine by `sinter plan --measure`";
   const Entry* entry = find_entry(device, software);
@@ -127,7 +127,7 @@ std::string efficiency_source(const Device& device, const std::string& software,
   return text;
 }
 
-Efficiency find_efficiency(const Device& device, const std::string& software, Format format) {
+Efficiency find_efficiency(const DeviceSpec& device, const std::string& software, MatrixFormat format) {
   if (const TrainingShares& own = device.training[static_cast<size_t>(format)]; own.gemm > 0) {
     Efficiency e = make(own.gemm, own.gemm, 0.7, own.attention, own.memory, {0.8, 6e-6, 0.7, 2e-5});
     e.gemm_start = own.gemm_start;
@@ -145,7 +145,7 @@ Efficiency find_efficiency(const Device& device, const std::string& software, Fo
   if (const Entry* entry = find_entry(device, software)) return entry->efficiency;
   // Nothing published: what the device's own curves or best product say, less what training loses against them.
   Efficiency e = make(0.65, 0.6, 0.6, 0.3, 0.65, {0.8, 6e-6, 0.7, 2e-5});
-  auto bf16 = static_cast<size_t>(Format::bf16);
+  auto bf16 = static_cast<size_t>(MatrixFormat::bf16);
   if (device.attainable[bf16] > 0 && device.flops[bf16] > 0)
     e.gemm = 0.9 * device.attainable[bf16] / device.flops[bf16];
   if (!device.gemm.empty()) e.gemm = device.gemm.at(1e12);

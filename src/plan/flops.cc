@@ -15,7 +15,7 @@ FlopBasis make_flop_basis(const spec::ModelSpec& spec) {
   const double active_share = spec.moe.num_experts > 0 ? static_cast<double>(spec.moe.experts_per_token) /
                                                              static_cast<double>(spec.moe.num_experts)
                                                        : 1;
-  for (const spec::Parameter& p : spec::make_parameter_table(spec)) {
+  for (const spec::ParameterSpec& p : spec::make_parameter_table(spec)) {
     auto n = static_cast<double>(p.num_elements());
     using enum spec::ParameterRole;
     switch (p.role) {

@@ -69,18 +69,20 @@ int64_t parse_positive(std::string_view digits, const std::string& whole) {
 
 }  // namespace
 
-std::string_view format_name(Format format) { return kFormatNames[static_cast<size_t>(format)]; }
+std::string_view format_name(MatrixFormat format) { return kFormatNames[static_cast<size_t>(format)]; }
 
-Format parse_format(std::string_view text) {
-  static constexpr std::pair<std::string_view, Format> kOther[] = {
-      {"double", Format::fp64},  {"float64", Format::fp64},  {"f64", Format::fp64},   {"float", Format::fp32},
-      {"float32", Format::fp32}, {"f32", Format::fp32},      {"half", Format::fp16},  {"float16", Format::fp16},
-      {"f16", Format::fp16},     {"bfloat16", Format::bf16}, {"float8", Format::fp8}, {"e4m3", Format::fp8},
-      {"mxfp8", Format::fp8},    {"nvfp4", Format::fp4},     {"mxfp4", Format::fp4},  {"mxfp6", Format::fp6},
-      {"i8", Format::int8},      {"q8", Format::int8},       {"i4", Format::int4},    {"q4", Format::int4}};
+MatrixFormat parse_format(std::string_view text) {
+  static constexpr std::pair<std::string_view, MatrixFormat> kOther[] = {
+      {"double", MatrixFormat::fp64},   {"float64", MatrixFormat::fp64}, {"f64", MatrixFormat::fp64},
+      {"float", MatrixFormat::fp32},    {"float32", MatrixFormat::fp32}, {"f32", MatrixFormat::fp32},
+      {"half", MatrixFormat::fp16},     {"float16", MatrixFormat::fp16}, {"f16", MatrixFormat::fp16},
+      {"bfloat16", MatrixFormat::bf16}, {"float8", MatrixFormat::fp8},   {"e4m3", MatrixFormat::fp8},
+      {"mxfp8", MatrixFormat::fp8},     {"nvfp4", MatrixFormat::fp4},    {"mxfp4", MatrixFormat::fp4},
+      {"mxfp6", MatrixFormat::fp6},     {"i8", MatrixFormat::int8},      {"q8", MatrixFormat::int8},
+      {"i4", MatrixFormat::int4},       {"q4", MatrixFormat::int4}};
   std::vector<std::string> names;
   for (int i = 0; i < kNumFormats; ++i) {
-    if (text == kFormatNames[static_cast<size_t>(i)]) return static_cast<Format>(i);
+    if (text == kFormatNames[static_cast<size_t>(i)]) return static_cast<MatrixFormat>(i);
     names.emplace_back(kFormatNames[static_cast<size_t>(i)]);
   }
   for (auto [name, format] : kOther) {
@@ -90,23 +92,23 @@ Format parse_format(std::string_view text) {
                    base::did_you_mean(text, names));
 }
 
-double format_bytes_per_element(Format format) {
+double format_bytes_per_element(MatrixFormat format) {
   switch (format) {
-    case Format::fp64:
+    case MatrixFormat::fp64:
       return 8;
-    case Format::fp32:
-    case Format::tf32:
+    case MatrixFormat::fp32:
+    case MatrixFormat::tf32:
       return 4;
-    case Format::fp16:
-    case Format::bf16:
+    case MatrixFormat::fp16:
+    case MatrixFormat::bf16:
       return 2;
-    case Format::fp8:
-    case Format::int8:
+    case MatrixFormat::fp8:
+    case MatrixFormat::int8:
       return 1;
-    case Format::fp6:
+    case MatrixFormat::fp6:
       return 0.75;
-    case Format::fp4:
-    case Format::int4:
+    case MatrixFormat::fp4:
+    case MatrixFormat::int4:
       return 0.5;
   }
   return 0;
@@ -124,15 +126,15 @@ double EfficiencyCurve::at(double size, double otherwise) const {
   return points.back().second;
 }
 
-Format Device::compute_format(Format format) const {
+MatrixFormat DeviceSpec::compute_format(MatrixFormat format) const {
   // Widening order per format: what the operands may be turned into without losing values.
-  auto first_with_unit = [&](std::initializer_list<Format> candidates) -> Format {
-    for (Format f : candidates) {
+  auto first_with_unit = [&](std::initializer_list<MatrixFormat> candidates) -> MatrixFormat {
+    for (MatrixFormat f : candidates) {
       if (peak(f) > 0) return f;
     }
     base::fail("device '{}' has no rate for {} or any wider format in the hardware table", name, format_name(format));
   };
-  using enum Format;
+  using enum MatrixFormat;
   switch (format) {
     case int4:
       return first_with_unit({int4, int8, bf16, fp16, fp32});
@@ -158,19 +160,19 @@ Format Device::compute_format(Format format) const {
   return format;
 }
 
-double Device::compute_rate(Format format) const { return peak(compute_format(format)); }
+double DeviceSpec::compute_rate(MatrixFormat format) const { return peak(compute_format(format)); }
 
-Backend Device::backend() const {
+TrainBackend DeviceSpec::backend() const {
   auto is = [&](std::string_view word) { return vendor.find(word) != std::string::npos; };
-  if (is("CPU") || vendor == "measured") return Backend::cpu;
-  return vendor.empty() || is("NVIDIA") ? Backend::cuda : Backend::none;
+  if (is("CPU") || vendor == "measured") return TrainBackend::cpu;
+  return vendor.empty() || is("NVIDIA") ? TrainBackend::cuda : TrainBackend::none;
 }
 
-bool Device::has_fast_link() const {
+bool DeviceSpec::has_fast_link() const {
   return link_bandwidth > 0 && !link.starts_with("PCIe") && link_bandwidth > 1.5 * std::min(pcie_bandwidth, 63e9);
 }
 
-const Device& HardwareTable::device(std::string_view name) const { return find_by_name(devices, name, "device"); }
+const DeviceSpec& HardwareTable::device(std::string_view name) const { return find_by_name(devices, name, "device"); }
 const Network& HardwareTable::network(std::string_view name) const { return find_by_name(networks, name, "network"); }
 
 std::string user_hardware_path() {
@@ -184,7 +186,7 @@ std::string user_hardware_path() {
 namespace {
 
 bool is_device(const HardwareTable& table, const std::string& text) {
-  return std::any_of(table.devices.begin(), table.devices.end(), [&](const Device& d) {
+  return std::any_of(table.devices.begin(), table.devices.end(), [&](const DeviceSpec& d) {
     auto is_meant = [&](const std::string& name) { return plain(name) == plain(text); };
     return is_meant(d.name) || std::any_of(d.aliases.begin(), d.aliases.end(), is_meant);
   });

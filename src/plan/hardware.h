@@ -11,15 +11,15 @@
 namespace sinter::plan {
 
 // Number formats a matrix unit may have. Order: index into Device::flops.
-enum class Format { fp64, fp32, tf32, fp16, bf16, fp8, fp6, fp4, int8, int4 };
+enum class MatrixFormat { fp64, fp32, tf32, fp16, bf16, fp8, fp6, fp4, int8, int4 };
 inline constexpr int kNumFormats = 10;
 inline constexpr std::array<std::string_view, kNumFormats> kFormatNames{"fp64", "fp32", "tf32", "fp16", "bf16",
                                                                         "fp8",  "fp6",  "fp4",  "int8", "int4"};
-std::string_view format_name(Format format);
+std::string_view format_name(MatrixFormat format);
 // "bf16", "bfloat16", "float16", "half", ... Throws UsageError naming the nearest.
-Format parse_format(std::string_view text);
+MatrixFormat parse_format(std::string_view text);
 // Bytes of one stored element (int4: 0.5; scales of quantized groups are not in it).
-double format_bytes_per_element(Format format);
+double format_bytes_per_element(MatrixFormat format);
 
 // Share of a peak reached against the size of the work; linear between points over log(size), flat outside.
 struct EfficiencyCurve {
@@ -44,9 +44,9 @@ struct TrainingShares {
 };
 
 // What `sinter train` runs a device with; none: it does not run there.
-enum class Backend : uint8_t { none, cpu, cuda };
+enum class TrainBackend : uint8_t { none, cpu, cuda };
 
-struct Device {
+struct DeviceSpec {
   std::string name;
   std::vector<std::string> aliases;
   std::string vendor;
@@ -69,14 +69,14 @@ struct Device {
   double measured_read_bandwidth = 0;                  // bytes/s, by `plan --measure`; 0 = not measured
   std::array<TrainingShares, kNumFormats> training{};  // by `plan --measure`
 
-  double peak(Format format) const { return flops[static_cast<size_t>(format)]; }
+  double peak(MatrixFormat format) const { return flops[static_cast<size_t>(format)]; }
   // The rate products with operands in `format` run at: its own, or that of the narrowest wider format with a unit
   // (int4 weights on a device without int4 units are widened first). Throws Error when there is none.
-  double compute_rate(Format format) const;
-  Format compute_format(Format format) const;
-  Backend backend() const;  // by the vendor; a device of a file that names none is taken for a GPU of NVIDIA
+  double compute_rate(MatrixFormat format) const;
+  MatrixFormat compute_format(MatrixFormat format) const;
+  TrainBackend backend() const;  // by the vendor; a device of a file that names none is taken for a GPU of NVIDIA
   // Whether parallel layouts on it are those of the trainer's GPU ranks.
-  bool is_gpu() const { return backend() != Backend::cpu; }
+  bool is_gpu() const { return backend() != TrainBackend::cpu; }
   bool has_fast_link() const;  // switched or direct links faster than PCIe
   double pair_link() const { return pair_bandwidth > 0 ? pair_bandwidth : link_bandwidth; }
 };
@@ -96,7 +96,7 @@ struct StorageSystem {
 };
 
 struct Cluster {
-  Device device;
+  DeviceSpec device;
   Network network;
   int64_t num_devices = 1;
   int per_node = 8;
@@ -112,11 +112,11 @@ struct Cluster {
 
 class HardwareTable {
  public:
-  std::vector<Device> devices;
+  std::vector<DeviceSpec> devices;
   std::vector<Network> networks;
 
   // By name or alias, case, spaces and dashes ignored. Throws UsageError that names the nearest device.
-  const Device& device(std::string_view name) const;
+  const DeviceSpec& device(std::string_view name) const;
   const Network& network(std::string_view name) const;
   // Adds the entries of a TOML text; those with a known name replace it. `origin` is for error messages.
   void add_toml(std::string_view text, const std::string& origin);
@@ -130,7 +130,7 @@ std::string user_hardware_path();
 // The name `plan --measure` saves this machine under unless told another.
 inline constexpr std::string_view kMeasuredName = "this-machine";
 // One [[device]] as TOML text that add_toml reads back.
-std::string device_toml(const Device& device);
+std::string device_toml(const DeviceSpec& device);
 
 // "64xA100-80GB", "8*H100", "4x8xH100" (nodes x devices x name), "H100", or the path of a cluster file (*.toml).
 // Throws UsageError with a valid example on anything else, 0 devices or an unknown name.

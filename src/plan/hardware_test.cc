@@ -34,13 +34,13 @@ TEST(Hardware, TableHasTheDevicesPeopleUse) {
                            "RTX 3090", "rtx-4090", "TPU v4", "TPU v5e",   "tpuv5p",    "EPYC-9654"}) {
     EXPECT_GT(table.device(name).memory_bytes, 0) << name;
   }
-  EXPECT_EQ(table.device("H100").peak(Format::bf16), 989e12);
+  EXPECT_EQ(table.device("H100").peak(MatrixFormat::bf16), 989e12);
   EXPECT_EQ(table.device("a100").bandwidth, 2039e9);
 }
 
 TEST(Hardware, NoNameOrAliasMeansTwoDevices) {
   HardwareTable table = built_in();
-  for (const Device& d : table.devices) {
+  for (const DeviceSpec& d : table.devices) {
     EXPECT_EQ(table.device(d.name).name, d.name);
     for (const std::string& alias : d.aliases) EXPECT_EQ(table.device(alias).name, d.name) << alias;
     EXPECT_NO_THROW(table.network(d.network)) << d.name;
@@ -75,10 +75,10 @@ TEST(Hardware, TheVariableMustNameAFile) {
 
 TEST(Hardware, FormatsWithoutAUnitRunOnTheNextWiderOne) {
   HardwareTable table = built_in();
-  EXPECT_EQ(table.device("H100").compute_format(Format::int4), Format::int8);
-  EXPECT_EQ(table.device("A100").compute_format(Format::fp8), Format::bf16);
-  EXPECT_EQ(table.device("V100").compute_format(Format::bf16), Format::fp32);
-  EXPECT_EQ(table.device("B200").compute_rate(Format::fp4), 9000e12);
+  EXPECT_EQ(table.device("H100").compute_format(MatrixFormat::int4), MatrixFormat::int8);
+  EXPECT_EQ(table.device("A100").compute_format(MatrixFormat::fp8), MatrixFormat::bf16);
+  EXPECT_EQ(table.device("V100").compute_format(MatrixFormat::bf16), MatrixFormat::fp32);
+  EXPECT_EQ(table.device("B200").compute_rate(MatrixFormat::fp4), 9000e12);
 }
 
 TEST(Hardware, ClusterStringsParse) {
@@ -110,7 +110,7 @@ TEST(Hardware, NonsenseClustersAreRefusedWithAnExample) {
 
 TEST(Hardware, DeviceSurvivesTheRoundTripThroughToml) {
   HardwareTable table = built_in();
-  for (const Device& d : table.devices) {
+  for (const DeviceSpec& d : table.devices) {
     HardwareTable copy;
     copy.add_toml(device_toml(d), "written");
     EXPECT_EQ(device_toml(copy.devices.at(0)), device_toml(d));

@@ -105,11 +105,11 @@ class Section {
   std::vector<std::string> known_;
 };
 
-Device read_device(const toml::table& table, const std::string& origin) {
+DeviceSpec read_device(const toml::table& table, const std::string& origin) {
   std::string name = table["name"].value_or(std::string());
   SINTER_CHECK(!name.empty(), "'{}': a [[device]] has no name", origin);
   Section s(table, fmt::format("'{}': device '{}'", origin, name));
-  Device d;
+  DeviceSpec d;
   d.name = s.text("name");
   d.aliases = s.texts("aliases");
   d.vendor = s.text("vendor");
@@ -227,7 +227,7 @@ HardwareTable load_hardware(const std::string& path) {
   return table;
 }
 
-std::string device_toml(const Device& d) {
+std::string device_toml(const DeviceSpec& d) {
   std::string out = "[[device]]\n";
   auto quoted = [](const std::string& text) {
     std::string escaped;

@@ -15,26 +15,26 @@ namespace {
 struct NamedFormat {
   const char* name;
   double bytes;
-  Format compute;
+  MatrixFormat compute;
 };
 // Block formats: q8_0 34 bytes per 32, q4_0 18 per 32, q4_k 144, q5_k 176, q6_k 210 per 256 weights.
-constexpr NamedFormat kFormats[] = {{"fp32", 4, Format::fp32},
-                                    {"bf16", 2, Format::bf16},
-                                    {"fp16", 2, Format::fp16},
-                                    {"fp8", 1, Format::fp8},
-                                    {"int8", 1, Format::bf16},
-                                    {"w8a8", 1, Format::int8},
-                                    {"int4-g32", 0.625, Format::bf16},
-                                    {"int4-g64", 0.5625, Format::bf16},
-                                    {"int4-g128", 0.53125, Format::bf16},
-                                    {"fp4", 0.5625, Format::fp4},
-                                    {"mxfp4", 0.53125, Format::bf16},
-                                    {"nf4", 0.5625, Format::bf16},
-                                    {"q8_0", 34.0 / 32, Format::bf16},
-                                    {"q6_k", 210.0 / 256, Format::bf16},
-                                    {"q5_k", 176.0 / 256, Format::bf16},
-                                    {"q4_k", 144.0 / 256, Format::bf16},
-                                    {"q4_0", 18.0 / 32, Format::bf16}};
+constexpr NamedFormat kFormats[] = {{"fp32", 4, MatrixFormat::fp32},
+                                    {"bf16", 2, MatrixFormat::bf16},
+                                    {"fp16", 2, MatrixFormat::fp16},
+                                    {"fp8", 1, MatrixFormat::fp8},
+                                    {"int8", 1, MatrixFormat::bf16},
+                                    {"w8a8", 1, MatrixFormat::int8},
+                                    {"int4-g32", 0.625, MatrixFormat::bf16},
+                                    {"int4-g64", 0.5625, MatrixFormat::bf16},
+                                    {"int4-g128", 0.53125, MatrixFormat::bf16},
+                                    {"fp4", 0.5625, MatrixFormat::fp4},
+                                    {"mxfp4", 0.53125, MatrixFormat::bf16},
+                                    {"nf4", 0.5625, MatrixFormat::bf16},
+                                    {"q8_0", 34.0 / 32, MatrixFormat::bf16},
+                                    {"q6_k", 210.0 / 256, MatrixFormat::bf16},
+                                    {"q5_k", 176.0 / 256, MatrixFormat::bf16},
+                                    {"q4_k", 144.0 / 256, MatrixFormat::bf16},
+                                    {"q4_0", 18.0 / 32, MatrixFormat::bf16}};
 
 constexpr double kRuntimeBytes = 1.5 * 0x1p30;  // context, kernels, communication buffers
 constexpr double kRuntimeShare = 0.03;          // activations and what the allocator loses
@@ -72,10 +72,10 @@ WeightStorage parse_weight_format(const std::string& text) {
                    base::did_you_mean(text, weight_format_names()));
 }
 
-InferenceModel make_inference_model(const spec::ModelSpec& spec, const WeightStorage& weights, Format kv) {
+InferenceModel make_inference_model(const spec::ModelSpec& spec, const WeightStorage& weights, MatrixFormat kv) {
   InferenceModel m;
   const double plain = std::max(2.0, weights.bytes_per_weight);  // embeddings, norms, biases, router
-  for (const spec::Parameter& p : spec::make_parameter_table(spec)) {
+  for (const spec::ParameterSpec& p : spec::make_parameter_table(spec)) {
     if (p.layer > spec.num_layers) continue;  // extra prediction heads do not serve
     auto n = static_cast<double>(p.num_elements());
     using enum spec::ParameterRole;
@@ -136,8 +136,8 @@ InferenceEfficiency typical_efficiency(const WeightStorage& weights) {
   return {bytes >= 2 ? kWideShare : bytes >= 1 ? kByteShare : kNibbleShare, 0.60, true, kLayerSeconds};
 }
 
-Decode decode_step(const InferenceModel& m, const Device& device, const WeightStorage& weights, int tp, double batch,
-                   double context, const InferenceEfficiency& efficiency) {
+Decode decode_step(const InferenceModel& m, const DeviceSpec& device, const WeightStorage& weights, int tp,
+                   double batch, double context, const InferenceEfficiency& efficiency) {
   Decode d;
   d.weight_bytes = m.read_bytes(batch);
   // Each device holds all KV heads' share; with more devices than KV heads every head is held more than once.
@@ -173,7 +173,7 @@ AtBandwidth decode_at(const InferenceModel& m, double bytes_per_second, int tp, 
           bytes_per_second * tp / m.stored_bytes};
 }
 
-Prefill prefill(const InferenceModel& m, const Device& device, const WeightStorage& weights, int tp, double tokens,
+Prefill prefill(const InferenceModel& m, const DeviceSpec& device, const WeightStorage& weights, int tp, double tokens,
                 const InferenceEfficiency& efficiency) {
   Prefill p;
   double seen = 0;  // sum over layers of keys seen by all queries, causal
@@ -195,7 +195,8 @@ Prefill prefill(const InferenceModel& m, const Device& device, const WeightStora
   return p;
 }
 
-Capacity serving_capacity(const InferenceModel& m, const Device& device, int tp, double context, double model_limit) {
+Capacity serving_capacity(const InferenceModel& m, const DeviceSpec& device, int tp, double context,
+                          double model_limit) {
   Capacity c;
   c.weights_per_device = m.stored_bytes / tp;
   c.reserve = kRuntimeBytes + kRuntimeShare * device.memory_bytes;
@@ -218,7 +219,7 @@ Capacity serving_capacity(const InferenceModel& m, const Device& device, int tp,
   return c;
 }
 
-double critical_decode_batch(const Device& device, const WeightStorage& weights) {
+double critical_decode_batch(const DeviceSpec& device, const WeightStorage& weights) {
   return device.compute_rate(weights.compute) * weights.bytes_per_weight / (2 * device.bandwidth);
 }
 
@@ -240,8 +241,9 @@ void check_tp(const spec::ModelSpec& spec, int64_t tp) {
                    spec.num_kv_heads, nearest);
 }
 
-Serving serving_rate(const InferenceModel& m, const Device& device, const WeightStorage& weights, int tp, double batch,
-                     double prompt, double output, const InferenceEfficiency& efficiency, double price_per_hour) {
+Serving serving_rate(const InferenceModel& m, const DeviceSpec& device, const WeightStorage& weights, int tp,
+                     double batch, double prompt, double output, const InferenceEfficiency& efficiency,
+                     double price_per_hour) {
   Serving s;
   Prefill first = prefill(m, device, weights, tp, prompt, efficiency);
   Decode step = decode_step(m, device, weights, tp, batch, prompt + output / 2, efficiency);

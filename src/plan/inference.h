@@ -12,8 +12,8 @@ namespace sinter::plan {
 // How weights are stored. Matrices take bytes_per_weight, scales of groups included; embeddings and norms stay 16-bit.
 struct WeightStorage {
   std::string name;
-  Format compute =
-      Format::bf16;  // format the products run in: 8 bits and fewer widen to bf16 when only weights are packed
+  MatrixFormat compute =
+      MatrixFormat::bf16;  // format the products run in: 8 bits and fewer widen to bf16 when only weights are packed
   double bytes_per_weight = 2;
   double bytes_per_row = 0;  // a 16-bit scale per output channel where weights have one
 };
@@ -40,7 +40,7 @@ struct InferenceModel {
   double attended(double context) const;  // tokens that a new one sees, in the mean over layers
   double kv_bytes_per_token() const { return kv_bytes(1); }
 };
-InferenceModel make_inference_model(const spec::ModelSpec& spec, const WeightStorage& weights, Format kv);
+InferenceModel make_inference_model(const spec::ModelSpec& spec, const WeightStorage& weights, MatrixFormat kv);
 
 // Shares of the limits reached; the defaults are the bound itself.
 struct InferenceEfficiency {
@@ -61,7 +61,7 @@ struct Decode {
   double mbu_measured = 0;     // against Device::measured_read_bandwidth; 0 = not measured
   const char* bound = "";      // "memory", "compute", "latency"
 };
-Decode decode_step(const InferenceModel& model, const Device& device, const WeightStorage& weights, int tp,
+Decode decode_step(const InferenceModel& model, const DeviceSpec& device, const WeightStorage& weights, int tp,
                    double batch, double context, const InferenceEfficiency& efficiency);
 
 // Tokens per second of one sequence at a published bandwidth, under the two ways such figures are counted: by the bytes
@@ -75,8 +75,8 @@ struct Prefill {
   double flops = 0, seconds = 0, tokens_per_s = 0;
   const char* bound = "";
 };
-Prefill prefill(const InferenceModel& model, const Device& device, const WeightStorage& weights, int tp, double tokens,
-                const InferenceEfficiency& efficiency);
+Prefill prefill(const InferenceModel& model, const DeviceSpec& device, const WeightStorage& weights, int tp,
+                double tokens, const InferenceEfficiency& efficiency);
 
 struct Capacity {
   double weights_per_device = 0, reserve = 0, kv_room = 0;  // bytes per device
@@ -84,11 +84,11 @@ struct Capacity {
   double max_sequences = 0;  // at `context`
   double max_context = 0;    // of one sequence, not above the model's own limit
 };
-Capacity serving_capacity(const InferenceModel& model, const Device& device, int tp, double context,
+Capacity serving_capacity(const InferenceModel& model, const DeviceSpec& device, int tp, double context,
                           double model_limit);
 
 // Batch at which products take as long as reading the weights: C bytes / (2 W).
-double critical_decode_batch(const Device& device, const WeightStorage& weights);
+double critical_decode_batch(const DeviceSpec& device, const WeightStorage& weights);
 
 // Tensor-parallel widths that divide the heads (and the KV heads, or are a multiple of them), up to `limit`.
 std::vector<int> valid_tp(const spec::ModelSpec& spec, int limit);
@@ -100,7 +100,7 @@ struct Serving {
   double output_tokens_per_s = 0, total_tokens_per_s = 0, first_token_s = 0, per_token_s = 0;
   double dollars_per_million_output = 0;
 };
-Serving serving_rate(const InferenceModel& model, const Device& device, const WeightStorage& weights, int tp,
+Serving serving_rate(const InferenceModel& model, const DeviceSpec& device, const WeightStorage& weights, int tp,
                      double batch, double prompt, double output, const InferenceEfficiency& efficiency,
                      double price_per_hour);
 

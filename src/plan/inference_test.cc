@@ -18,7 +18,7 @@ const HardwareTable& hardware() {
 Decode decode(const char* model, const char* device, const char* weights, double context,
               InferenceEfficiency efficiency, int tp = 1, double batch = 1) {
   WeightStorage format = parse_weight_format(weights);
-  InferenceModel m = make_inference_model(resolve_model(model).spec, format, Format::bf16);
+  InferenceModel m = make_inference_model(resolve_model(model).spec, format, MatrixFormat::bf16);
   return decode_step(m, hardware().device(device), format, tp, batch, context, efficiency);
 }
 
@@ -64,7 +64,7 @@ TEST(Inference, GptFastsOtherRowsAreWithinFivePercentOnAverage) {
 TEST(Inference, PublishedBandwidthsFollowUnderTheirOwnConvention) {
   auto at = [](const char* weights, double gigabytes) {
     InferenceModel m =
-        make_inference_model(resolve_model("llama-2-7b").spec, parse_weight_format(weights), Format::bf16);
+        make_inference_model(resolve_model("llama-2-7b").spec, parse_weight_format(weights), MatrixFormat::bf16);
     return decode_at(m, gigabytes * 1e9, 1, kGptFastCache);
   };
   EXPECT_NEAR(at("bf16", 1397.31).by_read, 104.9, 0.05);
@@ -73,10 +73,10 @@ TEST(Inference, PublishedBandwidthsFollowUnderTheirOwnConvention) {
 }
 
 TEST(Inference, MbuIsToldAgainstBothBandwidths) {
-  const Device& device = hardware().device("A100-80GB");
+  const DeviceSpec& device = hardware().device("A100-80GB");
   ASSERT_EQ(device.measured_read_bandwidth, 1700e9);
   WeightStorage bf16 = parse_weight_format("bf16");
-  InferenceModel m = make_inference_model(resolve_model("llama-2-7b").spec, bf16, Format::bf16);
+  InferenceModel m = make_inference_model(resolve_model("llama-2-7b").spec, bf16, MatrixFormat::bf16);
   for (const InferenceEfficiency& e : {InferenceEfficiency{1397.31e9 / 2039e9, 1}, typical_efficiency(bf16)}) {
     Decode d = decode_step(m, device, bf16, 1, 1, kGptFastCache, e);
     EXPECT_NEAR(d.mbu_theoretical, 1397.31 / 2039, 0.001);
@@ -85,11 +85,11 @@ TEST(Inference, MbuIsToldAgainstBothBandwidths) {
 }
 
 TEST(Inference, SeventyBillionInBf16DoesNotFitOneA100) {
-  const Device& a100 = hardware().device("A100-80GB");
+  const DeviceSpec& a100 = hardware().device("A100-80GB");
   spec::ModelSpec spec = resolve_model("llama-2-70b").spec;
   auto fits = [&](const char* weights, int tp) {
-    return serving_capacity(make_inference_model(spec, parse_weight_format(weights), Format::bf16), a100, tp, 4096,
-                            4096)
+    return serving_capacity(make_inference_model(spec, parse_weight_format(weights), MatrixFormat::bf16), a100, tp,
+                            4096, 4096)
         .fits;
   };
   EXPECT_FALSE(fits("bf16", 1));
@@ -106,22 +106,24 @@ TEST(Inference, CriticalBatchOfEachDevice) {
 }
 
 TEST(Inference, KvBytesPerToken) {
-  auto kv = [](const char* model, Format format) {
+  auto kv = [](const char* model, MatrixFormat format) {
     return make_inference_model(resolve_model(model).spec, parse_weight_format("bf16"), format).kv_bytes_per_token();
   };
-  EXPECT_EQ(kv("llama-2-7b", Format::bf16), 2 * 32 * 32 * 128 * 2);
-  EXPECT_EQ(kv("llama-3.1-70b", Format::bf16), 2 * 80 * 8 * 128 * 2);
-  EXPECT_EQ(kv("llama-3.1-70b", Format::fp8), 80 * 8 * 128 * 2);
+  EXPECT_EQ(kv("llama-2-7b", MatrixFormat::bf16), 2 * 32 * 32 * 128 * 2);
+  EXPECT_EQ(kv("llama-3.1-70b", MatrixFormat::bf16), 2 * 80 * 8 * 128 * 2);
+  EXPECT_EQ(kv("llama-3.1-70b", MatrixFormat::fp8), 80 * 8 * 128 * 2);
   spec::ModelSpec opt = resolve_model("gpt2").spec;  // the shape of OPT-13B
   opt.num_layers = 40;
   opt.hidden = 5120;
   opt.num_heads = opt.num_kv_heads = 40;
   opt.head_dim = 128;
-  EXPECT_EQ(make_inference_model(opt, parse_weight_format("bf16"), Format::fp16).kv_bytes_per_token(), 800 * 1024);
+  EXPECT_EQ(make_inference_model(opt, parse_weight_format("bf16"), MatrixFormat::fp16).kv_bytes_per_token(),
+            800 * 1024);
 }
 
 TEST(Inference, AWindowBoundsTheCache) {
-  InferenceModel m = make_inference_model(resolve_model("mistral-7b").spec, parse_weight_format("bf16"), Format::bf16);
+  InferenceModel m =
+      make_inference_model(resolve_model("mistral-7b").spec, parse_weight_format("bf16"), MatrixFormat::bf16);
   EXPECT_EQ(m.kv_bytes(4096), m.kv_bytes(30000));
   EXPECT_EQ(m.kv_bytes(2048) * 2, m.kv_bytes(4096));
 }
@@ -129,7 +131,7 @@ TEST(Inference, AWindowBoundsTheCache) {
 TEST(Inference, PrefillBoundOfTheLiterature) {
   // 2 N s + 2 L a e s^2 over the peak; TensorRT-LLM's first token after 2048 took 133 ms on A100, 68 % of it.
   WeightStorage fp16 = parse_weight_format("fp16");
-  InferenceModel m = make_inference_model(resolve_model("llama-2-7b").spec, fp16, Format::fp16);
+  InferenceModel m = make_inference_model(resolve_model("llama-2-7b").spec, fp16, MatrixFormat::fp16);
   Prefill p = prefill(m, hardware().device("A100-80GB"), fp16, 1, 2048, {1, 1});
   double matrices = 32.0 * (4 * 4096.0 * 4096 + 3 * 4096.0 * 11008);
   EXPECT_NEAR(p.flops, 2 * matrices * 2048 + 2 * 32 * 4096 * 2048.0 * 2048 + 2 * 32000.0 * 4096, 1e6);
@@ -139,7 +141,7 @@ TEST(Inference, PrefillBoundOfTheLiterature) {
 
 TEST(Inference, LargeBatchesTouchMoreExperts) {
   WeightStorage bf16 = parse_weight_format("bf16");
-  InferenceModel m = make_inference_model(resolve_model("mixtral-8x7b").spec, bf16, Format::bf16);
+  InferenceModel m = make_inference_model(resolve_model("mixtral-8x7b").spec, bf16, MatrixFormat::bf16);
   EXPECT_NEAR(m.read_bytes(1), m.dense_read_bytes + m.expert_bytes * 2 / 8, 1);
   EXPECT_NEAR(m.read_bytes(2), m.dense_read_bytes + m.expert_bytes * (1 - 0.75 * 0.75), 1);
   EXPECT_NEAR(m.read_bytes(1000), m.dense_read_bytes + m.expert_bytes, 1);
@@ -147,8 +149,8 @@ TEST(Inference, LargeBatchesTouchMoreExperts) {
 
 TEST(Inference, CapacityFillsTheRoomTheWeightsLeave) {
   WeightStorage bf16 = parse_weight_format("bf16");
-  InferenceModel m = make_inference_model(resolve_model("llama-3.1-8b").spec, bf16, Format::bf16);
-  const Device& h100 = hardware().device("H100");
+  InferenceModel m = make_inference_model(resolve_model("llama-3.1-8b").spec, bf16, MatrixFormat::bf16);
+  const DeviceSpec& h100 = hardware().device("H100");
   Capacity c = serving_capacity(m, h100, 1, 8192, 131072);
   EXPECT_EQ(c.max_sequences, std::floor(c.kv_room / (8192.0 * 131072)));
   EXPECT_GT(c.max_sequences, 40);
@@ -162,8 +164,8 @@ TEST(Inference, CapacityFillsTheRoomTheWeightsLeave) {
 
 TEST(Inference, MoreDevicesThanKvHeadsHoldCopies) {
   WeightStorage bf16 = parse_weight_format("bf16");
-  InferenceModel m = make_inference_model(resolve_model("qwen2-7b").spec, bf16, Format::bf16);  // 4 KV heads
-  const Device& h100 = hardware().device("H100");
+  InferenceModel m = make_inference_model(resolve_model("qwen2-7b").spec, bf16, MatrixFormat::bf16);  // 4 KV heads
+  const DeviceSpec& h100 = hardware().device("H100");
   EXPECT_EQ(decode_step(m, h100, bf16, 4, 1, 1000, {}).kv_bytes * 7,
             decode_step(m, h100, bf16, 28, 1, 1000, {}).kv_bytes);
 }
@@ -182,7 +184,7 @@ TEST(Inference, TpThatDoesNotDivideNamesTheNearest) {
 
 TEST(Inference, CostPerMillionTokensIsPriceOverRate) {
   WeightStorage bf16 = parse_weight_format("bf16");
-  InferenceModel m = make_inference_model(resolve_model("llama-3.1-8b").spec, bf16, Format::bf16);
+  InferenceModel m = make_inference_model(resolve_model("llama-3.1-8b").spec, bf16, MatrixFormat::bf16);
   Serving s = serving_rate(m, hardware().device("H100"), bf16, 1, 64, 1000, 500, typical_efficiency(bf16), 2.0);
   EXPECT_NEAR(s.dollars_per_million_output, 2.0 / 3600 / s.output_tokens_per_s * 1e6, 1e-12);
   Serving alone = serving_rate(m, hardware().device("H100"), bf16, 1, 1, 1000, 500, typical_efficiency(bf16), 2.0);

@@ -65,7 +65,7 @@ ModelShape make_model_shape(const spec::ModelSpec& model) {
       first_of_kind.push_back(layer);
     }
   }
-  for (const spec::Parameter& p : spec::make_parameter_table(model)) {
+  for (const spec::ParameterSpec& p : spec::make_parameter_table(model)) {
     int64_t count = p.num_elements();
     if (p.role == spec::ParameterRole::embedding) shape.embedding_parameters += count;
     if (p.role == spec::ParameterRole::position) shape.position_parameters += count;

@@ -91,7 +91,7 @@ MemoryParts own_trainer_memory(const spec::ModelSpec& m, const OwnRun& run) {
   parts.weights = n * e;
   parts.master = run.compute == base::DType::f32 ? 0 : 4 * n;
   double matrices = 0;
-  for (const spec::Parameter& p : spec::make_parameter_table(m)) {
+  for (const spec::ParameterSpec& p : spec::make_parameter_table(m)) {
     const bool is_matrix = p.role == spec::ParameterRole::matrix || p.role == spec::ParameterRole::expert_matrix;
     if (is_matrix) matrices += as_double(p.num_elements());
   }

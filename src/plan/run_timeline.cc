@@ -39,7 +39,7 @@ PipelineTimeline timeline_of_run(const spec::PipelineShape& shape, const std::ve
     double since;
   };
   std::vector<Waiting> waiting;  // computations that needed a message
-  auto add = [&](const TimedAction& a, size_t rank, Stream stream, int64_t cause) {
+  auto add = [&](const TimedAction& a, size_t rank, Lane stream, int64_t cause) {
     timeline.events.push_back({a.action, static_cast<int32_t>(rank), stream, a.begin, a.end, cause});
     return static_cast<int64_t>(timeline.events.size()) - 1;
   };
@@ -51,9 +51,9 @@ PipelineTimeline timeline_of_run(const spec::PipelineShape& shape, const std::ve
       if (is_receive(a.action.kind)) {
         received = &a;
       } else if (is_send(a.action.kind)) {
-        sends[message_of(shape, static_cast<int64_t>(rank), a.action)] = add(a, rank, Stream::communication, last);
+        sends[message_of(shape, static_cast<int64_t>(rank), a.action)] = add(a, rank, Lane::communication, last);
       } else {
-        last = add(a, rank, Stream::compute, last);
+        last = add(a, rank, Lane::compute, last);
         if (received)
           waiting.push_back({last, message_of(shape, static_cast<int64_t>(rank), received->action), received->begin});
         received = nullptr;

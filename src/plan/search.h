@@ -19,7 +19,7 @@ struct SearchRequest {
   int64_t global_batch = 0;  // sequences per step
   int64_t seq_len = 4096;
   std::string software = "sinter";
-  Format format = Format::bf16;
+  MatrixFormat format = MatrixFormat::bf16;
   // What every candidate starts from: precision and offload. Its layout fields are not used.
   spec::ParallelSpec base;
 

@@ -79,8 +79,9 @@ std::string model_section(const ResolvedModel& model) {
 
 std::string train_section(const SearchRequest& request, const spec::ParallelSpec& p) {
   std::string precision(base::dtype_name(p.compute));
-  if (request.format == Format::fp8) precision = "fp8";
-  const std::vector<Format> trained{Format::fp32, Format::fp16, Format::bf16, Format::fp8};
+  if (request.format == MatrixFormat::fp8) precision = "fp8";
+  const std::vector<MatrixFormat> trained{MatrixFormat::fp32, MatrixFormat::fp16, MatrixFormat::bf16,
+                                          MatrixFormat::fp8};
   const std::string_view format = format_name(request.format);
   const bool is_trained = std::find(trained.begin(), trained.end(), request.format) != trained.end();
   std::string out = fmt::format(
@@ -90,8 +91,9 @@ std::string train_section(const SearchRequest& request, const spec::ParallelSpec
       spec::recompute_name(p.recompute), precision,
       is_trained ? "" : fmt::format("  # planned in {}, which `sinter train` does not do yet", format));
   if (p.main_gradients == base::DType::bf16) out += "gradients = \"bf16\"\n";
-  out += request.cluster.device.backend() == Backend::cuda ? "device = \"cuda\"\n"
-                                                           : "device = \"cpu\"  # or cuda; there is no other kind\n";
+  out += request.cluster.device.backend() == TrainBackend::cuda
+             ? "device = \"cuda\"\n"
+             : "device = \"cpu\"  # or cuda; there is no other kind\n";
   if (p.moments == base::DType::bf16) out += "\n[optimizer]\nstates = \"bf16\"\n";
   return out;
 }

@@ -164,7 +164,7 @@ TEST(Search, AWiderSpreadOverNodesMustBePredictedMuchFaster) {
 
 TEST(Search, TheRecipeOfADataParallelLayoutIsReadByTheTrainer) {
   SearchRequest request = request_for("gpt2", "4xH100", 16, 1024);
-  request.format = Format::fp8;
+  request.format = MatrixFormat::fp8;
   spec::ParallelSpec p;
   p.replica = 4;
   p.micro_batch = 2;

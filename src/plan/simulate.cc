@@ -116,7 +116,7 @@ class PipelineRun {
     double begin = std::max(rank.compute_free, arrival);
     int64_t cause = waited ? rank.message : rank.last_compute;
     rank.message = -1;
-    rank.last_compute = add({a, static_cast<int32_t>(r), Stream::compute, begin, begin + seconds, cause});
+    rank.last_compute = add({a, static_cast<int32_t>(r), Lane::compute, begin, begin + seconds, cause});
     rank.compute_free = rank.finished = begin + seconds;
     rank.busy += seconds;
   }
@@ -125,7 +125,7 @@ class PipelineRun {
     Rank& rank = ranks_[r];
     bool waits_for_link = rank.link_free > rank.compute_free;
     double begin = std::max(rank.link_free, rank.compute_free), end = begin + input_.transfer;
-    int64_t event = add({a, static_cast<int32_t>(r), Stream::communication, begin, end,
+    int64_t event = add({a, static_cast<int32_t>(r), Lane::communication, begin, end,
                          waits_for_link ? rank.last_send : rank.last_compute});
     rank.link_free = end;
     rank.last_send = event;
@@ -175,7 +175,7 @@ std::vector<double> slowdown_of(const SimulationInput& input, int64_t pipeline) 
 std::vector<int64_t> PipelineTimeline::critical_path() const {
   int64_t last = -1;
   for (size_t i = 0; i < events.size(); ++i) {
-    bool is_compute = events[i].stream == Stream::compute;
+    bool is_compute = events[i].stream == Lane::compute;
     if (is_compute && (last < 0 || events[i].end > events[static_cast<size_t>(last)].end))
       last = static_cast<int64_t>(i);
   }

@@ -34,12 +34,12 @@ struct SimulationInput {
   int64_t num_ranks() const { return shape.pp * pipelines * ranks_per_stage; }
 };
 
-enum class Stream : uint8_t { compute, communication };
+enum class Lane : uint8_t { compute, communication };
 
 struct SimulatedEvent {
   spec::Action action;
   int32_t rank = 0;
-  Stream stream = Stream::compute;
+  Lane stream = Lane::compute;
   double begin = 0, end = 0;
   int64_t cause = -1;  // index of the event whose end let this one begin; -1 = the start
 };

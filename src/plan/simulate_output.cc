@@ -61,7 +61,7 @@ std::string trace_json(const PipelineTimeline& timeline) {
         "{{\"name\":\"{} {}\",\"cat\":\"{}\",\"ph\":\"X\",\"ts\":{:.3f},\"dur\":{:.3f},\"pid\":0,\"tid\":{},"
         "\"args\":{{\"micro_batch\":{},\"chunk\":{},\"critical\":{}}}}}{}\n",
         action_word(e.action.kind), e.action.micro_batch, action_word(e.action.kind), e.begin * 1e6,
-        (e.end - e.begin) * 1e6, 2 * e.rank + (e.stream == Stream::communication ? 1 : 0), e.action.micro_batch,
+        (e.end - e.begin) * 1e6, 2 * e.rank + (e.stream == Lane::communication ? 1 : 0), e.action.micro_batch,
         e.action.chunk, critical.count(static_cast<int64_t>(i)) > 0, i + 1 < timeline.events.size() ? "," : "");
   }
   return out + "]}\n";
@@ -105,7 +105,7 @@ std::string timeline_svg(const PipelineTimeline& timeline, const std::string& ti
   }
   for (size_t i = 0; i < timeline.events.size(); ++i) {
     const SimulatedEvent& e = timeline.events[i];
-    if (e.stream != Stream::compute) continue;
+    if (e.stream != Lane::compute) continue;
     double x = kLeft + e.begin * scale, w = (e.end - e.begin) * scale, y = kTop + e.rank * kRow;
     bool is_critical = critical.count(static_cast<int64_t>(i)) > 0;
     out += fmt::format(

@@ -201,11 +201,11 @@ std::vector<std::vector<TimedAction>> as_run(const SimulationInput& input, const
           action.kind == spec::ActionKind::receive_activation || action.kind == spec::ActionKind::receive_gradient;
       if (is_receive) {  // until the computation that needed it began
         size_t at = next;
-        while (own[at]->stream != Stream::compute) ++at;
+        while (own[at]->stream != Lane::compute) ++at;
         list.push_back({action, now, own[at]->begin});
       } else {
         list.push_back({action, own[next]->begin, own[next]->end});
-        if (own[next]->stream == Stream::compute) now = own[next]->end;
+        if (own[next]->stream == Lane::compute) now = own[next]->end;
         ++next;
       }
     }

@@ -13,9 +13,9 @@ namespace {
 double as_double(int64_t n) { return static_cast<double>(n); }
 double bytes_of(base::DType dtype) { return static_cast<double>(base::dtype_bytes(dtype)); }
 
-bool is_narrow(Format format) {
-  return format == Format::fp8 || format == Format::fp6 || format == Format::fp4 || format == Format::int8 ||
-         format == Format::int4;
+bool is_narrow(MatrixFormat format) {
+  return format == MatrixFormat::fp8 || format == MatrixFormat::fp6 || format == MatrixFormat::fp4 ||
+         format == MatrixFormat::int8 || format == MatrixFormat::int4;
 }
 
 // Of the forward's FLOPs: attention's backward computes five products where the forward has two, and its kernels reach
@@ -58,7 +58,7 @@ std::array<double, kNumTimeParts> part_values(const StepTime& t) {
 }
 
 TimeModel::TimeModel(const ModelShape& model, const spec::ParallelSpec& parallel, const Cluster& cluster,
-                     const Software& software, const Efficiency& efficiency, Format format)
+                     const Software& software, const Efficiency& efficiency, MatrixFormat format)
     : model_(model),
       p_(parallel),
       cluster_(cluster),
@@ -68,7 +68,7 @@ TimeModel::TimeModel(const ModelShape& model, const spec::ParallelSpec& parallel
       collectives_(cluster, efficiency.links, software.single_rail) {
   tokens_ = as_double(p_.micro_batch * p_.seq_len) / as_double(p_.cp);
   element_ = bytes_of(p_.compute);
-  Format wide = is_narrow(format) ? Format::bf16 : format;
+  MatrixFormat wide = is_narrow(format) ? MatrixFormat::bf16 : format;
   peak_ = cluster.device.compute_rate(wide);
   gemm_rate_ =
       is_narrow(format) ? cluster.device.compute_rate(format) * efficiency.gemm_narrow : peak_ * efficiency.gemm;
@@ -467,7 +467,7 @@ StepEstimate TimeModel::plan() const {
 }
 
 StepEstimate plan_step(const ModelShape& model, const spec::ParallelSpec& parallel, const Cluster& cluster,
-                       const Software& software, const Efficiency& efficiency, Format format) {
+                       const Software& software, const Efficiency& efficiency, MatrixFormat format) {
   return TimeModel(model, parallel, cluster, software, efficiency, format).plan();
 }
 

@@ -92,7 +92,7 @@ struct ChunkTime {
 class TimeModel {
  public:
   TimeModel(const ModelShape& model, const spec::ParallelSpec& parallel, const Cluster& cluster,
-            const Software& software, const Efficiency& efficiency, Format format = Format::bf16);
+            const Software& software, const Efficiency& efficiency, MatrixFormat format = MatrixFormat::bf16);
 
   StepEstimate plan() const;
   // Layers [begin, begin + count) with the embedding or head where they belong.
@@ -149,7 +149,7 @@ class TimeModel {
   const Cluster& cluster_;
   const Software& software_;
   const Efficiency& efficiency_;
-  Format format_;
+  MatrixFormat format_;
   Collectives collectives_;
   double tokens_;                  // of one micro-batch on one device
   double element_;                 // bytes of an activation
@@ -159,12 +159,14 @@ class TimeModel {
 };
 
 StepEstimate plan_step(const ModelShape& model, const spec::ParallelSpec& parallel, const Cluster& cluster,
-                       const Software& software, const Efficiency& efficiency, Format format = Format::bf16);
+                       const Software& software, const Efficiency& efficiency,
+                       MatrixFormat format = MatrixFormat::bf16);
 
 // The fitted constants of a device and program; those `plan --measure` saved where there are any; defaults where
 // nothing was measured.
-Efficiency find_efficiency(const Device& device, const std::string& software, Format format = Format::bf16);
+Efficiency find_efficiency(const DeviceSpec& device, const std::string& software,
+                           MatrixFormat format = MatrixFormat::bf16);
 // Where they come from, in words: measured, fitted to which rows, borrowed from another device, or guessed.
-std::string efficiency_source(const Device& device, const std::string& software, Format format);
+std::string efficiency_source(const DeviceSpec& device, const std::string& software, MatrixFormat format);
 
 }  // namespace sinter::plan

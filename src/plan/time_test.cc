@@ -182,8 +182,8 @@ TEST(Collectives, TokensSentOncePerNodeSaveTraffic) {
 }
 
 TEST(Efficiency, DevicesWithoutMeasurementsGetTheirBestProductLessATenth) {
-  const Device& device = hardware().device("MI300X");
-  auto bf16 = static_cast<size_t>(Format::bf16);
+  const DeviceSpec& device = hardware().device("MI300X");
+  auto bf16 = static_cast<size_t>(MatrixFormat::bf16);
   ASSERT_GT(device.attainable[bf16], 0);
   Efficiency e = find_efficiency(device, "sinter");
   EXPECT_GT(e.gemm, 0.3);

@@ -25,8 +25,8 @@ SearchResult search(const TrainingRequest& request, int64_t devices, int64_t bat
   r.seq_len = request.seq_len;
   r.software = request.software.name;
   r.format = request.format;
-  if (request.format == Format::fp32 || request.format == Format::tf32) r.base.compute = base::DType::f32;
-  if (request.format == Format::fp16) r.base.compute = base::DType::f16;
+  if (request.format == MatrixFormat::fp32 || request.format == MatrixFormat::tf32) r.base.compute = base::DType::f32;
+  if (request.format == MatrixFormat::fp16) r.base.compute = base::DType::f16;
   const LayoutWish& wish = request.wish;
   r.tp = wish.tp;
   r.pp = wish.pp;

@@ -24,7 +24,7 @@ struct TrainingRequest {
   spec::ModelSpec model;
   Cluster cluster;
   Software software;
-  Format format = Format::bf16;
+  MatrixFormat format = MatrixFormat::bf16;
   LayoutWish wish;
   int64_t seq_len = 4096;
   int64_t global_batch = 0;  // sequences; 0 = a usual size for the model

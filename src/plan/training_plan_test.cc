@@ -54,10 +54,10 @@ TEST(TrainingPlan, TheLayoutSaidToRunTodayNeedsNoKernelThatGpusLack) {
 
 TEST(TrainingPlan, DevicesSayWhatTheTrainerRunsThemWith) {
   const HardwareTable table = load_hardware("/dev/null");
-  EXPECT_EQ(table.device("H100").backend(), Backend::cuda);
-  EXPECT_EQ(table.device("EPYC-9654").backend(), Backend::cpu);
+  EXPECT_EQ(table.device("H100").backend(), TrainBackend::cuda);
+  EXPECT_EQ(table.device("EPYC-9654").backend(), TrainBackend::cpu);
   for (const char* name : {"MI300X", "TPU-v5e", "Gaudi2"})
-    EXPECT_EQ(table.device(name).backend(), Backend::none) << name;
+    EXPECT_EQ(table.device(name).backend(), TrainBackend::none) << name;
 }
 
 TEST(TrainingPlan, WhatDoesNotFitSaysHowManyDevicesWould) {

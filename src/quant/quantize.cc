@@ -108,7 +108,7 @@ void set_metadata(io::GgufWriter& writer, const PartReader& reader, uint32_t fil
 }  // namespace
 
 std::vector<WrittenTensor> write_gguf(const std::string& model, const std::string& out, const GgufOptions& options,
-                                      const OnProgress& on_progress) {
+                                      const OnQuantized& on_progress) {
   const Mix* mix = find_mix(options.type);
   if (!options.type.empty() && !mix) {
     std::vector<std::string> names;
@@ -117,7 +117,7 @@ std::vector<WrittenTensor> write_gguf(const std::string& model, const std::strin
                fmt::join(names, ", "));
   }
   const PartReader reader(model);
-  const std::vector<spec::Parameter> table = spec::make_parameter_table(reader.spec());
+  const std::vector<spec::ParameterSpec> table = spec::make_parameter_table(reader.spec());
   const std::vector<GgufExportTensor> tensors = models::gguf_tensors(reader.spec(), table);
   std::vector<TensorFormat> formats;
   uint32_t file_type = mix ? mix->file_type : 1;
@@ -169,11 +169,12 @@ const char* hf_dtype_name(base::DType dtype) {
   return dtype == base::DType::f32 ? "float32" : dtype == base::DType::f16 ? "float16" : "bfloat16";
 }
 
-base::DType folder_dtype(const PartReader& reader, const std::vector<spec::Parameter>& table, const std::string& name) {
+base::DType folder_dtype(const PartReader& reader, const std::vector<spec::ParameterSpec>& table,
+                         const std::string& name) {
   if (!name.empty()) return base::parse_dtype(name);
   base::DType found = base::DType::f32;
   bool is_first = true;
-  for (const spec::Parameter& info : table) {
+  for (const spec::ParameterSpec& info : table) {
     if (info.shape.rank() < 2 || info.role == spec::ParameterRole::router || info.role == spec::ParameterRole::position)
       continue;
     for (const spec::ParameterPart& part : info.parts) {
@@ -209,14 +210,14 @@ void copy_tokenizer(const PartReader& reader, const std::string& out) {
 }
 
 void write_folder(const std::string& model, const std::string& out, const std::string& dtype_name,
-                  const OnProgress& on_progress) {
+                  const OnQuantized& on_progress) {
   const PartReader reader(model);
-  const std::vector<spec::Parameter> table = spec::make_parameter_table(reader.spec());
+  const std::vector<spec::ParameterSpec> table = spec::make_parameter_table(reader.spec());
   const base::DType dtype = folder_dtype(reader, table, dtype_name);
   SINTER_CHECK(dtype == base::DType::f32 || dtype == base::DType::f16 || dtype == base::DType::bf16,
                "weights of a folder are f32, f16 or bf16, not '{}'", dtype_name);
   // Unless a type is asked for, what is stored as plain numbers stays as it is: norms of GGUF files are in f32.
-  auto dtype_of = [&](const spec::Parameter& info, const spec::ParameterPart& part) {
+  auto dtype_of = [&](const spec::ParameterSpec& info, const spec::ParameterPart& part) {
     if (!dtype_name.empty() || reader.is_quantized(part)) return dtype;
     const base::DType stored = reader.stored_dtype(info, part);
     return stored == base::DType::f64 ? base::DType::f32 : stored;
@@ -225,13 +226,13 @@ void write_folder(const std::string& model, const std::string& out, const std::s
   base::create_folders(out);
   io::TensorFolderWriter writer(out);
   Progress progress;
-  for (const spec::Parameter& info : table) {
+  for (const spec::ParameterSpec& info : table) {
     for (const spec::ParameterPart& part : info.parts) {
       writer.declare(part.hf_name, dtype_of(info, part), models::part_shape(info, part));
       ++progress.count;
     }
   }
-  for (const spec::Parameter& info : table) {
+  for (const spec::ParameterSpec& info : table) {
     for (const spec::ParameterPart& part : info.parts) {
       progress.tensor = part.hf_name;
       if (on_progress) on_progress(progress);

@@ -31,7 +31,7 @@ struct Progress {
   std::string tensor;
   uint64_t bytes_done = 0, bytes = 0;
 };
-using OnProgress = std::function<void(const Progress&)>;
+using OnQuantized = std::function<void(const Progress&)>;
 
 struct WrittenTensor {
   std::string name, type;
@@ -41,12 +41,12 @@ struct WrittenTensor {
 // The model, a folder or a GGUF file, as the file `out`. Throws base::Error for a type that is not known and for what a
 // GGUF cannot say.
 std::vector<WrittenTensor> write_gguf(const std::string& model, const std::string& out, const GgufOptions& options,
-                                      const OnProgress& on_progress = {});
+                                      const OnQuantized& on_progress = {});
 
 // The model as a plain folder: config.json, safetensors, tokenizer, chat templates. Quantized weights become numbers of
 // `dtype`; "" keeps plain ones as they are stored, and makes others f16.
 void write_folder(const std::string& model, const std::string& out, const std::string& dtype,
-                  const OnProgress& on_progress = {});
+                  const OnQuantized& on_progress = {});
 
 // Tokenizer, chat templates and generation_config.json of a model into a folder.
 void copy_tokenizer(const models::PartReader& reader, const std::string& out);

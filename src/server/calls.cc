@@ -219,12 +219,12 @@ CompletionCall read_completion_call(const Json& body, const CallLimits& limits) 
   return call;
 }
 
-std::vector<Prompt> read_prompts(const Fields& fields, const std::string& name, size_t most) {
+std::vector<CallPrompt> read_prompts(const Fields& fields, const std::string& name, size_t most) {
   const Json* prompt = fields.find(name);
   if (!prompt) refuse(name, "'{}' is missing; expected a text, a list of texts, or token ids", name);
-  std::vector<Prompt> prompts;
+  std::vector<CallPrompt> prompts;
   auto add_ids = [&](const Json& list) {
-    Prompt p{.is_ids = true};
+    CallPrompt p{.is_ids = true};
     for (const Json& id : list) {
       const bool is_right = id.is_number_integer() && id.get<double>() >= 0 && id.get<double>() <= INT32_MAX;
       if (!is_right) refuse(name, "'{}' mixes kinds; expected a text, a list of texts, or lists of token ids", name);

@@ -51,14 +51,14 @@ struct GenerationCall {
   StructuredOutput output;
 };
 
-struct Prompt {
+struct CallPrompt {
   std::string text;
   std::vector<int32_t> ids;
   bool is_ids = false;
 };
 
 struct CompletionCall : GenerationCall {
-  std::vector<Prompt> prompts;
+  std::vector<CallPrompt> prompts;
   bool echoes = false;
 };
 
@@ -84,7 +84,7 @@ struct ChatCall : GenerationCall {
 
 // Each throws ApiError naming the field.
 // A text, a list of texts, or token ids, of the field `name`.
-std::vector<Prompt> read_prompts(const Fields& fields, const std::string& name, size_t most);
+std::vector<CallPrompt> read_prompts(const Fields& fields, const std::string& name, size_t most);
 CompletionCall read_completion_call(const Json& body, const CallLimits& limits);
 ChatCall read_chat_call(const Json& body, const CallLimits& limits);
 // Messages, tools and template values only: /apply-template and /tokenize.

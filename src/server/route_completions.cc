@@ -99,7 +99,7 @@ void Service::completions(const HttpRequest& request, std::shared_ptr<Reply>& re
     refuse("prompt", "{} prompts make {} choices; this server has {} places: send them in several calls",
            call.prompts.size(), choices, engine.max_running + engine.max_waiting);
   auto mask = make_mask(call.output);
-  for (const Prompt& prompt : call.prompts) {
+  for (const CallPrompt& prompt : call.prompts) {
     std::vector<int32_t> ids = encode(prompt, "prompt");
     CompletionResponder::Echo echo;
     if (call.echoes) echo = {prompt.is_ids ? model_.tokenizer->decode(ids, true) : prompt.text, ids};

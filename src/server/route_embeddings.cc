@@ -141,7 +141,7 @@ void Service::embeddings(const HttpRequest& request, std::shared_ptr<Reply>& rep
   call.max_tokens = 1;
   call.max_seconds = fields.number("timeout", 0.001, options_.limits.max_seconds).value_or(0);
   std::vector<engine::Request> requests;
-  for (const Prompt& prompt : read_prompts(fields, "input", options_.limits.max_inputs)) {
+  for (const CallPrompt& prompt : read_prompts(fields, "input", options_.limits.max_inputs)) {
     requests.push_back(make_request(call, encode(prompt, "input"), 1));
     requests.back().embeds = true;
   }

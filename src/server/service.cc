@@ -237,7 +237,7 @@ engine::Request Service::make_request(const GenerationCall& call, std::vector<in
   return request;
 }
 
-std::vector<int32_t> Service::encode(const Prompt& prompt, const std::string& param) const {
+std::vector<int32_t> Service::encode(const CallPrompt& prompt, const std::string& param) const {
   std::vector<int32_t> ids =
       prompt.is_ids ? prompt.ids : engine::encode_prompt(*model_.tokenizer, prompt.text, *model_.spec);
   for (int32_t id : ids) {

@@ -96,7 +96,7 @@ class Service {
   // The engine's request for a prompt; checks room and limits.
   engine::Request make_request(const GenerationCall& call, std::vector<int32_t> prompt, int64_t default_tokens) const;
   // A prompt's tokens; refuses ids that the tokenizer does not know, naming `param`.
-  std::vector<int32_t> encode(const Prompt& prompt, const std::string& param) const;
+  std::vector<int32_t> encode(const CallPrompt& prompt, const std::string& param) const;
   std::shared_ptr<engine::TokenMask> make_mask(const StructuredOutput& output);
   std::shared_ptr<engine::TokenMask> make_tool_mask(const ChatCall& call, ToolFormat format);
   std::shared_ptr<engine::grammar::CompiledGrammar> grammar_for(
@@ -104,7 +104,7 @@ class Service {
   void start_chat(ChatCall call, std::shared_ptr<Reply>& reply,
                   const std::function<std::unique_ptr<Responder>(const ChatPrompt&)>& make_responder);
   GenerationContext context();
-  const engine::grammar::Vocabulary& vocabulary();
+  const engine::grammar::TokenBytes& vocabulary();
   static uint64_t draw_seed();
 
   ServedModel model_;
@@ -119,7 +119,7 @@ class Service {
   int64_t created_ = 0;
 
   std::mutex grammar_mutex_;
-  std::unique_ptr<engine::grammar::Vocabulary> vocabulary_;  // made when it is first needed
+  std::unique_ptr<engine::grammar::TokenBytes> vocabulary_;  // made when it is first needed
   std::list<std::pair<std::string, std::shared_ptr<engine::grammar::CompiledGrammar>>> grammars_;  // latest first
 };
 

@@ -8,9 +8,9 @@ namespace sinter::server {
 
 namespace grammar = engine::grammar;
 
-const grammar::Vocabulary& Service::vocabulary() {
+const grammar::TokenBytes& Service::vocabulary() {
   if (!vocabulary_) {
-    vocabulary_ = std::make_unique<grammar::Vocabulary>(grammar::make_vocabulary(*model_.tokenizer, stop_tokens_));
+    vocabulary_ = std::make_unique<grammar::TokenBytes>(grammar::make_vocabulary(*model_.tokenizer, stop_tokens_));
   }
   return *vocabulary_;
 }
@@ -50,7 +50,7 @@ std::shared_ptr<engine::TokenMask> Service::make_mask(const StructuredOutput& ou
   std::string key = std::to_string(static_cast<int>(output.kind)) + output.text;
   for (const std::string& choice : output.choices) key += '\0' + choice;
   auto compile = [&]() -> grammar::Program {
-    const grammar::Limits limits;
+    const grammar::GrammarLimits limits;
     switch (output.kind) {
       case Kind::json_object:
         return grammar::compile_schema(R"({"type":"object"})", limits);
@@ -101,7 +101,7 @@ std::shared_ptr<engine::TokenMask> Service::make_tool_mask(const ChatCall& call,
     calls.push_back({tool.name, tool.parameters});
     key += '\0' + tool.name + '\0' + tool.parameters;
   }
-  auto compile = [&] { return grammar::compile_calls(calls, form, grammar::Limits{}); };
+  auto compile = [&] { return grammar::compile_calls(calls, form, grammar::GrammarLimits{}); };
   return std::make_shared<grammar::GrammarMask>(grammar_for(key, "tools", compile));
 }
 

@@ -28,10 +28,10 @@ class AdapterTable {
     table_ = make_parameter_table(model);
   }
 
-  std::vector<Parameter> build() {
+  std::vector<ParameterSpec> build() {
     SINTER_CHECK(!adapter_.targets.empty(), "an adapter needs targets: modules by name, or \"{}\"", kAllLinear);
-    std::vector<Parameter> added;
-    for (Parameter& p : table_) {
+    std::vector<ParameterSpec> added;
+    for (ParameterSpec& p : table_) {
       p.trainable = is_saved(p);
       for (const ParameterPart& part : p.parts) {
         if (is_target(p, part)) add(p, part, added);
@@ -45,7 +45,7 @@ class AdapterTable {
   }
 
  private:
-  bool is_saved(const Parameter& p) {
+  bool is_saved(const ParameterSpec& p) {
     size_t saved = 0;
     for (const ParameterPart& part : p.parts) {
       const std::string module = module_of(part.hf_name);
@@ -63,13 +63,13 @@ class AdapterTable {
     return saved > 0;
   }
 
-  static std::set<std::string> modules_of(const Parameter& p) {
+  static std::set<std::string> modules_of(const ParameterSpec& p) {
     std::set<std::string> modules;
     for (const ParameterPart& part : p.parts) modules.insert(module_of(part.hf_name));
     return modules;
   }
 
-  bool is_target(const Parameter& p, const ParameterPart& part) {
+  bool is_target(const ParameterSpec& p, const ParameterPart& part) {
     if (!part.hf_name.ends_with(".weight") || p.role == ParameterRole::norm) return false;
     const std::string module = module_of(part.hf_name);
     for (const std::string& target : adapter_.targets) {
@@ -98,7 +98,7 @@ class AdapterTable {
     return otherwise;
   }
 
-  void add(const Parameter& weight, const ParameterPart& part, std::vector<Parameter>& added) const {
+  void add(const ParameterSpec& weight, const ParameterPart& part, std::vector<ParameterSpec>& added) const {
     const std::string module = module_of(part.hf_name), peft = kPeftPrefix + module;
     const int64_t r = of_pattern(adapter_.rank_pattern, module, adapter_.rank);
     const double alpha = of_pattern(adapter_.alpha_pattern, module, adapter_.alpha);
@@ -114,7 +114,7 @@ class AdapterTable {
                        .scale = static_cast<float>(scale),
                        .dropout = is_table ? 0.0f : static_cast<float>(adapter_.dropout)};
     auto make = [&](AdapterTerm term, const std::string& name, const std::string& hf, base::Shape shape) {
-      Parameter p;
+      ParameterSpec p;
       p.name = fmt::format("{}.{}.{}", weight.name, part.row_begin, name);
       p.shape = shape;
       p.role = ParameterRole::adapter;
@@ -127,16 +127,16 @@ class AdapterTable {
       return p;
     };
     if (is_table) {
-      Parameter a = make(AdapterTerm::a, "lora_a", "lora_embedding_A", {weight.shape[0], r});
+      ParameterSpec a = make(AdapterTerm::a, "lora_a", "lora_embedding_A", {weight.shape[0], r});
       a.parts[0].transposed = true;
-      Parameter b = make(AdapterTerm::b, "lora_b", "lora_embedding_B", {columns, r});
+      ParameterSpec b = make(AdapterTerm::b, "lora_b", "lora_embedding_B", {columns, r});
       b.init = InitKind::normal;
       b.init_std = 1.0f;
       added.push_back(std::move(a));
       added.push_back(std::move(b));
       return;
     }
-    Parameter a = make(AdapterTerm::a, "lora_a", "lora_A.weight", {r, columns});
+    ParameterSpec a = make(AdapterTerm::a, "lora_a", "lora_A.weight", {r, columns});
     a.init = InitKind::normal;
     a.init_std = 1.0f / std::sqrt(3.0f * static_cast<float>(columns));  // as wide as PEFT's uniform numbers
     added.push_back(std::move(a));
@@ -154,13 +154,13 @@ class AdapterTable {
   }
 
   const AdapterSpec& adapter_;
-  std::vector<Parameter> table_;
+  std::vector<ParameterSpec> table_;
   std::set<std::string> modules_, found_;
 };
 
 }  // namespace
 
-std::vector<Parameter> make_adapter_table(const ModelSpec& model, const AdapterSpec& adapter) {
+std::vector<ParameterSpec> make_adapter_table(const ModelSpec& model, const AdapterSpec& adapter) {
   return AdapterTable(model, adapter).build();
 }
 

@@ -29,9 +29,9 @@ struct AdapterSpec {
 
 // The model's table, frozen but for modules_to_save, and behind it the adapters' tensors, with the names that PEFT
 // gives them in adapter_model.safetensors. Throws base::Error naming what matches nothing or cannot have an adapter.
-std::vector<Parameter> make_adapter_table(const ModelSpec& model, const AdapterSpec& adapter);
+std::vector<ParameterSpec> make_adapter_table(const ModelSpec& model, const AdapterSpec& adapter);
 // Whether a tensor of it is kept with the adapter.
-inline bool is_adapter_tensor(const Parameter& p) { return p.trainable || p.adapter.term != AdapterTerm::none; }
+inline bool is_adapter_tensor(const ParameterSpec& p) { return p.trainable || p.adapter.term != AdapterTerm::none; }
 
 // What PEFT puts before a model's own names.
 inline constexpr const char* kPeftPrefix = "base_model.model.";

@@ -27,7 +27,7 @@ class Cutter {
   Cutter(const ModelSpec& spec, const TensorLayout& layout, const TensorPlace& place)
       : spec_(spec), layout_(layout), place_(place), heads_(local_heads(spec, layout.tp, place.tp)) {}
 
-  LocalParameter cut(const Parameter& global, bool is_owned) const {
+  LocalParameter cut(const ParameterSpec& global, bool is_owned) const {
     LocalParameter local{global, global.shape, {{zeros_like(global.shape), global.shape, zeros_like(global.shape)}}, 1};
     const bool has_experts = global.expert_axis >= 0;
     if (has_experts)
@@ -50,24 +50,24 @@ class Cutter {
     SINTER_CHECK(size % parts == 0, "[layout] an axis of {} cannot be cut into {} equal parts", size, parts);
     return {part * (size / parts), size / parts};
   }
-  static bool ends_with(const Parameter& p, const char* suffix) { return p.name.ends_with(suffix); }
-  static bool is_qkv(const Parameter& p) {
+  static bool ends_with(const ParameterSpec& p, const char* suffix) { return p.name.ends_with(suffix); }
+  static bool is_qkv(const ParameterSpec& p) {
     return ends_with(p, "attention.qkv.weight") || ends_with(p, "attention.qkv.bias");
   }
-  static bool is_head_norm(const Parameter& p) {
+  static bool is_head_norm(const ParameterSpec& p) {
     return ends_with(p, "attention.q_norm.weight") || ends_with(p, "attention.k_norm.weight");
   }
-  static bool is_vocabulary(const Parameter& p) {
+  static bool is_vocabulary(const ParameterSpec& p) {
     return p.role == ParameterRole::embedding || p.role == ParameterRole::head;
   }
-  bool is_gate_up(const Parameter& p) const {
+  bool is_gate_up(const ParameterSpec& p) const {
     if (p.role == ParameterRole::expert_matrix) return ends_with(p, "moe.up.weight");
     return spec_.gated_mlp && (ends_with(p, "mlp.up.weight") || ends_with(p, "mlp.up.bias"));
   }
   VocabRange vocabulary() const { return vocab_range(spec_.vocab_size, layout_.tp, place_.tp); }
 
   // What of the tensor axis of a tensor is this rank's.
-  std::vector<Piece> tensor_pieces(const Parameter& p) const {
+  std::vector<Piece> tensor_pieces(const ParameterSpec& p) const {
     const int64_t size = p.shape[p.tp_axis], D = spec_.head_dim;
     if (is_vocabulary(p)) return {{vocabulary().begin, vocabulary().count}};
     if (is_qkv(p)) {
@@ -144,7 +144,7 @@ std::vector<LocalParameter> local_table(const ModelSpec& spec, const TensorLayou
     return false;
   };
   std::vector<LocalParameter> table;
-  for (const Parameter& p : make_parameter_table(spec)) {
+  for (const ParameterSpec& p : make_parameter_table(spec)) {
     const bool is_tied_copy = p.role == ParameterRole::embedding && spec.tied_head && is_last && !is_first;
     const bool is_here = p.layer < 0                 ? is_first || is_tied_copy
                          : p.layer < spec.num_layers ? holds_layer(p.layer)
@@ -154,9 +154,9 @@ std::vector<LocalParameter> local_table(const ModelSpec& spec, const TensorLayou
   return table;
 }
 
-std::vector<LocalParameter> whole_table(std::vector<Parameter> table) {
+std::vector<LocalParameter> whole_table(std::vector<ParameterSpec> table) {
   std::vector<LocalParameter> whole;
-  for (Parameter& p : table) {
+  for (ParameterSpec& p : table) {
     const Shape shape = p.shape;
     whole.push_back({std::move(p), shape, {{zeros_like(shape), shape, zeros_like(shape)}}, 1});
   }

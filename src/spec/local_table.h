@@ -42,7 +42,7 @@ struct Box {
 };
 
 struct LocalParameter {
-  Parameter info;  // as in the table, but of the local shape; its parts are those of the global tensor
+  ParameterSpec info;  // as in the table, but of the local shape; its parts are those of the global tensor
   base::Shape global_shape;
   std::vector<Box> boxes;  // in the order of the local rows. Local elements outside of all boxes are padding: zeros
   // Ranks of the tensor axis whose gradients of (some of) these elements are parts of one sum even though they hold the
@@ -56,7 +56,7 @@ struct LocalParameter {
 // The table of one rank, in the table's order. The layout must fit the model (spec::layout_problem).
 std::vector<LocalParameter> local_table(const ModelSpec& spec, const TensorLayout& layout, const TensorPlace& place);
 // Every tensor whole: one rank.
-std::vector<LocalParameter> whole_table(std::vector<Parameter> table);
+std::vector<LocalParameter> whole_table(std::vector<ParameterSpec> table);
 std::vector<LocalParameter> whole_table(const ModelSpec& spec);
 
 // Heads of one rank of the tensor axis.

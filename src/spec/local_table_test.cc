@@ -65,7 +65,7 @@ TEST(LocalTable, BoxesOfRandomLayoutsCoverEveryTensorExactlyOnce) {
     const ModelSpec model = random_model(draw, layout);
     if (draw.coin()) layout.stages = random_stages(draw, model.num_layers, layout.pp * layout.interleave);
     std::map<std::string, std::vector<int>> owners;
-    for (const Parameter& p : make_parameter_table(model))
+    for (const ParameterSpec& p : make_parameter_table(model))
       owners[p.name].assign(static_cast<size_t>(p.num_elements()), 0);
     std::map<std::string, base::Shape> shapes;
     for (int64_t tp = 0; tp < layout.tp; ++tp) {

@@ -14,7 +14,7 @@ class TableBuilder {
  public:
   explicit TableBuilder(const ModelSpec& spec) : spec_(spec), is_gpt2_(spec.family == Family::gpt2) {}
 
-  std::vector<Parameter> build() {
+  std::vector<ParameterSpec> build() {
     add_embeddings();
     for (int64_t l = 0; l < spec_.num_layers; ++l) {
       std::string hf = (is_gpt2_ ? "transformer.h." : "model.layers.") + std::to_string(l) + ".";
@@ -22,7 +22,7 @@ class TableBuilder {
     }
     add_norm("final_norm", is_gpt2_ ? "transformer.ln_f" : "model.norm", spec_.num_layers);
     if (!spec_.tied_head) {
-      Parameter& head = add("head.weight", {spec_.vocab_size, spec_.hidden}, ParameterRole::head, spec_.num_layers);
+      ParameterSpec& head = add("head.weight", {spec_.vocab_size, spec_.hidden}, ParameterRole::head, spec_.num_layers);
       head.parts = {{"lm_head.weight", 0, spec_.vocab_size}};
       head.tp_axis = 0;
     }
@@ -34,8 +34,8 @@ class TableBuilder {
   }
 
  private:
-  Parameter& add(std::string name, Shape shape, ParameterRole role, int64_t layer) {
-    Parameter p;
+  ParameterSpec& add(std::string name, Shape shape, ParameterRole role, int64_t layer) {
+    ParameterSpec p;
     p.name = std::move(name);
     p.shape = shape;
     p.role = role;
@@ -48,11 +48,12 @@ class TableBuilder {
   }
 
   void add_embeddings() {
-    Parameter& tokens = add("embedding.weight", {spec_.vocab_size, spec_.hidden}, ParameterRole::embedding, -1);
+    ParameterSpec& tokens = add("embedding.weight", {spec_.vocab_size, spec_.hidden}, ParameterRole::embedding, -1);
     tokens.parts = {{is_gpt2_ ? "transformer.wte.weight" : "model.embed_tokens.weight", 0, spec_.vocab_size}};
     tokens.tp_axis = 0;
     if (spec_.learned_positions) {
-      Parameter& positions = add("position.weight", {spec_.max_positions, spec_.hidden}, ParameterRole::position, -1);
+      ParameterSpec& positions =
+          add("position.weight", {spec_.max_positions, spec_.hidden}, ParameterRole::position, -1);
       positions.parts = {{"transformer.wpe.weight", 0, spec_.max_positions}};
     }
   }
@@ -73,7 +74,7 @@ class TableBuilder {
       part.transposed = is_gpt2_;
       rows += part.rows;
     }
-    Parameter& weight = add(name + ".weight", {rows, columns}, ParameterRole::matrix, layer);
+    ParameterSpec& weight = add(name + ".weight", {rows, columns}, ParameterRole::matrix, layer);
     weight.tp_axis = tp_axis;
     if (is_residual && is_gpt2_) {  // GPT-2 scales the projections into the residual stream by its depth
       weight.init_std = spec_.init_std / std::sqrt(2.0f * static_cast<float>(spec_.num_layers));
@@ -81,7 +82,7 @@ class TableBuilder {
     weight.parts = parts;
     for (ParameterPart& part : weight.parts) part.hf_name += ".weight";
     if (!has_bias) return;
-    Parameter& bias = add(name + ".bias", {rows}, ParameterRole::bias, layer);
+    ParameterSpec& bias = add(name + ".bias", {rows}, ParameterRole::bias, layer);
     bias.tp_axis = tp_axis == 0 ? 0 : -1;
     bias.parts = std::move(parts);
     for (ParameterPart& part : bias.parts) {
@@ -126,9 +127,9 @@ class TableBuilder {
     const bool is_mixtral = spec_.family == Family::mixtral;
     const std::string moe = hf + (is_mixtral ? "block_sparse_moe." : "mlp.");
     const int64_t E = spec_.moe.num_experts, F = spec_.moe.ffn, C = spec_.hidden;
-    Parameter& router = add(name + "moe.router.weight", {E, C}, ParameterRole::router, layer);
+    ParameterSpec& router = add(name + "moe.router.weight", {E, C}, ParameterRole::router, layer);
     router.parts = {{moe + "gate.weight", 0, E}};
-    Parameter up, down;
+    ParameterSpec up, down;
     for (int64_t e = 0; e < E; ++e) {
       const std::string expert = moe + "experts." + std::to_string(e) + ".";
       up.parts.push_back({expert + (is_mixtral ? "w1" : "gate_proj") + ".weight", 0, F, e});
@@ -136,7 +137,7 @@ class TableBuilder {
       down.parts.push_back({expert + (is_mixtral ? "w2" : "down_proj") + ".weight", 0, C, e});
     }
     auto add_stack = [&](const char* suffix, Shape shape, std::vector<ParameterPart> parts, int tp_axis) {
-      Parameter& p = add(name + suffix, shape, ParameterRole::expert_matrix, layer);
+      ParameterSpec& p = add(name + suffix, shape, ParameterRole::expert_matrix, layer);
       p.parts = std::move(parts);
       p.expert_axis = 0;
       p.tp_axis = tp_axis;
@@ -147,16 +148,16 @@ class TableBuilder {
 
   const ModelSpec& spec_;
   const bool is_gpt2_;
-  std::vector<Parameter> table_;
+  std::vector<ParameterSpec> table_;
 };
 
 }  // namespace
 
-std::vector<Parameter> make_parameter_table(const ModelSpec& spec) { return TableBuilder(spec).build(); }
+std::vector<ParameterSpec> make_parameter_table(const ModelSpec& spec) { return TableBuilder(spec).build(); }
 
 ParameterCounts count_parameters(const ModelSpec& spec) {
   ParameterCounts counts;
-  for (const Parameter& p : make_parameter_table(spec)) {
+  for (const ParameterSpec& p : make_parameter_table(spec)) {
     int64_t n = p.num_elements();
     counts.total += n;
     bool is_expert = p.role == ParameterRole::expert_matrix;

@@ -34,7 +34,7 @@ struct AdapterPlace {
 
 enum class InitKind { normal, ones, zeros };
 
-struct Parameter {
+struct ParameterSpec {
   std::string name;   // "layers.3.attention.qkv.weight"
   base::Shape shape;  // (rows, columns), (E, rows, columns) or (rows)
   std::vector<ParameterPart> parts;
@@ -52,7 +52,7 @@ struct Parameter {
 };
 
 // Every stored tensor in order of use: embeddings, blocks, final norm, head (absent when tied), MTP blocks.
-std::vector<Parameter> make_parameter_table(const ModelSpec& spec);
+std::vector<ParameterSpec> make_parameter_table(const ModelSpec& spec);
 
 // Sums over the table. `active` counts only the experts a token passes through.
 struct ParameterCounts {

@@ -61,7 +61,7 @@ ChatTemplate::ChatTemplate(std::string_view source, std::string name, std::map<s
 }
 
 void ChatTemplate::add(const std::string& name, std::string_view source, std::string title) {
-  auto body = std::make_shared<const jinja::Body>(jinja::parse_template(source, title));
+  auto body = std::make_shared<const jinja::Statements>(jinja::parse_template(source, title));
   templates_[name] = {std::string(source), std::move(title), std::move(body)};
 }
 

@@ -65,7 +65,7 @@ class ChatTemplate {
  private:
   struct Named {
     std::string source, title;
-    std::shared_ptr<const jinja::Body> body;
+    std::shared_ptr<const jinja::Statements> body;
   };
   ChatTemplate() = default;
   void add(const std::string& name, std::string_view source, std::string title);

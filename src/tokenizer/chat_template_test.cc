@@ -31,7 +31,7 @@ class ChatTemplateGoldens : public testing::Test {
 };
 
 // What the template gives for the variables, or its error after "error: ".
-std::string outcome(const jinja::Body& body, const std::string& name, const ordered_json& variables) {
+std::string outcome(const jinja::Statements& body, const std::string& name, const ordered_json& variables) {
   std::vector<std::pair<std::string, jinja::Value>> values;
   for (const auto& [key, value] : variables.items()) values.emplace_back(key, jinja::from_json(value));
   jinja::Interpreter interpreter(name, {});
@@ -51,7 +51,7 @@ TEST_F(ChatTemplateGoldens, PublicModelsRenderAsJinja2Does) {
     if (entry.path().extension() != ".json" || name == "conversations" || name == "features") continue;
     ++num_templates;
     ordered_json golden = load(entry.path());
-    jinja::Body body = jinja::parse_template(golden["template"].get<std::string>(), name);
+    jinja::Statements body = jinja::parse_template(golden["template"].get<std::string>(), name);
     for (const auto& [conversation, result] : golden["cases"].items()) {
       std::string got = outcome(body, name, conversations[conversation]);
       if (result.contains("expected")) {

@@ -162,7 +162,7 @@ Tokenizer make_tokenizer(const MergeTrainer& trainer, const Splitter& splitter,
 
 }  // namespace
 
-TrainResult train_bpe(std::span<const std::string_view> texts, const TrainOptions& options) {
+BpeTraining train_bpe(std::span<const std::string_view> texts, const TrainOptions& options) {
   check_options(options);
   const Splitter splitter(options.pattern);
   const AddedTokenFinder finder = make_finder(options.special_tokens);
@@ -177,7 +177,7 @@ TrainResult train_bpe(std::span<const std::string_view> texts, const TrainOption
     if (options.progress && trainer.steps().size() % 256 == 0)
       options.progress(trainer.num_tokens() - 256, wanted - 256);
   }
-  TrainResult result{.tokenizer = make_tokenizer(trainer, splitter, options.special_tokens),
+  BpeTraining result{.tokenizer = make_tokenizer(trainer, splitter, options.special_tokens),
                      .merges = {},
                      .num_pieces = num_pieces,
                      .num_distinct = counts.size()};

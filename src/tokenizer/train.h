@@ -27,7 +27,7 @@ struct TrainOptions {
   std::function<void(int32_t done, int32_t wanted)> progress;  // after every 256 merges; may be empty
 };
 
-struct TrainResult {
+struct BpeTraining {
   Tokenizer tokenizer;
   std::vector<std::pair<std::string, std::string>> merges;  // as byte strings, in order
   uint64_t num_pieces = 0;                                  // pieces counted
@@ -37,6 +37,6 @@ struct TrainResult {
 // Counts on all cores. The tokenizer may come out smaller than asked when the text has no pairs left.
 // Throws base::UsageError for a vocabulary that cannot hold the bytes and special tokens, a special token that is empty
 // or given twice, or a bad pattern; base::Error for no text at all.
-TrainResult train_bpe(std::span<const std::string_view> texts, const TrainOptions& options);
+BpeTraining train_bpe(std::span<const std::string_view> texts, const TrainOptions& options);
 
 }  // namespace sinter::tokenizer

@@ -15,7 +15,7 @@ namespace {
 
 using Merges = std::vector<std::pair<std::string, std::string>>;
 
-TrainResult train(std::string_view text, TrainOptions options) {
+BpeTraining train(std::string_view text, TrainOptions options) {
   const std::string_view texts[] = {text};
   return train_bpe(texts, options);
 }
@@ -71,7 +71,7 @@ TEST(TrainBpe, EqualsTheDefinitionOnRandomWords) {
   for (uint64_t seed = 0; seed < 12; ++seed) {
     const std::string text = random_words(seed, 300, 2 + seed % 4);
     const Merges want = train_plainly(text, 60);
-    TrainResult result = train(text, {.vocab_size = 256 + 60});
+    BpeTraining result = train(text, {.vocab_size = 256 + 60});
     // A byte string made in two ways takes one id: then there are more merges than ids.
     ASSERT_GE(result.merges.size(), 60u);
     result.merges.resize(60);
@@ -81,18 +81,18 @@ TEST(TrainBpe, EqualsTheDefinitionOnRandomWords) {
 
 TEST(TrainBpe, BreaksTiesByTheGreatestPair) {
   // ab, ab, yz, yz: (y, z) is greater; then " y" and " a" tie with (a, b).
-  const TrainResult result = train("ab yz ab yz", {.vocab_size = 256 + 2});
+  const BpeTraining result = train("ab yz ab yz", {.vocab_size = 256 + 2});
   EXPECT_EQ(result.merges[0], (std::pair<std::string, std::string>{"y", "z"}));
   EXPECT_EQ(result.merges[1], (std::pair<std::string, std::string>{"a", "b"}));
 }
 
 TEST(TrainBpe, RunsOfOneLetterMergeFromTheLeft) {
-  const TrainResult result = train("aaaaa", {.vocab_size = 256 + 2});
+  const BpeTraining result = train("aaaaa", {.vocab_size = 256 + 2});
   EXPECT_EQ(result.merges, (Merges{{"a", "a"}, {"aa", "aa"}}));
 }
 
 TEST(TrainBpe, SpecialTokensTakeNoPartInMerges) {
-  const TrainResult result = train("xy<|end|>xy<|end|>xy", {.vocab_size = 300, .special_tokens = {"<|end|>"}});
+  const BpeTraining result = train("xy<|end|>xy<|end|>xy", {.vocab_size = 300, .special_tokens = {"<|end|>"}});
   EXPECT_EQ(result.merges, (Merges{{"x", "y"}}));
   EXPECT_EQ(result.tokenizer.vocab_size(), 258);
   EXPECT_EQ(result.tokenizer.special_ids().eos, 257);
@@ -114,12 +114,12 @@ TEST(TrainBpe, ResultDoesNotDependOnThreadsOrOnHowTheTextIsDivided) {
   const std::string text = random_words(99, 600000, 20);  // several chunks
   const int threads = base::num_threads();
   base::set_num_threads(1);
-  const TrainResult one = train(text, {.vocab_size = 600});
+  const BpeTraining one = train(text, {.vocab_size = 600});
   base::set_num_threads(3);
-  const TrainResult three = train(text, {.vocab_size = 600});
+  const BpeTraining three = train(text, {.vocab_size = 600});
   const size_t cut = safe_cut(text, text.size() / 3);
   const std::string_view parts[] = {std::string_view(text).substr(cut), std::string_view(text).substr(0, cut)};
-  const TrainResult divided = train_bpe(parts, {.vocab_size = 600});
+  const BpeTraining divided = train_bpe(parts, {.vocab_size = 600});
   base::set_num_threads(threads);
   EXPECT_EQ(one.merges, three.merges);
   EXPECT_EQ(one.merges, divided.merges);
@@ -129,7 +129,7 @@ TEST(TrainBpe, ResultDoesNotDependOnThreadsOrOnHowTheTextIsDivided) {
 TEST(TrainBpe, EveryPatternSurvivesSaving) {
   const std::string text = random_words(5, 2000, 12) + " It's 1234 HTTPServer\n\n naïve 日本語";
   for (const char* pattern : {"gpt2", "cl100k", "llama3", "qwen2", "o200k", "[^ ]+| +"}) {
-    const TrainResult result =
+    const BpeTraining result =
         train(text, {.vocab_size = 400, .special_tokens = {"<|endoftext|>"}, .pattern = pattern});
     const Tokenizer again = Tokenizer::from_json(result.tokenizer.to_json(), "saved");
     const std::string sample = "It's 98765 HTTPServers\n \n abcabc naïve <|endoftext|>  ";
@@ -139,7 +139,7 @@ TEST(TrainBpe, EveryPatternSurvivesSaving) {
 }
 
 TEST(TrainBpe, StopsAtTheLeastCount) {
-  const TrainResult result = train("abab abab cd", {.vocab_size = 1000, .min_count = 2});
+  const BpeTraining result = train("abab abab cd", {.vocab_size = 1000, .min_count = 2});
   for (const auto& [left, right] : result.merges) EXPECT_NE(left + right, "cd");
   EXPECT_LT(result.tokenizer.vocab_size(), 262);
 }

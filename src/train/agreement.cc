@@ -18,7 +18,7 @@ std::string describe_source(const data::TokenSource& source) {
   constexpr int64_t kWindows = 64;  // spread over the source
   uint64_t hash = 0;
   std::vector<int32_t> tokens;
-  std::vector<data::Piece> pieces;
+  std::vector<data::WindowPiece> pieces;
   const int64_t n = source.num_windows(), count = std::min(n, kWindows);
   for (int64_t i = 0; i < count; ++i) {
     source.read(i * n / count, tokens, pieces);

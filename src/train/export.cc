@@ -73,7 +73,7 @@ void export_model(const std::string& folder, const spec::ModelSpec& spec, const 
 void export_state(const std::string& folder, const spec::ModelSpec& spec, core::DType dtype,
                   const std::vector<NamedFile>& tokenizer) {
   StateReader reader(folder);
-  const std::vector<spec::Parameter> table = spec::make_parameter_table(spec);
+  const std::vector<spec::ParameterSpec> table = spec::make_parameter_table(spec);
   models::save_weights(
       table,
       [&](size_t i) {

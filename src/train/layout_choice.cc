@@ -36,7 +36,7 @@ constexpr const char* kStandIn = "H100";
 plan::Cluster cluster_here(int64_t ranks) {
   const plan::HardwareTable table = plan::load_hardware();
   const bool is_measured = std::any_of(table.devices.begin(), table.devices.end(),
-                                       [](const plan::Device& d) { return d.name == plan::kMeasuredName; });
+                                       [](const plan::DeviceSpec& d) { return d.name == plan::kMeasuredName; });
   if (!is_measured)
     base::log_info("parallel.layout: this machine was never measured (sinter plan --measure); ranked as on {}",
                    kStandIn);
@@ -46,11 +46,11 @@ plan::Cluster cluster_here(int64_t ranks) {
   return cluster;
 }
 
-plan::Format format_of(base::DType precision) {
-  if (base::is_fp8(precision)) return plan::Format::fp8;
-  return precision == base::DType::f32   ? plan::Format::fp32
-         : precision == base::DType::f16 ? plan::Format::fp16
-                                         : plan::Format::bf16;
+plan::MatrixFormat format_of(base::DType precision) {
+  if (base::is_fp8(precision)) return plan::MatrixFormat::fp8;
+  return precision == base::DType::f32   ? plan::MatrixFormat::fp32
+         : precision == base::DType::f16 ? plan::MatrixFormat::fp16
+                                         : plan::MatrixFormat::bf16;
 }
 
 // Every way to write `ranks` as a product of the free axes.
@@ -93,7 +93,7 @@ std::vector<spec::ParallelSpec> rank_layouts(const spec::Recipe& recipe, const s
   const plan::Cluster cluster = cluster_here(ranks);
   const plan::Software& software = plan::find_software("sinter");
   const plan::ModelShape shape = plan::make_model_shape(model);
-  const plan::Format format = format_of(recipe.train.precision);
+  const plan::MatrixFormat format = format_of(recipe.train.precision);
   const plan::Efficiency efficiency = plan::find_efficiency(cluster.device, software.name, format);
   std::vector<std::pair<double, spec::ParallelSpec>> ranked;
   std::string reason;

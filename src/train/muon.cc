@@ -40,7 +40,7 @@ int64_t first_expert_of(const models::ParameterStore::Slot& slot) {
 
 }  // namespace
 
-bool Muon::takes(const spec::Parameter& info) {
+bool Muon::takes(const spec::ParameterSpec& info) {
   return info.trainable &&
          (info.role == spec::ParameterRole::matrix || info.role == spec::ParameterRole::expert_matrix);
 }
@@ -72,7 +72,7 @@ Muon::Muon(const spec::OptimizerRecipe& recipe, models::ParameterStore& store, c
 
 void Muon::make_groups() {
   for (size_t s = 0; s < states_.size(); ++s) {
-    const spec::Parameter& info = store_.slots()[states_[s].slot].info;
+    const spec::ParameterSpec& info = store_.slots()[states_[s].slot].info;
     const int64_t columns = info.shape[-1], stack_rows = info.shape[-2];
     // Of experts those of this rank.
     const int64_t first_expert = first_expert_of(store_.slots()[states_[s].slot]);

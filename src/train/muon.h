@@ -21,7 +21,7 @@ class Muon {
   // Keeps the momentum of the elements that this rank updates. `shard`: of the store's division.
   Muon(const spec::OptimizerRecipe& recipe, models::ParameterStore& store, const OptimizerShard& shard = {});
   // Whether Muon updates this tensor.
-  static bool takes(const spec::Parameter& info);
+  static bool takes(const spec::ParameterSpec& info);
 
   // For each matrix: b = momentum b + (1 - momentum) g; d = orthogonal((1 - momentum) g + momentum b);
   // w = (1 - lr weight_decay) w - lr sqrt(max(1, rows / columns)) d. control (kControlSize) as step_control writes it;

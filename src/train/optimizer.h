@@ -23,7 +23,7 @@ struct OptimizerShard {
   comm::Communicator* tensor = nullptr;  // the ranks that cut matrices; null: none are
   // Of experts that other ranks of the data axis have others of; null: as all else.
   std::shared_ptr<const OptimizerShard> experts = nullptr;
-  const OptimizerShard& of(const spec::Parameter& info) const {
+  const OptimizerShard& of(const spec::ParameterSpec& info) const {
     return experts && info.expert_axis >= 0 ? *experts : *this;
   }
 };

@@ -85,7 +85,7 @@ TEST(OwnMemory, Fp8LayersAddTheirWeightsAndHoldLessBetweenThePasses) {
   const StepPlan fp8 = plan_step(model, shape);
   EXPECT_EQ(bf16.fp8_bytes, 0u);
   size_t matrices = 0;
-  for (const spec::Parameter& p : spec::make_parameter_table(model)) {
+  for (const spec::ParameterSpec& p : spec::make_parameter_table(model)) {
     if (p.role == spec::ParameterRole::matrix) matrices += static_cast<size_t>(p.num_elements());
   }
   EXPECT_NEAR(double(fp8.fp8_bytes), 2.0 * double(matrices), 1e4);  // both orders, and a few scales

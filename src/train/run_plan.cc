@@ -269,7 +269,7 @@ void plan_disk(RunPlan& plan) {
 
 size_t largest_tensor(const RunPlan& plan) {
   int64_t elements = 0;
-  for (const spec::Parameter& p : spec::make_parameter_table(plan.model))
+  for (const spec::ParameterSpec& p : spec::make_parameter_table(plan.model))
     elements = std::max(elements, p.num_elements());
   return static_cast<size_t>(elements) * sizeof(float);
 }

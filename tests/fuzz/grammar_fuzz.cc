@@ -11,9 +11,9 @@
 using namespace sinter::engine::grammar;  // NOLINT
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const Vocabulary vocabulary = make_vocabulary({"{", "}", "\"", "a", "1", "{\"", "\":", "<end>"}, {7});
+  static const TokenBytes vocabulary = make_vocabulary({"{", "}", "\"", "a", "1", "{\"", "\":", "<end>"}, {7});
   const std::string text(reinterpret_cast<const char*>(data), size);
-  const Limits limits{.max_nodes = 20000, .max_seconds = 0.5};
+  const GrammarLimits limits{.max_nodes = 20000, .max_seconds = 0.5};
   for (int kind = 0; kind < 3; ++kind) {
     try {
       Program program = kind == 0   ? compile_schema(text, limits)

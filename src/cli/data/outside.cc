@@ -26,7 +26,7 @@ constexpr size_t kMostWindows = 4;  // of a long document
 struct ScorerModel {
   tokenizer::Tokenizer tokenizer;
   models::OpenModel model;
-  std::unique_ptr<eval::Backend> backend;
+  std::unique_ptr<eval::ScoringBackend> backend;
   std::mutex mutex;
 
   explicit ScorerModel(const std::string& folder)
@@ -59,7 +59,7 @@ std::vector<data::EvalItem> evaluation_items(const std::vector<std::string>& tas
   for (const std::string& name : tasks) {
     for (const std::string& member : eval::shipped_tasks().members_of(name)) {
       const eval::TaskRun run = eval::prepare_task(eval::shipped_tasks().tasks.at(member), options);
-      for (const eval::Sample& sample : run.samples) {
+      for (const eval::EvalSample& sample : run.samples) {
         const eval::Question& q = sample.question;
         const auto right = static_cast<size_t>(std::max<int64_t>(q.gold, 0));
         const std::string query = q.contexts.empty() ? "" : q.context(right);

@@ -45,7 +45,7 @@ struct Writer {
   std::unique_ptr<tokenizer::Tokenizer> tokenizer;
   std::unique_ptr<models::OpenModel> model;
   std::unique_ptr<tokenizer::ChatTemplate> chat;
-  std::unique_ptr<eval::Backend> backend;
+  std::unique_ptr<eval::ScoringBackend> backend;
 };
 
 Writer open_writer(const Flags& flags) {

@@ -15,13 +15,13 @@ namespace sinter::cli {
 namespace {
 
 using nlohmann::json;
-using plan::Format;
+using plan::MatrixFormat;
 
-json device_json(const plan::Device& d) {
+json device_json(const plan::DeviceSpec& d) {
   json rates = json::object();
   for (int i = 0; i < plan::kNumFormats; ++i) {
     if (d.flops[static_cast<size_t>(i)] > 0)
-      rates[std::string(plan::format_name(static_cast<Format>(i)))] = d.flops[static_cast<size_t>(i)];
+      rates[std::string(plan::format_name(static_cast<MatrixFormat>(i)))] = d.flops[static_cast<size_t>(i)];
   }
   return {{"name", d.name},
           {"aliases", d.aliases},
@@ -46,8 +46,8 @@ std::string in_small_letters(std::string text) {
 
 // "a100": all whose name has it, else the one that has it as an alias.
 void keep_devices(plan::HardwareTable& table, const std::string& name) {
-  std::vector<plan::Device> found;
-  for (const plan::Device& d : table.devices) {
+  std::vector<plan::DeviceSpec> found;
+  for (const plan::DeviceSpec& d : table.devices) {
     if (in_small_letters(d.name).find(in_small_letters(name)) != std::string::npos) found.push_back(d);
   }
   if (found.empty()) found = {table.device(name)};
@@ -59,7 +59,7 @@ void run_devices(const std::string& hardware, const std::string& name, bool as_j
   if (!name.empty()) keep_devices(table, name);
   if (as_json) {
     json out{{"devices", json::array()}, {"networks", json::array()}};
-    for (const plan::Device& d : table.devices) out["devices"].push_back(device_json(d));
+    for (const plan::DeviceSpec& d : table.devices) out["devices"].push_back(device_json(d));
     for (const plan::Network& n : table.networks) {
       out["networks"].push_back({{"name", n.name},
                                  {"kind", n.kind},
@@ -69,16 +69,16 @@ void run_devices(const std::string& hardware, const std::string& name, bool as_j
     }
     return print_json(out);
   }
-  auto tera = [](const plan::Device& d, Format f) {
+  auto tera = [](const plan::DeviceSpec& d, MatrixFormat f) {
     return d.peak(f) > 0 ? fmt::format("{:g}", d.peak(f) / 1e12) : "-";
   };
   base::Table text({"device", "GiB", "GB/s", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4", "link",
                     "GB/s", "W", "$/h"});
-  for (const plan::Device& d : table.devices) {
+  for (const plan::DeviceSpec& d : table.devices) {
     std::vector<std::string> row{d.name, fmt::format("{:.1f}", d.memory_bytes / 0x1p30),
                                  fmt::format("{:g}", d.bandwidth / 1e9)};
-    using enum Format;
-    for (Format f : {fp32, tf32, fp16, bf16, fp8, fp4, int8, int4}) row.push_back(tera(d, f));
+    using enum MatrixFormat;
+    for (MatrixFormat f : {fp32, tf32, fp16, bf16, fp8, fp4, int8, int4}) row.push_back(tera(d, f));
     row.insert(row.end(), {d.link, fmt::format("{:g}", d.link_bandwidth / 1e9), fmt::format("{:g}", d.power_watts),
                            fmt::format("{:.2f}", d.price_per_hour)});
     text.add_row(std::move(row));

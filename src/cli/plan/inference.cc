@@ -106,7 +106,7 @@ struct Choice {
 Choice evaluate(const InferenceOptions& o, const Setting& s, int tp) {
   Choice c;
   c.tp = tp;
-  const plan::Device& device = s.cluster.device;
+  const plan::DeviceSpec& device = s.cluster.device;
   c.capacity = plan::serving_capacity(s.model, device, tp, s.context, static_cast<double>(s.spec.max_positions));
   c.has_room = c.capacity.fits && c.capacity.max_sequences >= 1;
   if (!c.has_room) return c;
@@ -238,7 +238,7 @@ void print_at_bandwidth(const InferenceOptions& o, const Setting& s, json& out) 
 }
 
 std::vector<ExplainedLine> explain(const InferenceOptions& o, const Setting& s, const Choice& c) {
-  const plan::Device& d = s.cluster.device;
+  const plan::DeviceSpec& d = s.cluster.device;
   const plan::InferenceModel& m = s.model;
   return {
       {"weights stored", "matrices x bytes per weight + embeddings and norms x 2",

@@ -15,20 +15,20 @@
 #include "cli/plan/verbs.h"
 
 namespace sinter::cli {
-void save_device(const plan::Device& device, const std::string& path) {
+void save_device(const plan::DeviceSpec& device, const std::string& path) {
   std::string text;
   if (std::filesystem::exists(path)) {
     text = base::read_file(path);
     plan::HardwareTable own;
     own.add_toml(text, path);
-    const auto same = [&](const plan::Device& d) { return d.name == device.name; };
+    const auto same = [&](const plan::DeviceSpec& d) { return d.name == device.name; };
     if (std::any_of(own.devices.begin(), own.devices.end(), same)) {  // write the file's other entries anew
       if (!own.networks.empty())
         base::fail("'{}' has networks and a device '{}' already; remove that device, or choose another --name", path,
                    device.name);
       std::erase_if(own.devices, same);
       text.clear();
-      for (const plan::Device& d : own.devices) text += plan::device_toml(d) + "\n";
+      for (const plan::DeviceSpec& d : own.devices) text += plan::device_toml(d) + "\n";
     }
   }
   if (!text.empty() && text.back() != '\n') text += '\n';
@@ -39,7 +39,7 @@ void save_device(const plan::Device& device, const std::string& path) {
 
 namespace {
 
-plan::Device saved_device(const std::string& name, const std::string& path) {
+plan::DeviceSpec saved_device(const std::string& name, const std::string& path) {
   const char* advice = "leave out --check-only (`sinter plan --measure`) to measure and save it first";
   if (!std::filesystem::exists(path))
     base::fail_usage("--check-only: there is no hardware file '{}' with a device '{}'; {}", path, name, advice);
@@ -68,7 +68,7 @@ void run_measure(const MeasureOptions& o, const std::string& hardware, bool as_j
   core::runtime(device);  // an absent device is an error before anything is measured
   bench::Options options;
   options.case_seconds = o.seconds / 5;
-  plan::Device measured;
+  plan::DeviceSpec measured;
   bench::Report report = bench::make_step_report(device);
   if (o.check_only) {
     measured = saved_device(o.name, path);

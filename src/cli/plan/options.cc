@@ -34,9 +34,10 @@ void add_cluster_options(Command command, ClusterOptions& o, const std::string& 
   command.option("--hardware", &o.hardware, "your own hardware table (TOML), beside the built-in one");
 }
 
-plan::Format parse_trained_format(const std::string& text) {
-  const plan::Format format = plan::parse_format(text);
-  if (plan::format_bytes_per_element(format) < 1 || format == plan::Format::int8 || format == plan::Format::fp64)
+plan::MatrixFormat parse_trained_format(const std::string& text) {
+  const plan::MatrixFormat format = plan::parse_format(text);
+  if (plan::format_bytes_per_element(format) < 1 || format == plan::MatrixFormat::int8 ||
+      format == plan::MatrixFormat::fp64)
     base::fail_usage("--format {}: training is planned in bf16, fp16, fp8, tf32 and fp32 (`plan inference` has more)",
                      plan::format_name(format));
   return format;
@@ -111,12 +112,12 @@ void print_explanation(const std::vector<ExplainedLine>& lines) {
 
 void print_json(const nlohmann::json& value) { fmt::print("{}\n", value.dump(2)); }
 
-std::string format_note(const plan::Device& device, plan::Format format) {
-  const plan::Format used = device.compute_format(format);
+std::string format_note(const plan::DeviceSpec& device, plan::MatrixFormat format) {
+  const plan::MatrixFormat used = device.compute_format(format);
   if (used == format) return "";
   std::string note = fmt::format("{} has no unit for {}: products run as {} at {:g} TFLOP/s", device.name,
                                  plan::format_name(format), plan::format_name(used), device.peak(used) / 1e12);
-  if (double faster = device.peak(plan::Format::fp16); faster > 1.5 * device.peak(used))
+  if (double faster = device.peak(plan::MatrixFormat::fp16); faster > 1.5 * device.peak(used))
     note += fmt::format("; --format fp16 has {:g}", faster / 1e12);
   return note;
 }

@@ -38,7 +38,7 @@ auto parse_option(const char* option, const std::string& text, Parse parse) {
 }
 
 // A --format that training is done in. A usage error for those that only serve inference.
-plan::Format parse_trained_format(const std::string& text);
+plan::MatrixFormat parse_trained_format(const std::string& text);
 
 // What --format, --software, --grid and --convention take, for their help.
 std::string format_help();
@@ -55,7 +55,7 @@ void print_explanation(const std::vector<ExplainedLine>& lines);
 void print_json(const nlohmann::json& value);
 // Where the device has no unit for the format asked for: what products run in, and which format would be faster; else
 // "".
-std::string format_note(const plan::Device& device, plan::Format format);
+std::string format_note(const plan::DeviceSpec& device, plan::MatrixFormat format);
 // "$77.0M"
 std::string format_money(double dollars);
 // A count of steps or hours: three digits of what is below ten or has too many, else all with commas.

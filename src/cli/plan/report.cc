@@ -39,8 +39,8 @@ void print_line(const std::string& text) { fmt::print("{}", wrap_text(text, 0, k
 
 // What of the plan is true of `sinter train` today; nothing where all of it is.
 void print_trained(const TrainingRequest& request, const TrainingPlan& p) {
-  const plan::Device& device = request.cluster.device;
-  if (request.software.name == "sinter" && device.backend() == plan::Backend::none)
+  const plan::DeviceSpec& device = request.cluster.device;
+  if (request.software.name == "sinter" && device.backend() == plan::TrainBackend::none)
     print_line(fmt::format(
         "`sinter train` runs on GPUs of NVIDIA and on CPUs, not on {}: this is what it would do there.", device.name));
   if (!p.trained) return;
@@ -149,7 +149,7 @@ void print_run(const TrainingRequest& request, const TrainingPlan& p) {
 // The causes of the step's time on the busiest device, with the constants they are worked out from.
 void explain_time(const TrainingRequest& request, const TrainingPlan& p, std::vector<ExplainedLine>& why) {
   const spec::ParallelSpec& s = p.parallel;
-  const plan::Device& d = request.cluster.device;
+  const plan::DeviceSpec& d = request.cluster.device;
   const plan::Efficiency e = plan::find_efficiency(d, request.software.name, request.format);
   const plan::StepTime& t = p.step.time;
   const double tokens = static_cast<double>(s.global_batch * s.seq_len), ranks = static_cast<double>(s.ranks());

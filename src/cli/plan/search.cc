@@ -157,8 +157,8 @@ void run_search(SearchOptions& o) {
   r.seq_len = choose_seq_len(r.seq_len, r.model);
   r.cluster = make_cluster(o.cluster);
   r.format = parse_trained_format(o.format);
-  if (r.format == plan::Format::fp32 || r.format == plan::Format::tf32) r.base.compute = base::DType::f32;
-  if (r.format == plan::Format::fp16) r.base.compute = base::DType::f16;
+  if (r.format == plan::MatrixFormat::fp32 || r.format == plan::MatrixFormat::tf32) r.base.compute = base::DType::f32;
+  if (r.format == plan::MatrixFormat::fp16) r.base.compute = base::DType::f16;
   r.base.main_gradients = parse_option("--main-gradients", o.gradients, base::parse_dtype);
   r.base.moments = parse_option("--moments", o.moments, base::parse_dtype);
   r.base.offload.optimizer = o.offload_optimizer;

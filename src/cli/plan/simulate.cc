@@ -84,7 +84,7 @@ std::map<std::string, double> critical_seconds(const plan::PipelineTimeline& tim
   std::map<std::string, double> seconds;
   for (int64_t index : timeline.critical_path()) {
     const plan::SimulatedEvent& e = timeline.events[static_cast<size_t>(index)];
-    bool is_transfer = e.stream == plan::Stream::communication;
+    bool is_transfer = e.stream == plan::Lane::communication;
     bool is_forward = e.action.kind == spec::ActionKind::forward;
     seconds[is_transfer ? "transfer" : is_forward ? "forward" : "backward"] += e.end - e.begin;
   }

@@ -18,7 +18,7 @@ void add_measure_options(Command plan, MeasureOptions& options);
 void run_measure(const MeasureOptions& options, const std::string& hardware, bool as_json);
 
 // Writes a device into the hardware file `path`, in place of an entry of the same name.
-void save_device(const plan::Device& device, const std::string& path);
+void save_device(const plan::DeviceSpec& device, const std::string& path);
 
 void add_plan_check(Command plan);
 void add_plan_search(Command plan);

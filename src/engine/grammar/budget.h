@@ -8,7 +8,7 @@
 
 namespace sinter::engine::grammar {
 
-struct Limits {
+struct GrammarLimits {
   int64_t max_source_bytes = 256 * 1024;
   int64_t max_nodes = 200000;   // of the automata
   int64_t max_nesting = 64;     // of schemas, groups, rules
@@ -21,8 +21,8 @@ struct Limits {
 // Counts nodes and watches the clock; throws base::Error naming the limit.
 class Budget {
  public:
-  explicit Budget(const Limits& limits) : limits_(limits), start_(std::chrono::steady_clock::now()) {}
-  const Limits& limits() const { return limits_; }
+  explicit Budget(const GrammarLimits& limits) : limits_(limits), start_(std::chrono::steady_clock::now()) {}
+  const GrammarLimits& limits() const { return limits_; }
   void spend(int64_t nodes = 1) {
     spent_ += nodes;
     SINTER_CHECK(spent_ <= limits_.max_nodes, "too large: it needs more than {} states", limits_.max_nodes);
@@ -37,7 +37,7 @@ class Budget {
   }
 
  private:
-  Limits limits_;
+  GrammarLimits limits_;
   std::chrono::steady_clock::time_point start_;
   int64_t spent_ = 0, calls_ = 0;
 };

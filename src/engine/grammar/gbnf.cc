@@ -301,7 +301,7 @@ class GbnfParser {
 
 }  // namespace
 
-Program compile_gbnf(std::string_view grammar, const Limits& limits) {
+Program compile_gbnf(std::string_view grammar, const GrammarLimits& limits) {
   SINTER_CHECK(static_cast<int64_t>(grammar.size()) <= limits.max_source_bytes, "grammar: longer than {} bytes",
                limits.max_source_bytes);
   Budget budget(limits);

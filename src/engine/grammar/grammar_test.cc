@@ -10,7 +10,7 @@ namespace sinter::engine::grammar {
 namespace {
 
 // Tokens: all bytes, and some longer texts, among them ones that hold part of a character.
-Vocabulary small_vocabulary() {
+TokenBytes small_vocabulary() {
   std::vector<std::string> bytes;
   for (int b = 0; b < 256; ++b) bytes.emplace_back(1, static_cast<char>(b));
   for (const char* text :
@@ -22,7 +22,7 @@ Vocabulary small_vocabulary() {
 }
 
 bool matches(const Program& program, const std::string& text) {
-  static const Vocabulary vocabulary = make_vocabulary({"a"}, {});  // texts only: no masks are made
+  static const TokenBytes vocabulary = make_vocabulary({"a"}, {});  // texts only: no masks are made
   CompiledGrammar grammar(program, vocabulary);
   return grammar.accepts(grammar.advance(grammar.start(), text));
 }
@@ -187,7 +187,7 @@ std::string random_output(CompiledGrammar& grammar, uint64_t seed) {
 }
 
 TEST(Grammar, WhatMasksAllowIsJson) {
-  static const Vocabulary vocabulary = small_vocabulary();
+  static const TokenBytes vocabulary = small_vocabulary();
   for (const char* schema :
        {"true", R"({"type":"object","properties":{"a":{"type":"string"},"b":{"type":"number"}},"required":["b"]})",
         R"({"type":"array","items":{"type":"string","minLength":1,"maxLength":5},"minItems":1,"maxItems":4})"}) {
@@ -201,7 +201,7 @@ TEST(Grammar, WhatMasksAllowIsJson) {
 }
 
 TEST(Grammar, TokensThatHoldPartOfACharacterAreAllowedWhereTheWholeIs) {
-  static const Vocabulary vocabulary = small_vocabulary();
+  static const TokenBytes vocabulary = small_vocabulary();
   auto grammar = std::make_shared<CompiledGrammar>(compile_choice({"\"\xC3\xA9\""}, {}), vocabulary);
   GrammarMask mask(grammar);
   auto allows = [&](const std::string& text) {

@@ -124,7 +124,7 @@ class SchemaCompiler {
   }
 
   void build_number(const Constraints& c, int32_t in, int32_t out, bool is_integer) {
-    NumberRange range = c.range;
+    SchemaRange range = c.range;
     range.is_integer = is_integer;
     const CharNfa nfa = number_texts(range, builder_.budget());
     if (!nfa.is_empty()) builder_.epsilon(builder_.automaton(in, nfa, TextForm::plain), out);
@@ -275,7 +275,7 @@ class SchemaCompiler {
   int depth_ = 0;
 };
 
-Json parse_schema(std::string_view text, const Limits& limits) {
+Json parse_schema(std::string_view text, const GrammarLimits& limits) {
   SINTER_CHECK(static_cast<int64_t>(text.size()) <= limits.max_source_bytes, "the schema is longer than {} bytes",
                limits.max_source_bytes);
   int64_t depth = 0;
@@ -291,14 +291,14 @@ Json parse_schema(std::string_view text, const Limits& limits) {
 
 }  // namespace
 
-Program compile_schema(std::string_view schema, const Limits& limits) {
+Program compile_schema(std::string_view schema, const GrammarLimits& limits) {
   const Json root = parse_schema(schema, limits);
   Budget budget(limits);
   ProgramBuilder builder(budget);
   return builder.finish(SchemaCompiler(builder, root).root_rule());
 }
 
-Program compile_calls(const std::vector<CallSchema>& calls, const CallForm& form, const Limits& limits) {
+Program compile_calls(const std::vector<CallSchema>& calls, const CallForm& form, const GrammarLimits& limits) {
   Budget budget(limits);
   ProgramBuilder builder(budget);
   const int32_t one = builder.add_rule("call");

@@ -15,7 +15,7 @@
 namespace sinter::engine::grammar {
 
 // Throws base::Error naming the keyword and where it stands.
-Program compile_schema(std::string_view schema, const Limits& limits);
+Program compile_schema(std::string_view schema, const GrammarLimits& limits);
 
 // A function and its arguments' schema.
 struct CallSchema {
@@ -28,6 +28,6 @@ struct CallForm {
   int64_t max_calls = 1;
 };
 // One call or more of these functions, each with arguments that its schema accepts.
-Program compile_calls(const std::vector<CallSchema>& calls, const CallForm& form, const Limits& limits);
+Program compile_calls(const std::vector<CallSchema>& calls, const CallForm& form, const GrammarLimits& limits);
 
 }  // namespace sinter::engine::grammar

@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kMaxItems = 4096;  // of one state: more come from a grammar that is far too ambiguous
 }
 
-CompiledGrammar::CompiledGrammar(Program program, const Vocabulary& vocabulary)
+CompiledGrammar::CompiledGrammar(Program program, const TokenBytes& vocabulary)
     : program_(std::move(program)), vocabulary_(vocabulary) {
   make_byte_classes();
   stacks_.push_back({-1, -1, 0});
@@ -133,7 +133,7 @@ void CompiledGrammar::build_mask(StateId state, Mask& mask) {
   const auto& nodes = vocabulary_.nodes;
   const auto count = static_cast<int32_t>(nodes.size());
   for (int32_t i = 0; i < count;) {
-    const Vocabulary::Node node = nodes[static_cast<size_t>(i)];
+    const TokenBytes::Node node = nodes[static_cast<size_t>(i)];
     const StateId from = walk_[node.depth - 1u];
     const size_t slot = static_cast<size_t>(from) * static_cast<size_t>(num_classes_) + class_of_[node.byte];
     StateId to = next_[slot];

@@ -24,7 +24,7 @@ namespace sinter::engine::grammar {
 class CompiledGrammar {
  public:
   // The vocabulary must outlive it.
-  CompiledGrammar(Program program, const Vocabulary& vocabulary);
+  CompiledGrammar(Program program, const TokenBytes& vocabulary);
 
   using StateId = int32_t;
   static constexpr StateId kDead = 0;
@@ -39,7 +39,7 @@ class CompiledGrammar {
   // Bytes that must follow, at most `limit`.
   std::string forced_bytes(StateId state, size_t limit);
 
-  const Vocabulary& vocabulary() const { return vocabulary_; }
+  const TokenBytes& vocabulary() const { return vocabulary_; }
   // Whether so much has been kept that a fresh one should take its place.
   bool is_worn() const;
   int64_t num_states() const;
@@ -65,7 +65,7 @@ class CompiledGrammar {
   void build_mask(StateId state, Mask& mask);
 
   Program program_;
-  const Vocabulary& vocabulary_;
+  const TokenBytes& vocabulary_;
   mutable std::mutex mutex_;
   std::array<uint8_t, 256> class_of_{};  // bytes that no edge tells apart
   int32_t num_classes_ = 0;

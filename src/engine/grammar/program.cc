@@ -284,7 +284,7 @@ Program ProgramBuilder::finish(int32_t root) {
   return std::move(program_);
 }
 
-Program compile_regex_program(std::string_view pattern, const Limits& limits) {
+Program compile_regex_program(std::string_view pattern, const GrammarLimits& limits) {
   Budget budget(limits);
   const CharNfa nfa = compile_regex(pattern, RegexMode::whole, budget);
   SINTER_CHECK(!nfa.is_empty(), "regex: no text can match it");
@@ -294,7 +294,7 @@ Program compile_regex_program(std::string_view pattern, const Limits& limits) {
   return builder.finish(root);
 }
 
-Program compile_choice(const std::vector<std::string>& choices, const Limits& limits) {
+Program compile_choice(const std::vector<std::string>& choices, const GrammarLimits& limits) {
   SINTER_CHECK(!choices.empty(), "choice: the list is empty; expected at least one text");
   Budget budget(limits);
   ProgramBuilder builder(budget);

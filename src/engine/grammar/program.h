@@ -34,7 +34,7 @@ struct Program {
   std::vector<int32_t> rule_starts;  // node of each rule
   std::vector<std::string> rule_names;
   int32_t root = 0;
-  Limits limits;
+  GrammarLimits limits;
 };
 
 enum class TextForm { plain, json };  // characters as UTF-8, or as they stand within a JSON string
@@ -72,10 +72,10 @@ class ProgramBuilder {
 };
 
 // The rule that `grammar` (GBNF, as llama.cpp's grammar files) calls root. Throws base::Error with the line.
-Program compile_gbnf(std::string_view grammar, const Limits& limits);
+Program compile_gbnf(std::string_view grammar, const GrammarLimits& limits);
 // Text that matches the regex as a whole.
-Program compile_regex_program(std::string_view pattern, const Limits& limits);
+Program compile_regex_program(std::string_view pattern, const GrammarLimits& limits);
 // One of these texts.
-Program compile_choice(const std::vector<std::string>& choices, const Limits& limits);
+Program compile_choice(const std::vector<std::string>& choices, const GrammarLimits& limits);
 
 }  // namespace sinter::engine::grammar

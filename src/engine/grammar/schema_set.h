@@ -41,7 +41,7 @@ struct SchemaSet {
 struct Constraints {
   uint32_t types = kAllTypes;
   std::optional<std::vector<Json>> values;  // only these
-  NumberRange range;
+  SchemaRange range;
   int64_t min_length = 0, max_length = -1, min_items = 0, max_items = -1, min_properties = 0, max_properties = -1;
   std::vector<std::string> patterns, formats;
   std::vector<const Json*> schemas;  // the parts, for what depends on several keywords

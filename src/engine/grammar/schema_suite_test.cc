@@ -45,7 +45,7 @@ TEST(SchemaSuite, EverySchemaCompilesOrIsRefusedByNameAndNoneAllowsTooMuch) {
   std::ifstream file(base::source_dir() + "/tests/golden/json_schema/draft2020-12.json");
   const Json groups = Json::parse(file);
   ASSERT_GT(groups.size(), 400u);
-  static const Vocabulary vocabulary = make_vocabulary({"a"}, {});
+  static const TokenBytes vocabulary = make_vocabulary({"a"}, {});
   int compiled = 0, refused = 0, right = 0, narrow = 0;
   std::map<std::string, int> narrow_in;
   for (const Json& group : groups) {

@@ -132,8 +132,8 @@ CharNfa with_minus(const CharNfa& nfa) {
 
 }  // namespace
 
-CharNfa number_texts(const NumberRange& given, Budget& budget) {
-  NumberRange range = given;
+CharNfa number_texts(const SchemaRange& given, Budget& budget) {
+  SchemaRange range = given;
   size_t max_fraction = kFraction;
   int64_t step = 0;
   if (range.multiple_of) {

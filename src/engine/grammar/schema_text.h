@@ -7,7 +7,7 @@
 
 namespace sinter::engine::grammar {
 
-struct NumberRange {
+struct SchemaRange {
   std::optional<double> least, most;
   bool excludes_least = false, excludes_most = false;
   std::optional<double> multiple_of;
@@ -15,7 +15,7 @@ struct NumberRange {
 };
 
 // Texts of the numbers in the range. Throws base::Error naming what cannot be honoured.
-CharNfa number_texts(const NumberRange& range, Budget& budget);
+CharNfa number_texts(const SchemaRange& range, Budget& budget);
 
 // A regex for a string's "format"; "" for one that is not known.
 std::string format_regex(const std::string& format);

@@ -7,8 +7,8 @@
 
 namespace sinter::engine::grammar {
 
-Vocabulary make_vocabulary(std::vector<std::string> token_bytes, std::vector<int32_t> end_tokens) {
-  Vocabulary v;
+TokenBytes make_vocabulary(std::vector<std::string> token_bytes, std::vector<int32_t> end_tokens) {
+  TokenBytes v;
   v.size = static_cast<int32_t>(token_bytes.size());
   v.bytes = std::move(token_bytes);
   v.end_tokens = std::move(end_tokens);
@@ -55,7 +55,7 @@ Vocabulary make_vocabulary(std::vector<std::string> token_bytes, std::vector<int
   return v;
 }
 
-Vocabulary make_vocabulary(const tokenizer::Tokenizer& tokenizer, std::vector<int32_t> end_tokens) {
+TokenBytes make_vocabulary(const tokenizer::Tokenizer& tokenizer, std::vector<int32_t> end_tokens) {
   std::vector<std::string> bytes(static_cast<size_t>(tokenizer.vocab_size()));
   for (int32_t t = 0; t < tokenizer.vocab_size(); ++t) {
     if (!tokenizer.has_id(t)) continue;
@@ -63,7 +63,7 @@ Vocabulary make_vocabulary(const tokenizer::Tokenizer& tokenizer, std::vector<in
     if (tokenizer.is_special(t)) text = static_cast<char>(kSpecialMark) + tokenizer.token_text(t);
     bytes[static_cast<size_t>(t)] = std::move(text);
   }
-  Vocabulary v = make_vocabulary(std::move(bytes), std::move(end_tokens));
+  TokenBytes v = make_vocabulary(std::move(bytes), std::move(end_tokens));
   v.encode = [&tokenizer](const std::string& text) { return tokenizer.encode(text); };
   return v;
 }

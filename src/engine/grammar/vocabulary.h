@@ -9,7 +9,7 @@
 
 namespace sinter::engine::grammar {
 
-struct Vocabulary {
+struct TokenBytes {
   // The tree in the order of a depth-first walk: a node's children follow it, `skip` is the node behind them all.
   struct Node {
     uint8_t byte;
@@ -29,8 +29,8 @@ struct Vocabulary {
 };
 
 // From the bytes of each token ("" for those that must never come).
-Vocabulary make_vocabulary(std::vector<std::string> token_bytes, std::vector<int32_t> end_tokens);
+TokenBytes make_vocabulary(std::vector<std::string> token_bytes, std::vector<int32_t> end_tokens);
 // The tokenizer must outlive it.
-Vocabulary make_vocabulary(const tokenizer::Tokenizer& tokenizer, std::vector<int32_t> end_tokens);
+TokenBytes make_vocabulary(const tokenizer::Tokenizer& tokenizer, std::vector<int32_t> end_tokens);
 
 }  // namespace sinter::engine::grammar

@@ -212,7 +212,7 @@ bool calls_match(const Value& functions, const std::optional<Value>& calls, cons
   return true;
 }
 
-bool check_calls(const Document& document, const std::string& answer) {
+bool check_calls(const TaskDocument& document, const std::string& answer) {
   const Value *functions = find_field(document, "function"), *category = find_field(document, "category");
   SINTER_CHECK(functions && category, "'function' or 'category' is undefined");
   return calls_match(*functions, decode_calls(answer), find_field(document, "ground_truth"), value_text(*category));

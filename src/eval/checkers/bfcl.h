@@ -16,6 +16,6 @@ bool calls_match(const Value& functions, const std::optional<Value>& calls, cons
                  const std::string& category, bool has_underscores = false);
 
 // A document with function, ground_truth and category.
-bool check_calls(const Document& document, const std::string& answer);
+bool check_calls(const TaskDocument& document, const std::string& answer);
 
 }  // namespace sinter::eval

@@ -11,7 +11,7 @@ namespace sinter::eval {
 namespace {
 
 // Programs made of the answers, run one by one.
-SampleMetrics check_code(const Task& task, const Document& document, const std::string& target,
+SampleMetrics check_code(const Task& task, const TaskDocument& document, const std::string& target,
                          std::span<const std::string> answers) {
   int64_t num_passed = 0;
   for (const std::string& answer : answers) {
@@ -31,7 +31,7 @@ SampleMetrics check_code(const Task& task, const Document& document, const std::
   return metrics;
 }
 
-SampleMetrics check_math(const Task& task, const Document& document, const std::string& answer) {
+SampleMetrics check_math(const Task& task, const TaskDocument& document, const std::string& answer) {
   const Value* solution = find_field(document, "solution");
   SINTER_CHECK(solution, "'solution' is undefined");
   const auto boxed = last_boxed(value_text(*solution));
@@ -45,7 +45,7 @@ SampleMetrics check_math(const Task& task, const Document& document, const std::
 
 }  // namespace
 
-SampleMetrics check_answers(const Task& task, const Document& document, const std::string& target,
+SampleMetrics check_answers(const Task& task, const TaskDocument& document, const std::string& target,
                             std::span<const std::string> answers) {
   SINTER_CHECK(!answers.empty(), "there is no answer");
   if (task.checker == "code") return check_code(task, document, target, answers);

@@ -8,7 +8,7 @@
 namespace sinter::eval {
 
 // What the task's checker says about the answers to one document.
-SampleMetrics check_answers(const Task& task, const Document& document, const std::string& target,
+SampleMetrics check_answers(const Task& task, const TaskDocument& document, const std::string& target,
                             std::span<const std::string> answers);
 
 // Throws base::Error unless running programs was asked for and a sandbox works here.

@@ -293,7 +293,7 @@ bool follows_loosely(const std::string& id, const Value& arguments, const std::s
                      [&](const std::string& form) { return follows_instruction(id, arguments, form); });
 }
 
-SampleMetrics ifeval_metrics(const Document& document, const std::string& answer) {
+SampleMetrics ifeval_metrics(const TaskDocument& document, const std::string& answer) {
   const Value *ids = find_field(document, "instruction_id_list"), *arguments = find_field(document, "kwargs");
   SINTER_CHECK(ids && arguments, "'instruction_id_list' or 'kwargs' is undefined");
   const std::vector<std::string> names = text_list(*ids);

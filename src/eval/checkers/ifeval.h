@@ -12,6 +12,6 @@ bool follows_instruction(const std::string& id, const Value& arguments, const st
 bool follows_loosely(const std::string& id, const Value& arguments, const std::string& answer);
 
 // Prompt and instruction level, strict and loose, of a document with instruction_id_list and kwargs.
-SampleMetrics ifeval_metrics(const Document& document, const std::string& answer);
+SampleMetrics ifeval_metrics(const TaskDocument& document, const std::string& answer);
 
 }  // namespace sinter::eval

@@ -38,7 +38,7 @@ Json load(const fs::path& path) {
 struct GoldenModel {
   tokenizer::Tokenizer tokenizer;
   models::OpenModel model;
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<ScoringBackend> backend;
 };
 
 class GoldenFolder {
@@ -162,7 +162,7 @@ void GoldenFolder::verify_run(const std::string& name, const Json& file, const J
 }
 
 // Scored choices and windows: token counts, log-likelihoods, greedy, metrics of each document.
-void compare_scored(const Sample& sample, const Json& golden, CaseCounter& tokens, CaseCounter& metrics,
+void compare_scored(const EvalSample& sample, const Json& golden, CaseCounter& tokens, CaseCounter& metrics,
                     double& worst) {
   if (golden.contains("windows")) {
     tokens.expect(golden["windows"].size() == sample.scores.size(), "another number of windows");
@@ -202,7 +202,7 @@ void compare_scored(const Sample& sample, const Json& golden, CaseCounter& token
   }
 }
 
-void compare_generated(const TaskRun& run, const Sample& sample, const Json& golden, CaseCounter& texts,
+void compare_generated(const TaskRun& run, const EvalSample& sample, const Json& golden, CaseCounter& texts,
                        CaseCounter& verdicts) {
   const GenerationResult& got = sample.generations[0];
   texts.expect(got.prompt_tokens == golden.at("prompt_tokens").get<int64_t>(),
@@ -226,11 +226,11 @@ void compare_generated(const TaskRun& run, const Sample& sample, const Json& gol
 void GoldenFolder::verify_model(const std::string& name, const Json& run, const std::string& model_name,
                                 std::vector<TaskRun>& runs, const RunOptions& options) {
   const Json& golden = run.at("models").at(model_name);
-  Backend& backend = *model(model_name, models_).backend;
+  ScoringBackend& backend = *model(model_name, models_).backend;
   RunOptions own = options;
   if (golden.contains("gen_kwargs")) own.max_tokens = golden["gen_kwargs"].value("max_gen_toks", int64_t{0});
   for (TaskRun& r : runs) {
-    for (Sample& s : r.samples) s = Sample{std::move(s.question), {}, {}, {}, {}, {}};
+    for (EvalSample& s : r.samples) s = EvalSample{std::move(s.question), {}, {}, {}, {}, {}};
   }
   answer_tasks(runs, backend, own);
   for (TaskRun& r : runs) score_task(r, own);
@@ -245,7 +245,7 @@ void GoldenFolder::verify_model(const std::string& name, const Json& run, const 
       at_sample = 0;
     }
     const TaskRun& r = runs[at_run];
-    const Sample& ours = r.samples[at_sample++];
+    const EvalSample& ours = r.samples[at_sample++];
     if (r.task->kind == TaskKind::generate) {
       compare_generated(r, ours, sample, tokens, metrics);
     } else {

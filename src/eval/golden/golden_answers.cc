@@ -31,7 +31,7 @@ std::vector<VerifyCheck> verify_gsm8k_answers(const Json& file) {
         const Task& task = shipped_tasks().tasks.at(name);
         const std::string wanted = task.target.text(Value(document));
         const std::string text = cut_at_stops(answer.at("raw"), task.generation.until);
-        for (const Filter& filter : task.filters) {
+        for (const AnswerFilter& filter : task.filters) {
           const std::vector<std::string> got = apply_filter(filter, {text});
           const Json& golden = answer.at(name).at(filter.name);
           filtered.expect(got[0] == golden[0].get<std::string>(),
@@ -69,7 +69,7 @@ std::map<std::string, std::string> load_tests(const std::string& folder) {
   std::map<std::string, std::string> tests;
   const std::string path = data_set_file(folder, "humaneval/HumanEval.jsonl.gz");
   if (path.empty()) return tests;
-  for (const Document& document : read_documents(path).documents) {
+  for (const TaskDocument& document : read_documents(path).documents) {
     tests[value_text(*find_field(document, "task_id"))] = value_text(*find_field(document, "test"));
   }
   return tests;

@@ -79,7 +79,7 @@ VerifyCheck verify_mbpp_prompts(const std::string& folder, const Json& file) {
   const DocumentSet documents = read_documents(path);
   for (const Json& sample : file.at("samples")) {
     const std::string id = sample.at("task_id").dump();
-    for (const Document& document : documents.documents) {
+    for (const TaskDocument& document : documents.documents) {
       if (value_text(*find_field(document, "task_id")) != id) continue;
       DocumentSet one;
       one.documents.push_back(document);

@@ -45,7 +45,7 @@ std::string majority(const std::vector<std::string>& answers) {
 
 }  // namespace
 
-std::vector<std::string> apply_filter(const Filter& filter, std::vector<std::string> answers) {
+std::vector<std::string> apply_filter(const AnswerFilter& filter, std::vector<std::string> answers) {
   using Kind = FilterStep::Kind;
   for (const FilterStep& step : filter.steps) {
     if (step.kind == Kind::first) {

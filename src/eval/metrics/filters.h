@@ -8,7 +8,7 @@
 namespace sinter::eval {
 
 // All answers of one document in, those that are compared out (one after `first` and `majority`).
-std::vector<std::string> apply_filter(const Filter& filter, std::vector<std::string> answers);
+std::vector<std::string> apply_filter(const AnswerFilter& filter, std::vector<std::string> answers);
 
 // A text up to the first of each stop text in turn.
 std::string cut_at_stops(std::string text, const std::vector<std::string>& stops);

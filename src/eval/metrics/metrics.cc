@@ -54,7 +54,7 @@ std::string normalized(std::string text, const MetricSpec& metric) {
 
 }  // namespace
 
-SampleMetrics choice_metrics(const Task& task, const Document& document, const Question& question,
+SampleMetrics choice_metrics(const Task& task, const TaskDocument& document, const Question& question,
                              std::span<const Score> scores, std::span<const Score> unconditional,
                              std::span<const std::pair<size_t, size_t>> num_tokens) {
   static const std::vector<std::string> kKnown{"acc",        "acc_norm", "acc_bytes",   "acc_mutual_info",

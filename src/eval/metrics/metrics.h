@@ -20,7 +20,7 @@ using SampleMetrics = std::vector<SampleMetric>;
 
 // Scores of the choices; `unconditional` are those of the same continuations without context (mutual information),
 // `num_tokens` the tokens of context and continuation (acc_tokens).
-SampleMetrics choice_metrics(const Task& task, const Document& document, const Question& question,
+SampleMetrics choice_metrics(const Task& task, const TaskDocument& document, const Question& question,
                              std::span<const Score> scores, std::span<const Score> unconditional = {},
                              std::span<const std::pair<size_t, size_t>> num_tokens = {});
 SampleMetrics log_likelihood_metrics(const Task& task, const Score& score);

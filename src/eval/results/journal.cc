@@ -18,9 +18,9 @@ uint64_t hash_tokens(const std::vector<int32_t>& tokens, uint64_t seed) {
   return base::hash_bytes(std::as_bytes(std::span(tokens)), seed);
 }
 
-class Journal : public Backend {
+class Journal : public ScoringBackend {
  public:
-  Journal(std::unique_ptr<Backend> backend, const std::string& folder, const std::string& model,
+  Journal(std::unique_ptr<ScoringBackend> backend, const std::string& folder, const std::string& model,
           const std::string& name)
       : backend_(std::move(backend)), seed_(base::hash_text(model)), path_(folder + "/" + name) {
     base::create_folders(folder);
@@ -111,7 +111,7 @@ class Journal : public Backend {
     if (whole < text.size()) std::filesystem::resize_file(path_, whole);
   }
 
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<ScoringBackend> backend_;
   uint64_t seed_;
   std::string path_;
   std::FILE* file_ = nullptr;
@@ -122,8 +122,8 @@ class Journal : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_journal(std::unique_ptr<Backend> backend, const std::string& folder,
-                                      const std::string& model, const std::string& name) {
+std::unique_ptr<ScoringBackend> make_journal(std::unique_ptr<ScoringBackend> backend, const std::string& folder,
+                                             const std::string& model, const std::string& name) {
   return std::make_unique<Journal>(std::move(backend), folder, model, name);
 }
 

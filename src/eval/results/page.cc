@@ -69,7 +69,7 @@ std::string text_block(std::string_view text) {
 }
 
 // Whether a sample is right, by its first metric where that is 0 or 1.
-std::optional<bool> verdict(const Sample& sample) {
+std::optional<bool> verdict(const EvalSample& sample) {
   if (sample.filtered.empty() || sample.filtered[0].metrics.empty()) return std::nullopt;
   const double value = sample.filtered[0].metrics[0].value;
   if (value != 0 && value != 1) return std::nullopt;
@@ -123,7 +123,7 @@ std::string results_table(const ResultTable& table) {
   return html + "</tbody></table></div>";
 }
 
-std::string choices_table(const Sample& sample) {
+std::string choices_table(const EvalSample& sample) {
   const Question& q = sample.question;
   size_t best = 0;
   double most = -1e300, sum = 0;
@@ -149,7 +149,7 @@ std::string choices_table(const Sample& sample) {
   return html + "</table></div>";
 }
 
-std::string sample_html(const TaskRun& run, const Sample& sample) {
+std::string sample_html(const TaskRun& run, const EvalSample& sample) {
   const Question& q = sample.question;
   const std::optional<bool> is_right = verdict(sample);
   std::string told;

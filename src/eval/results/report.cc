@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-Json sample_json(const TaskRun& run, const Sample& sample) {
+Json sample_json(const TaskRun& run, const EvalSample& sample) {
   const Question& q = sample.question;
   Json j{{"doc_id", q.document}, {"line", run.documents.lines[q.document]}};
   tokenizer::jinja::Meter meter(size_t{1} << 40);
@@ -101,7 +101,7 @@ Json make_report(const std::vector<TaskRun>& runs, const ResultTable& table, con
                                     {"num_fewshot", run.num_few_shot},
                                     {"version", task.version}};
     std::string questions;
-    for (const Sample& s : run.samples) {
+    for (const EvalSample& s : run.samples) {
       for (const std::string& c : s.question.contexts) questions += c + "\n";
       for (const std::string& c : s.question.continuations) questions += c + "\n";
     }
@@ -135,7 +135,7 @@ void save_report(const std::string& folder, const Json& report, const std::vecto
   base::create_folders(folder);
   for (const TaskRun& run : runs) {
     std::string lines;
-    for (const Sample& sample : run.samples) {
+    for (const EvalSample& sample : run.samples) {
       lines += sample_json(run, sample).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
     }
     base::write_file_atomic(fmt::format("{}/samples_{}.jsonl", folder, run.task->name), lines);

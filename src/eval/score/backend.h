@@ -24,9 +24,9 @@ struct GenerationResult {
   int64_t prompt_tokens = 0;    // after it was cut from the left to leave room
 };
 
-class Backend {
+class ScoringBackend {
  public:
-  virtual ~Backend() = default;
+  virtual ~ScoringBackend() = default;
   virtual const PairEncoder& encoder() const = 0;
   // Results as they come, in an order of its own.
   using OnScore = std::function<void(size_t request, const Score& score)>;
@@ -42,7 +42,8 @@ struct ModelBackendOptions {
 };
 
 // `model` and `tokenizer` must outlive it.
-std::unique_ptr<Backend> make_model_backend(const models::Transformer& model, const tokenizer::Tokenizer& tokenizer,
-                                            const ModelBackendOptions& options);
+std::unique_ptr<ScoringBackend> make_model_backend(const models::Transformer& model,
+                                                   const tokenizer::Tokenizer& tokenizer,
+                                                   const ModelBackendOptions& options);
 
 }  // namespace sinter::eval

@@ -10,7 +10,7 @@
 namespace sinter::eval {
 namespace {
 
-class ModelBackend : public Backend {
+class ModelBackend : public ScoringBackend {
  public:
   ModelBackend(const models::Transformer& model, const tokenizer::Tokenizer& tokenizer,
                const ModelBackendOptions& options)
@@ -125,8 +125,9 @@ void ModelBackend::generate(std::span<const GenerationRequest> requests, const O
 
 }  // namespace
 
-std::unique_ptr<Backend> make_model_backend(const models::Transformer& model, const tokenizer::Tokenizer& tokenizer,
-                                            const ModelBackendOptions& options) {
+std::unique_ptr<ScoringBackend> make_model_backend(const models::Transformer& model,
+                                                   const tokenizer::Tokenizer& tokenizer,
+                                                   const ModelBackendOptions& options) {
   return std::make_unique<ModelBackend>(model, tokenizer, options);
 }
 

@@ -9,9 +9,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-class RankedBackend : public Backend {
+class RankedBackend : public ScoringBackend {
  public:
-  RankedBackend(std::unique_ptr<Backend> backend, comm::Communicator& comm)
+  RankedBackend(std::unique_ptr<ScoringBackend> backend, comm::Communicator& comm)
       : backend_(std::move(backend)), comm_(comm) {}
 
   const PairEncoder& encoder() const override { return backend_->encoder(); }
@@ -70,13 +70,13 @@ class RankedBackend : public Backend {
   }
 
  private:
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<ScoringBackend> backend_;
   comm::Communicator& comm_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_ranked_backend(std::unique_ptr<Backend> backend, comm::Communicator& comm) {
+std::unique_ptr<ScoringBackend> make_ranked_backend(std::unique_ptr<ScoringBackend> backend, comm::Communicator& comm) {
   return std::make_unique<RankedBackend>(std::move(backend), comm);
 }
 

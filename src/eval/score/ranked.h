@@ -8,6 +8,6 @@
 namespace sinter::eval {
 
 // `comm` must outlive it. All ranks ask for the same requests in the same order.
-std::unique_ptr<Backend> make_ranked_backend(std::unique_ptr<Backend> backend, comm::Communicator& comm);
+std::unique_ptr<ScoringBackend> make_ranked_backend(std::unique_ptr<ScoringBackend> backend, comm::Communicator& comm);
 
 }  // namespace sinter::eval

@@ -19,7 +19,7 @@ constexpr int64_t kUsualLength = 2048;
 
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-class ServerBackend : public Backend {
+class ServerBackend : public ScoringBackend {
  public:
   explicit ServerBackend(const ServerBackendOptions& options) : options_(options) {
     while (options_.url.ends_with('/')) options_.url.pop_back();
@@ -258,7 +258,7 @@ void ServerBackend::generate(std::span<const GenerationRequest> requests, const 
 
 }  // namespace
 
-std::unique_ptr<Backend> make_server_backend(const ServerBackendOptions& options) {
+std::unique_ptr<ScoringBackend> make_server_backend(const ServerBackendOptions& options) {
   return std::make_unique<ServerBackend>(options);
 }
 

@@ -22,6 +22,6 @@ struct ServerBackendOptions {
 
 // Throws base::Error where the server does not answer, gives no log-probabilities of the prompt, or has no tokenizer
 // while none is given.
-std::unique_ptr<Backend> make_server_backend(const ServerBackendOptions& options);
+std::unique_ptr<ScoringBackend> make_server_backend(const ServerBackendOptions& options);
 
 }  // namespace sinter::eval

@@ -10,7 +10,7 @@ namespace sinter::eval {
 
 struct DocumentSet {
   std::string path;
-  std::vector<Document> documents;
+  std::vector<TaskDocument> documents;
   std::vector<int64_t> lines;  // where each begins in the file, from 1
 
   size_t size() const { return documents.size(); }

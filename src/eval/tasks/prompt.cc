@@ -59,7 +59,7 @@ PromptBuilder::PromptBuilder(const Task& task, const DocumentSet& evaluated, con
 
 // lm-evaluation-harness draws one more where the pool may hold the document itself, which it takes for granted when
 // neither split is named.
-std::vector<size_t> PromptBuilder::draw(const Document& document) {
+std::vector<size_t> PromptBuilder::draw(const TaskDocument& document) {
   std::vector<size_t> places;
   const auto n = static_cast<size_t>(count_);
   if (n == 0) return places;
@@ -87,7 +87,7 @@ std::vector<size_t> PromptBuilder::draw(const Document& document) {
   return places;
 }
 
-PromptBuilder::Example PromptBuilder::example_of(const Document& document) const {
+PromptBuilder::Example PromptBuilder::example_of(const TaskDocument& document) const {
   const std::vector<std::pair<std::string, Value>> mark{{"is_fewshot", Value(true)}};
   if (task_.contexts.is_set()) {
     const std::vector<std::string> contexts = text_list(task_.contexts.evaluate(document, mark));
@@ -110,7 +110,7 @@ PromptBuilder::Example PromptBuilder::example_of(const Document& document) const
   return example;
 }
 
-std::string PromptBuilder::head(const Document& document) const {
+std::string PromptBuilder::head(const TaskDocument& document) const {
   const std::string description = task_.description.is_set() ? task_.description.render(document) : "";
   const std::string& system = options_.system;
   if (system.empty() || description.empty()) return system + description;
@@ -118,7 +118,7 @@ std::string PromptBuilder::head(const Document& document) const {
   return system + (has_space ? "" : task_.example_delimiter) + description;
 }
 
-std::string PromptBuilder::build(const Document& document, const std::vector<Example>& examples,
+std::string PromptBuilder::build(const TaskDocument& document, const std::vector<Example>& examples,
                                  const std::string& question) const {
   if (options_.chat) return build_chat(document, examples, question);
   std::string text = head(document);
@@ -131,7 +131,7 @@ std::string PromptBuilder::build(const Document& document, const std::vector<Exa
   return text;
 }
 
-std::string PromptBuilder::build_chat(const Document& document, const std::vector<Example>& examples,
+std::string PromptBuilder::build_chat(const TaskDocument& document, const std::vector<Example>& examples,
                                       const std::string& question) const {
   std::vector<ChatMessage> messages;
   if (std::string system = head(document); !system.empty()) messages.push_back({"system", system});
@@ -150,7 +150,7 @@ std::string PromptBuilder::build_chat(const Document& document, const std::vecto
   return options_.chat(messages, task_.prefix.is_set());
 }
 
-void PromptBuilder::add_choices(const Document& document, const std::vector<Example>& examples,
+void PromptBuilder::add_choices(const TaskDocument& document, const std::vector<Example>& examples,
                                 Question& question) const {
   std::string delimiter = task_.target_delimiter;
   if (options_.chat && !(task_.prefix.is_set() && !ends_in_space(task_.prefix.text(document)))) delimiter = "";
@@ -171,7 +171,7 @@ void PromptBuilder::add_choices(const Document& document, const std::vector<Exam
 Question PromptBuilder::next() {
   Question question;
   question.document = at_++;
-  const Document& document = evaluated_.documents[question.document];
+  const TaskDocument& document = evaluated_.documents[question.document];
   question.examples = draw(document);
   std::vector<Example> examples;
   size_t failing = pool_.size();  // the example that is being made; none

@@ -54,13 +54,14 @@ class PromptBuilder {
   struct Example {
     std::string question, answer;  // answer without delimiter
   };
-  std::vector<size_t> draw(const Document& document);
-  Example example_of(const Document& document) const;
-  std::string head(const Document& document) const;  // system instruction and description
-  std::string build(const Document& document, const std::vector<Example>& examples, const std::string& question) const;
-  std::string build_chat(const Document& document, const std::vector<Example>& examples,
+  std::vector<size_t> draw(const TaskDocument& document);
+  Example example_of(const TaskDocument& document) const;
+  std::string head(const TaskDocument& document) const;  // system instruction and description
+  std::string build(const TaskDocument& document, const std::vector<Example>& examples,
+                    const std::string& question) const;
+  std::string build_chat(const TaskDocument& document, const std::vector<Example>& examples,
                          const std::string& question) const;
-  void add_choices(const Document& document, const std::vector<Example>& examples, Question& question) const;
+  void add_choices(const TaskDocument& document, const std::vector<Example>& examples, Question& question) const;
 
   const Task& task_;
   const DocumentSet &evaluated_, &pool_;

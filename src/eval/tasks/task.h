@@ -21,7 +21,7 @@ struct FilterStep {
   int64_t group = 0;    // which match: 0 the first, -1 the last
   std::string fallback = "[invalid]";
 };
-struct Filter {
+struct AnswerFilter {
   std::string name = "none";
   std::vector<FilterStep> steps;
 };
@@ -40,7 +40,7 @@ struct FewShotSpec {
   std::string split;         // "" = the examples, else train, validation, test: the first there is
   bool takes_first = false;  // the first `count` of the pool instead of a random draw
   uint64_t seed = 1234;
-  std::vector<Document> examples;
+  std::vector<TaskDocument> examples;
 };
 
 struct GenerationSpec {
@@ -67,7 +67,7 @@ struct Task {
   std::string target_delimiter = " ", example_delimiter = "\n\n";
   FewShotSpec few_shot;
   GenerationSpec generation;
-  std::vector<Filter> filters;  // at least one
+  std::vector<AnswerFilter> filters;  // at least one
   std::vector<MetricSpec> metrics;
   std::string checker;  // "", "code", "ifeval", "hendrycks_math", "minerva_math", "bfcl"
   double baseline = 0;  // accuracy of guessing, for centred scores

@@ -152,14 +152,14 @@ FilterStep read_step(const toml::node& node, const std::string& origin) {
   return step;
 }
 
-std::vector<Filter> read_filters(Keys& keys) {
-  std::vector<Filter> filters;
+std::vector<AnswerFilter> read_filters(Keys& keys) {
+  std::vector<AnswerFilter> filters;
   if (const toml::node* node = keys.find("filters")) {
     SINTER_CHECK(node->is_array(), "'{}': filters is not a list", keys.origin());
     for (const toml::node& item : *node->as_array()) {
       SINTER_CHECK(item.is_table(), "'{}': an item of filters is no table with `name` and `steps`", keys.origin());
       Keys own(*item.as_table(), keys.origin(), "filters");
-      Filter filter;
+      AnswerFilter filter;
       filter.name = own.text("name", "none");
       if (const toml::node* steps = own.find("steps"); steps && steps->is_array()) {
         for (const toml::node& step : *steps->as_array()) filter.steps.push_back(read_step(step, keys.origin()));

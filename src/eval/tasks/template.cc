@@ -79,7 +79,7 @@ bool values_equal(const Value& a, const Value& b) {
   return jinja::equal(a, b, meter);
 }
 
-const Value* find_field(const Document& document, std::string_view key) {
+const Value* find_field(const TaskDocument& document, std::string_view key) {
   return document.is(Kind::dict) ? document.dict()->find(key) : nullptr;
 }
 
@@ -93,14 +93,14 @@ std::vector<std::string> text_list(const Value& value) {
 Template::Template(std::string source, std::string name)
     : source_(std::move(source)), name_(std::move(name)), is_set_(true) {
   auto parse = [&](const std::string& text) {
-    return std::make_shared<const jinja::Body>(jinja::parse_template(text, name_, kWhiteSpace));
+    return std::make_shared<const jinja::Statements>(jinja::parse_template(text, name_, kWhiteSpace));
   };
   body_ = parse(source_);
   if (const std::string inner = sole_expression(source_); !inner.empty())
     value_body_ = parse("{{ __keep(" + inner + ") }}");
 }
 
-std::string Template::run(const jinja::Body& body, const Document& document,
+std::string Template::run(const jinja::Statements& body, const TaskDocument& document,
                           const std::vector<std::pair<std::string, Value>>& more, Value* kept) const {
   static const std::vector<std::pair<std::string, Value>> kFunctions = make_functions();
   jinja::Interpreter interpreter(name_, jinja::Limits{});
@@ -127,7 +127,7 @@ std::string Template::run(const jinja::Body& body, const Document& document,
   return interpreter.render(body, variables).text;
 }
 
-Value Template::evaluate(const Document& document, const std::vector<std::pair<std::string, Value>>& more) const {
+Value Template::evaluate(const TaskDocument& document, const std::vector<std::pair<std::string, Value>>& more) const {
   if (!body_) return constant_;
   if (const Value* field = find_field(document, source_)) return *field;
   if (!value_body_) return Value(run(*body_, document, more, nullptr));
@@ -136,11 +136,12 @@ Value Template::evaluate(const Document& document, const std::vector<std::pair<s
   return value;
 }
 
-std::string Template::text(const Document& document, const std::vector<std::pair<std::string, Value>>& more) const {
+std::string Template::text(const TaskDocument& document, const std::vector<std::pair<std::string, Value>>& more) const {
   return value_text(evaluate(document, more));
 }
 
-std::string Template::render(const Document& document, const std::vector<std::pair<std::string, Value>>& more) const {
+std::string Template::render(const TaskDocument& document,
+                             const std::vector<std::pair<std::string, Value>>& more) const {
   return body_ ? run(*body_, document, more, nullptr) : value_text(constant_);
 }
 

@@ -37,7 +37,7 @@ enum class Fuse {
 };
 
 // Switches, read from the environment once.
-struct Options {
+struct CudaOptions {
   bool tf32 = false;    // SINTER_TF32=1: f32 matrix products round their factors to TF32
   bool tune = true;     // SINTER_CUDA_TUNE=0: take the library's first choice of algorithm, measure nothing
   bool cudnn = true;    // SINTER_CUDNN=0: our own attention kernel everywhere
@@ -50,7 +50,7 @@ struct Options {
   bool deterministic = false;  // SINTER_DETERMINISTIC=1: no algorithm whose result may differ from run to run
   size_t shared_bytes = 0;  // SINTER_CUDA_SHARED=bytes: as if blocks had no more shared memory; a test of other cards
 };
-const Options& options();
+const CudaOptions& options();
 bool is_measuring_off();    // within a WithoutMeasuring (kernels/choices.h)
 bool is_measuring_brief();  // within a BriefMeasuring
 

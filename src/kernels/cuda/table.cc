@@ -38,7 +38,7 @@ struct Block {
 
 // Kernels that sum in another order for other batches.
 static std::atomic<bool> batch_invariant{false};
-static void apply_batch_invariance(Options& o) {
+static void apply_batch_invariance(CudaOptions& o) {
   batch_invariant = true;
   o.small_products = o.decode_attention = false;  // of few rows, of few queries
   o.cudnn = o.sm90_attention = false;             // of training alone
@@ -46,9 +46,9 @@ static void apply_batch_invariance(Options& o) {
   o.fuse = Fuse::none;
 }
 
-static Options& mutable_options() {
-  static Options options = [] {
-    Options o;
+static CudaOptions& mutable_options() {
+  static CudaOptions options = [] {
+    CudaOptions o;
     o.tf32 = read_switch("SINTER_TF32", o.tf32);
     o.deterministic = read_switch("SINTER_DETERMINISTIC", o.deterministic);
     // Timings differ from run to run, and with them the algorithm and the last bits.
@@ -74,7 +74,7 @@ static Options& mutable_options() {
   }();
   return options;
 }
-const Options& options() { return mutable_options(); }
+const CudaOptions& options() { return mutable_options(); }
 
 static thread_local int t_without_measuring = 0;
 bool is_measuring_off() { return t_without_measuring > 0; }

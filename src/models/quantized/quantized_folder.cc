@@ -260,7 +260,7 @@ WeightPart QuantizedFolder::read(const std::string& module, int64_t rows, int64_
 
 std::set<std::string> QuantizedFolder::tensors_apart(const spec::ModelSpec& spec) const {
   std::set<std::string> names;
-  for (const spec::Parameter& info : spec::make_parameter_table(spec)) {
+  for (const spec::ParameterSpec& info : spec::make_parameter_table(spec)) {
     for (const spec::ParameterPart& part : info.parts) {
       if (info.shape.rank() < 2 || !is_quantized(without_weight(part.hf_name))) continue;
       SINTER_CHECK(!part.transposed, "'{}': quantized weights of {} are not read", scheme_->path,
@@ -313,7 +313,7 @@ WeightPart to_device(WeightPart part, const core::Device& device) {
 }  // namespace
 
 void QuantizedFolder::load_slot(ParameterStore& store, ParameterStore::Slot& slot, std::set<std::string>& used) const {
-  const spec::Parameter& info = slot.info;
+  const spec::ParameterSpec& info = slot.info;
   const int64_t columns = info.shape[-1], E = info.shape.rank() == 3 ? info.shape[0] : 1;
   auto blocks = std::make_shared<core::WeightBlocks>();
   *blocks = {.experts = E, .rows = info.shape[-2], .columns = columns};
@@ -357,7 +357,7 @@ bool QuantizedFolder::holds(const spec::ParameterPart& part) const {
   return is_quantized(without_weight(part.hf_name));
 }
 
-std::vector<float> QuantizedFolder::read_part(const spec::Parameter& info, const spec::ParameterPart& part) const {
+std::vector<float> QuantizedFolder::read_part(const spec::ParameterSpec& info, const spec::ParameterPart& part) const {
   if (info.shape.rank() < 2 || !holds(part)) return {};
   const int64_t columns = info.shape[-1];
   std::set<std::string> used;

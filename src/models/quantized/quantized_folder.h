@@ -27,7 +27,7 @@ class QuantizedFolder {
   void load(ParameterStore& store, const spec::ModelSpec& spec) const;
   // Whether a piece of a stored tensor is quantized here, and its numbers as (rows, columns): empty where it is not.
   bool holds(const spec::ParameterPart& part) const;
-  std::vector<float> read_part(const spec::Parameter& info, const spec::ParameterPart& part) const;
+  std::vector<float> read_part(const spec::ParameterSpec& info, const spec::ParameterPart& part) const;
 
  private:
   struct Scheme;

@@ -35,10 +35,10 @@ std::string missing(const CheckRow& row) {
   return "";
 }
 
-ErrorSummary summarize(const std::string& source, const std::string& quantity, const std::vector<Comparison>& all) {
+ErrorSummary summarize(const std::string& source, const std::string& quantity, const std::vector<CheckedNumber>& all) {
   ErrorSummary s{source, quantity};
   std::vector<double> errors;
-  for (const Comparison& c : all) {
+  for (const CheckedNumber& c : all) {
     double error = std::abs(c.error());
     errors.push_back(error);
     s.mean += error, s.bias += c.error();
@@ -149,8 +149,8 @@ CheckReport check_rows(const std::vector<CheckRow>& rows) {
                                 : problem];
     }
   }
-  std::map<std::pair<std::string, std::string>, std::vector<Comparison>> groups;
-  for (const Comparison& c : report.comparisons) groups[{c.quantity, c.source}].push_back(c);
+  std::map<std::pair<std::string, std::string>, std::vector<CheckedNumber>> groups;
+  for (const CheckedNumber& c : report.comparisons) groups[{c.quantity, c.source}].push_back(c);
   for (const auto& [key, group] : groups) report.summaries.push_back(summarize(key.second, key.first, group));
   report.regrets = regrets(rows);
   for (auto& [source, fit] : fits) {
@@ -229,7 +229,7 @@ nlohmann::json report_json(const CheckReport& report) {
   out["unpredicted"] = nlohmann::json::array();  // there also when every row is predicted
   for (const auto& [reason, count] : report.unpredicted)
     out["unpredicted"].push_back({{"reason", reason}, {"rows", count}});
-  for (const Comparison& c : report.comparisons) {
+  for (const CheckedNumber& c : report.comparisons) {
     out["predictions"].push_back({{"row", c.row},
                                   {"source", c.source},
                                   {"quantity", c.quantity},

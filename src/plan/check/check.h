@@ -11,7 +11,7 @@
 namespace sinter::plan {
 
 // One number of one row, measured and predicted.
-struct Comparison {
+struct CheckedNumber {
   std::string row, source, quantity;
   double measured = 0, predicted = 0;
   double error() const { return predicted / measured - 1; }
@@ -21,7 +21,7 @@ struct ErrorSummary {
   std::string source, quantity;
   int64_t count = 0;
   double mean = 0, median = 0, p90 = 0, bias = 0;  // of |predicted / measured - 1|; bias keeps the sign
-  Comparison worst;
+  CheckedNumber worst;
 };
 
 // Sweeps hold alternatives for one model, machine and batch: how much slower the planner's choice is than the best.
@@ -40,7 +40,7 @@ struct FitSummary {
 };
 
 struct CheckReport {
-  std::vector<Comparison> comparisons;
+  std::vector<CheckedNumber> comparisons;
   std::vector<ErrorSummary> summaries;
   std::vector<RegretSummary> regrets;
   std::vector<FitSummary> fits;

@@ -41,7 +41,7 @@ struct Errors {
 
 Errors errors_of(const CheckReport& report, const std::string& quantity, const std::vector<std::string>& sources) {
   Errors errors;
-  for (const Comparison& c : report.comparisons) {
+  for (const CheckedNumber& c : report.comparisons) {
     bool wanted = sources.empty();
     for (const std::string& source : sources) wanted = wanted || c.source.rfind(source, 0) == 0;
     if (c.quantity != quantity || !wanted) continue;
@@ -199,7 +199,8 @@ TEST(PlanCheck, SpoiledRowsAreExplained) {
   int64_t counted = report.num_predicted;
   for (const auto& [reason, rows] : report.unpredicted) counted += rows;
   EXPECT_EQ(counted, static_cast<int64_t>(spoiled.size()));
-  for (const Comparison& c : report.comparisons) EXPECT_TRUE(std::isfinite(c.predicted)) << c.row << " " << c.quantity;
+  for (const CheckedNumber& c : report.comparisons)
+    EXPECT_TRUE(std::isfinite(c.predicted)) << c.row << " " << c.quantity;
 }
 
 // What spreadsheets and other hands do to a sweep changes nothing.
@@ -214,7 +215,7 @@ TEST(PlanCheck, SweepsAreReadInEveryUsualFormOfCsv) {
     CheckReport report = check_rows(load_check_rows(path, load_hardware()));
     EXPECT_EQ(report.num_predicted, 2) << text;
     std::vector<double> all;
-    for (const Comparison& c : report.comparisons) all.push_back(c.predicted);
+    for (const CheckedNumber& c : report.comparisons) all.push_back(c.predicted);
     return all;
   };
   auto replaced = [&](const std::string& from, const std::string& to) {
@@ -268,7 +269,7 @@ TEST(PlanCheck, SpoiledCellsOfSweepsAreExplained) {
       }
       EXPECT_EQ(counted, rows + 1) << header << " cell " << cell;
       EXPECT_GE(report.num_predicted, 1) << header << " cell " << cell;
-      for (const Comparison& c : report.comparisons) EXPECT_TRUE(std::isfinite(c.predicted)) << c.row;
+      for (const CheckedNumber& c : report.comparisons) EXPECT_TRUE(std::isfinite(c.predicted)) << c.row;
     }
   }
 }
@@ -321,7 +322,7 @@ TEST(PlanCheck, ARowsMemoryTellsWhetherItKeptItsGatheredInputs) {
   EXPECT_LT(predicted_step(rows[0], e), 0.5 * predicted_step(rows[1], e));
   CheckReport report = check_rows(rows);
   double memory = 0;
-  for (const Comparison& c : report.comparisons) {
+  for (const CheckedNumber& c : report.comparisons) {
     if (c.quantity != "memory") continue;
     if (memory > 0) {
       EXPECT_EQ(c.predicted, memory);  // compared as if nothing were known

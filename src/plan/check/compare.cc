@@ -18,13 +18,14 @@ double at(const std::map<std::string, double>& values, const char* key) {
   return found == values.end() ? 0 : found->second;
 }
 
-void add(std::vector<Comparison>& out, const CheckRow& row, const char* quantity, double measured, double predicted) {
+void add(std::vector<CheckedNumber>& out, const CheckRow& row, const char* quantity, double measured,
+         double predicted) {
   if (measured > 0 && predicted > 0 && std::isfinite(predicted))
     out.push_back({row.id, row.source, quantity, measured, predicted});
 }
 
 // Memory: nanotron logs its first rank, the others the fullest device.
-void compare_memory(const CheckRow& row, std::vector<Comparison>& out) {
+void compare_memory(const CheckRow& row, std::vector<CheckedNumber>& out) {
   double measured = at(row.measured, "memory_gib") * kGiB;
   if (measured == 0) measured = at(row.measured, "memory_alloc_gib") * kGiB;
   if (measured == 0) measured = at(row.measured, "memory_gb") * (row.software == "nanotron" ? kGiB : 1e9);
@@ -37,7 +38,7 @@ void compare_memory(const CheckRow& row, std::vector<Comparison>& out) {
 }
 
 // Published utilisation from the published speed: an arithmetic identity once the convention is right.
-void compare_flops(const CheckRow& row, std::vector<Comparison>& out) {
+void compare_flops(const CheckRow& row, std::vector<CheckedNumber>& out) {
   std::string convention = convention_of(row, false);
   double devices = static_cast<double>(row.cluster->num_devices);
   double rate = at(row.measured, "tokens_per_s");
@@ -56,7 +57,7 @@ void compare_flops(const CheckRow& row, std::vector<Comparison>& out) {
   add(out, row, "FLOP/s", at(row.measured, "model_tflops_per_gpu"), per_device / 1e12);
 }
 
-void compare_training(const CheckRow& row, std::vector<Comparison>& out) {
+void compare_training(const CheckRow& row, std::vector<CheckedNumber>& out) {
   compare_memory(row, out);
   compare_flops(row, out);
   std::optional<double> measured = measured_step(row);
@@ -64,7 +65,7 @@ void compare_training(const CheckRow& row, std::vector<Comparison>& out) {
   add(out, row, "step time", *measured, predicted_step(row, find_efficiency(row.cluster->device, row.timed())));
 }
 
-void compare_layer(const CheckRow& row, std::vector<Comparison>& out) {
+void compare_layer(const CheckRow& row, std::vector<CheckedNumber>& out) {
   Efficiency efficiency = find_efficiency(row.cluster->device, row.software);
   TimeModel time(*row.model, row.parallel, *row.cluster, find_software(row.software), efficiency,
                  parse_format(row.format));
@@ -73,20 +74,21 @@ void compare_layer(const CheckRow& row, std::vector<Comparison>& out) {
   add(out, row, "layer backward", at(row.measured, "backward_ms") / 1e3, layer.backward);
 }
 
-void compare_gemm(const CheckRow& row, std::vector<Comparison>& out) {
+void compare_gemm(const CheckRow& row, std::vector<CheckedNumber>& out) {
   double m = at(row.layout, "m"), n = at(row.layout, "n"), k = at(row.layout, "k");
   double measured = at(row.measured, "tflops") * 1e12;
   if (m * n * k == 0 || measured == 0) return;
   // Stand-alone products come near the best the device was seen to do; training does not.
-  const Device& device = row.cluster->device;
-  double best = device.attainable[static_cast<size_t>(Format::bf16)];
-  double rate = best > 0 ? std::max(best, 0.93 * device.peak(Format::bf16)) : 0.9 * device.peak(Format::bf16);
+  const DeviceSpec& device = row.cluster->device;
+  double best = device.attainable[static_cast<size_t>(MatrixFormat::bf16)];
+  double rate =
+      best > 0 ? std::max(best, 0.93 * device.peak(MatrixFormat::bf16)) : 0.9 * device.peak(MatrixFormat::bf16);
   double bytes = 2 * (m * k + k * n + m * n);
   double seconds = std::max(2 * m * n * k / rate, bytes / (0.85 * device.bandwidth)) + 3e-5;
   add(out, row, "product", measured, 2 * m * n * k / seconds);
 }
 
-void compare_collective(const CheckRow& row, std::vector<Comparison>& out) {
+void compare_collective(const CheckRow& row, std::vector<CheckedNumber>& out) {
   double measured = at(row.measured, "bandwidth_gbs") * 1e9, bytes = at(row.layout, "bytes");
   Efficiency efficiency = find_efficiency(row.cluster->device, "nanotron");
   LinkEfficiency links = efficiency.links;
@@ -102,7 +104,7 @@ void compare_collective(const CheckRow& row, std::vector<Comparison>& out) {
 
 // Model state from the parameter count alone: ZeRO's table and DeepSpeed's estimator (which adds 2 bytes of fp32-side
 // buffers per parameter and counts the largest layer twice over when stage 3 gathers it).
-void compare_state(const CheckRow& row, std::vector<Comparison>& out) {
+void compare_state(const CheckRow& row, std::vector<CheckedNumber>& out) {
   double parameters = at(row.layout, "params_reported"), shards = static_cast<double>(row.parallel.dp());
   if (parameters == 0) return;
   int zero = row.parallel.zero;
@@ -119,7 +121,7 @@ void compare_state(const CheckRow& row, std::vector<Comparison>& out) {
 }
 
 // Korthikanti's figures: parameters and optimizer, activations, and activations against tensor parallelism alone.
-void compare_parts(const CheckRow& row, std::vector<Comparison>& out) {
+void compare_parts(const CheckRow& row, std::vector<CheckedNumber>& out) {
   if (!row.model) return;
   const Software& software = find_software(row.software);
   spec::ParallelSpec p = row.parallel;
@@ -152,9 +154,9 @@ WeightStorage weight_format_of(const std::string& words) {
   return parse_weight_format(name);
 }
 
-void compare_inference(const CheckRow& row, std::vector<Comparison>& out) {
+void compare_inference(const CheckRow& row, std::vector<CheckedNumber>& out) {
   WeightStorage weights = weight_format_of(row.weight_format.empty() ? "bf16" : row.weight_format);
-  Format kv = row.kv_format.empty() ? Format::fp16 : parse_format(row.kv_format);
+  MatrixFormat kv = row.kv_format.empty() ? MatrixFormat::fp16 : parse_format(row.kv_format);
   InferenceModel model = make_inference_model(*row.spec, weights, kv);
   InferenceEfficiency efficiency = typical_efficiency(weights);
   efficiency.count_latency = true;
@@ -164,7 +166,7 @@ void compare_inference(const CheckRow& row, std::vector<Comparison>& out) {
   }
   int tp = static_cast<int>(row.parallel.tp);
   double batch = static_cast<double>(row.parallel.global_batch), length = static_cast<double>(row.parallel.seq_len);
-  const Device& device = row.cluster->device;
+  const DeviceSpec& device = row.cluster->device;
   if (row.kind == "decode") {
     Decode d = decode_step(model, device, weights, tp, batch, length, efficiency);
     add(out, row, "decode tokens/s", at(row.measured, "tokens_per_s"), d.tokens_per_s);
@@ -181,7 +183,7 @@ void compare_inference(const CheckRow& row, std::vector<Comparison>& out) {
   }
 }
 
-void compare_run(const CheckRow& row, std::vector<Comparison>& out) {
+void compare_run(const CheckRow& row, std::vector<CheckedNumber>& out) {
   double tokens = at(row.measured, "tokens"), reported = at(row.layout, "params_reported");
   add(out, row, "training FLOPs", at(row.measured, "train_flops"), 6 * reported * tokens);
   if (double flops = at(row.measured, "optimal_flops"); flops > 0) {
@@ -192,7 +194,7 @@ void compare_run(const CheckRow& row, std::vector<Comparison>& out) {
   if (!row.model || !row.cluster) return;
   // Hours of whole runs include what a step does not: 40 % of the peak is what such runs come to.
   double flops = 6 * static_cast<double>(row.model->active_parameters()) * tokens;
-  double rate = 0.40 * row.cluster->device.compute_rate(Format::bf16);
+  double rate = 0.40 * row.cluster->device.compute_rate(MatrixFormat::bf16);
   double hours = at(row.measured, "gpu_hours");
   if (hours == 0) hours = at(row.measured, "gpu_hours_pretrain");
   add(out, row, "GPU hours at 40 % MFU", hours, flops / rate / 3600);
@@ -200,7 +202,7 @@ void compare_run(const CheckRow& row, std::vector<Comparison>& out) {
 
 }  // namespace
 
-void compare_row(const CheckRow& row, std::vector<Comparison>& out) {
+void compare_row(const CheckRow& row, std::vector<CheckedNumber>& out) {
   if (row.kind == "train") compare_training(row, out);
   if (row.kind == "layer_time") compare_layer(row, out);
   if (row.kind == "gemm" && row.cluster) compare_gemm(row, out);

@@ -7,6 +7,6 @@
 namespace sinter::plan {
 
 // Appends what can be predicted of the row. Throws base::Error when its numbers do not fit together.
-void compare_row(const CheckRow& row, std::vector<Comparison>& out);
+void compare_row(const CheckRow& row, std::vector<CheckedNumber>& out);
 
 }  // namespace sinter::plan

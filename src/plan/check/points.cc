@@ -263,7 +263,7 @@ void read_hardware(const json& point, const HardwareTable& hardware, CheckRow& r
       return;
     }
     cluster.device.name = plain;  // one sequence at a time is bound by the bandwidth, which the row gives
-    cluster.device.flops[static_cast<size_t>(Format::bf16)] = 1e13;
+    cluster.device.flops[static_cast<size_t>(MatrixFormat::bf16)] = 1e13;
     cluster.device.per_node = 1;
   }
   if (double bandwidth = number_at(h, "hbm_gbs", 0); bandwidth > 0) cluster.device.bandwidth = bandwidth * 1e9;
@@ -280,11 +280,11 @@ void read_hardware(const json& point, const HardwareTable& hardware, CheckRow& r
   if (contains(name, "power limited")) row.time_problem = "the device is limited to a power that is not given";
   row.peak_flops = number_at(h, "peak_bf16_tflops", number_at(h, "peak_fp16_tflops", 0)) * 1e12;
   if (row.format == "fp8" || row.format == "fp4") {
-    row.peak_flops = number_at(h, "peak_fp8_tflops", cluster.device.peak(Format::fp8) / 1e12) * 1e12;
+    row.peak_flops = number_at(h, "peak_fp8_tflops", cluster.device.peak(MatrixFormat::fp8) / 1e12) * 1e12;
   }
   if (contains(plain, "TPU") && row.kind == "train")
     row.time_problem = "the two-dimensional sharding of TPU pods is not planned";
-  if (cluster.device.peak(Format::bf16) == 0 && row.format == "bf16") row.format = "fp16";
+  if (cluster.device.peak(MatrixFormat::bf16) == 0 && row.format == "bf16") row.format = "fp16";
   row.cluster = cluster;
 }
 

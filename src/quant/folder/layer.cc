@@ -27,7 +27,7 @@ std::vector<CalibrationBatch> make_calibration(const std::vector<int32_t>& token
 namespace {
 
 // Elements of a part in its tensor's values: first and count.
-std::pair<size_t, size_t> place_of(const spec::Parameter& info, const spec::ParameterPart& part) {
+std::pair<size_t, size_t> place_of(const spec::ParameterSpec& info, const spec::ParameterPart& part) {
   const int64_t columns = info.shape.rank() == 1 ? 1 : info.shape[-1];
   const int64_t rows = info.shape.rank() == 3 ? info.shape[1] : 0;
   const int64_t first_row = std::max<int64_t>(0, part.expert) * rows + part.row_begin;
@@ -36,10 +36,10 @@ std::pair<size_t, size_t> place_of(const spec::Parameter& info, const spec::Para
 
 }  // namespace
 
-Layer::Layer(const models::PartReader& reader, const std::vector<spec::Parameter>& table, int64_t layer) {
-  std::vector<spec::Parameter> own;
+Layer::Layer(const models::PartReader& reader, const std::vector<spec::ParameterSpec>& table, int64_t layer) {
+  std::vector<spec::ParameterSpec> own;
   std::copy_if(table.begin(), table.end(), std::back_inserter(own),
-               [&](const spec::Parameter& p) { return p.layer == layer; });
+               [&](const spec::ParameterSpec& p) { return p.layer == layer; });
   store_ = std::make_unique<models::ParameterStore>(spec::whole_table(std::move(own)), models::StoreOptions{});
   for (Slot& slot : store_->slots()) {
     std::vector<float> values(static_cast<size_t>(slot.info.num_elements()));

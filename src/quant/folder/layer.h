@@ -28,7 +28,7 @@ class Layer {
   using Slot = models::ParameterStore::Slot;
 
   // Reads the tensors of a layer; -1: the embeddings.
-  Layer(const models::PartReader& reader, const std::vector<spec::Parameter>& table, int64_t layer);
+  Layer(const models::PartReader& reader, const std::vector<spec::ParameterSpec>& table, int64_t layer);
 
   std::vector<Slot>& slots() { return store_->slots(); }
   Slot* find(const std::string& ending);  // by the end of its name; null: there is none

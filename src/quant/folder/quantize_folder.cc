@@ -23,11 +23,11 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-using spec::Parameter;
 using spec::ParameterPart;
 using spec::ParameterRole;
+using spec::ParameterSpec;
 
-bool is_linear(const Parameter& info, int64_t num_layers) {
+bool is_linear(const ParameterSpec& info, int64_t num_layers) {
   return (info.role == ParameterRole::matrix || info.role == ParameterRole::expert_matrix) && info.layer >= 0 &&
          info.layer < num_layers;
 }
@@ -38,7 +38,7 @@ std::string module_of(const ParameterPart& part) {
 }
 
 // Whether the packed words hold whole rows and columns.
-void check_shape(const FolderOptions& options, const Parameter& info, const ParameterPart& part) {
+void check_shape(const FolderOptions& options, const ParameterSpec& info, const ParameterPart& part) {
   SINTER_CHECK(!part.transposed, "'{}' is stored transposed, for which folders have no quantized form; use a GGUF type",
                part.hf_name);
   if (options.method == FolderOptions::fp8) return;
@@ -95,7 +95,7 @@ json quantization_config(const FolderOptions& options) {
 // stream.safetensors, the text's stream before layer N.
 class Run {
  public:
-  Run(const std::string& model, const std::string& out, const FolderOptions& options, const OnProgress& on_progress)
+  Run(const std::string& model, const std::string& out, const FolderOptions& options, const OnQuantized& on_progress)
       : reader_(model),
         table_(spec::make_parameter_table(reader_.spec())),
         out_(out),
@@ -103,7 +103,7 @@ class Run {
         options_(options),
         on_progress_(on_progress),
         dtype_(choose_dtype()) {
-    for (const Parameter& info : table_) {
+    for (const ParameterSpec& info : table_) {
       if (!is_linear(info, num_layers())) continue;
       for (const ParameterPart& part : info.parts) check_shape(options_, info, part), ++progress_.count;
     }
@@ -165,7 +165,7 @@ class Run {
     } else if (needs_text()) {
       Layer(reader_, table_, -1).advance(text);
     }
-    for (const Parameter& info : table_) {
+    for (const ParameterSpec& info : table_) {
       if (is_linear(info, first)) progress_.done += info.parts.size();
     }
     return text;
@@ -271,7 +271,7 @@ class Run {
     if (!text.empty() && number + 1 < num_layers()) layer.advance(text);
   }
 
-  void pack_part(const Parameter& info, const ParameterPart& part, const std::vector<float>& values,
+  void pack_part(const ParameterSpec& info, const ParameterPart& part, const std::vector<float>& values,
                  std::vector<PackedTensor>& packed) const {
     packed.push_back(pack_plain(part.hf_name, dtype_, models::part_shape(info, part), values));
   }
@@ -283,8 +283,8 @@ class Run {
     io::TensorFolderWriter writer(folder);
     std::vector<io::SafetensorsFile> layers;
     for (int64_t layer = 0; layer < num_layers(); ++layer) layers.emplace_back(layer_file(layer));
-    auto outside = [&](const Parameter& info) { return info.layer < 0 || info.layer >= num_layers(); };
-    for (const Parameter& info : table_) {
+    auto outside = [&](const ParameterSpec& info) { return info.layer < 0 || info.layer >= num_layers(); };
+    for (const ParameterSpec& info : table_) {
       for (const ParameterPart& part : info.parts) {
         if (outside(info)) writer.declare(part.hf_name, dtype_, models::part_shape(info, part));
       }
@@ -292,7 +292,7 @@ class Run {
     for (const io::SafetensorsFile& file : layers) {
       for (const io::TensorEntry& entry : file.entries()) writer.declare(entry.name, entry.dtype, entry.shape);
     }
-    for (const Parameter& info : table_) {
+    for (const ParameterSpec& info : table_) {
       for (const ParameterPart& part : info.parts) {
         if (!outside(info)) continue;
         std::vector<PackedTensor> packed;
@@ -315,10 +315,10 @@ class Run {
   }
 
   const models::PartReader reader_;
-  const std::vector<Parameter> table_;
+  const std::vector<ParameterSpec> table_;
   const std::string out_, part_;
   const FolderOptions& options_;
-  const OnProgress& on_progress_;
+  const OnQuantized& on_progress_;
   const base::DType dtype_;
   Progress progress_;
 };
@@ -326,7 +326,7 @@ class Run {
 }  // namespace
 
 void write_quantized_folder(const std::string& model, const std::string& out, const FolderOptions& options,
-                            const OnProgress& on_progress) {
+                            const OnQuantized& on_progress) {
   Run(model, out, options, on_progress).run();
 }
 

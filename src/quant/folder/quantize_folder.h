@@ -21,6 +21,6 @@ struct FolderOptions {
 
 // Writes the folder `out`. Throws base::Error for a model whose shapes the form cannot hold, naming the tensor.
 void write_quantized_folder(const std::string& model, const std::string& out, const FolderOptions& options,
-                            const OnProgress& on_progress = {});
+                            const OnQuantized& on_progress = {});
 
 }  // namespace sinter::quant

@@ -11,7 +11,7 @@ constexpr Limits kLimits{.max_work = 2'000'000, .max_output_bytes = 6 << 20};
 
 std::string run(const std::string& source, const Limits& limits = kLimits) {
   try {
-    Body body = parse_template(source, "t");
+    Statements body = parse_template(source, "t");
     return Interpreter("t", limits).render(body, {}).text;
   } catch (const TemplateError& e) {
     return std::string("error: ") + e.what();

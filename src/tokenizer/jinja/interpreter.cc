@@ -48,7 +48,7 @@ class Interpreter::Capture {
   std::string* outer_;
 };
 
-Rendered Interpreter::render(const Body& body, const std::vector<std::pair<std::string, Value>>& variables) {
+Rendered Interpreter::render(const Statements& body, const std::vector<std::pair<std::string, Value>>& variables) {
   globals_ = make_globals();
   scope_ = std::make_shared<Scope>();
   keep(scope_);
@@ -81,7 +81,7 @@ void Interpreter::write_value(const Value& value) {
 
 // ---- statements ----------------------------------------------------------------------------------------------------
 
-Interpreter::Flow Interpreter::run(const Body& body) {
+Interpreter::Flow Interpreter::run(const Statements& body) {
   for (const auto& statement : body) {
     if (Flow flow = run(*statement); flow != Flow::normal) return flow;
   }
@@ -179,7 +179,7 @@ Interpreter::Flow Interpreter::run_loop(const Statement& s, const Value& iterabl
   return Flow::normal;
 }
 
-std::string Interpreter::capture(const Body& body) {
+std::string Interpreter::capture(const Statements& body) {
   InnerScope scope(*this, scope_);
   Capture inner(*this);
   run(body);
@@ -216,7 +216,7 @@ void Interpreter::run_generation(const Statement& s) {
   if (out_ == &rendered_.text) rendered_.generated.emplace_back(begin, out_->size());
 }
 
-void Interpreter::assign(const Target& target, const Value& value) {
+void Interpreter::assign(const AssignTarget& target, const Value& value) {
   if (target.is_tuple) {
     check_defined(value, "unpacked");
     std::vector<Value> items = iterate(value);
@@ -269,7 +269,7 @@ void Interpreter::bind_parameters(const Statement& s, const std::string& name, A
   };
   size_t num_given = arguments.positional.size();
   for (size_t i = 0; i < s.parameters.size(); ++i) {
-    const Parameter& parameter = s.parameters[i];
+    const MacroParameter& parameter = s.parameters[i];
     auto [is_named, value] = take_named(parameter.name);
     SINTER_CHECK(!is_named || i >= num_given, "macro '{}' gets its argument '{}' twice", name, parameter.name);
     if (i < num_given) {

@@ -22,7 +22,7 @@ class Interpreter : public Runtime {
   // `name` stands in errors. Variables are the template's globals besides the functions every template has.
   Interpreter(std::string name, const Limits& limits) : Runtime(limits), name_(std::move(name)) {}
   // Throws TemplateError. An object renders once.
-  Rendered render(const Body& body, const std::vector<std::pair<std::string, Value>>& variables);
+  Rendered render(const Statements& body, const std::vector<std::pair<std::string, Value>>& variables);
 
   // Printing an undefined value is an error (Jinja's StrictUndefined) instead of nothing.
   bool is_strict = false;
@@ -43,7 +43,7 @@ class Interpreter : public Runtime {
   class InnerScope;  // a scope for the life of a C++ block
   class Capture;     // collects the output for the life of a C++ block
 
-  Flow run(const Body& body);
+  Flow run(const Statements& body);
   Flow run(const Statement& statement);
   Flow run_condition(const Statement& statement);
   Flow run_loop(const Statement& statement, const Value& iterable, int depth);
@@ -51,8 +51,8 @@ class Interpreter : public Runtime {
   void run_call_block(const Statement& statement);
   Flow run_with(const Statement& statement);
   void run_generation(const Statement& statement);
-  std::string capture(const Body& body);
-  void assign(const Target& target, const Value& value);
+  std::string capture(const Statements& body);
+  void assign(const AssignTarget& target, const Value& value);
   Value make_macro(const Statement& statement, std::string name);
   Value call_macro(const Statement& statement, const std::string& name, const ScopePtr& scope, Arguments& arguments);
   void bind_parameters(const Statement& statement, const std::string& name, Arguments& arguments);

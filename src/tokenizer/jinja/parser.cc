@@ -13,7 +13,7 @@ class NameFinder {
  public:
   explicit NameFinder(std::string_view name) : name_(name) {}
 
-  bool in(const Body& body) const {
+  bool in(const Statements& body) const {
     return std::any_of(body.begin(), body.end(), [&](const auto& statement) { return in(*statement); });
   }
 
@@ -34,7 +34,8 @@ class NameFinder {
            std::any_of(s.branches.begin(), s.branches.end(),
                        [&](const Branch& b) { return in(b.test) || in(b.body); }) ||
            std::any_of(s.assignments.begin(), s.assignments.end(), [&](const auto& a) { return in(a.second); }) ||
-           std::any_of(s.parameters.begin(), s.parameters.end(), [&](const Parameter& p) { return in(p.standard); });
+           std::any_of(s.parameters.begin(), s.parameters.end(),
+                       [&](const MacroParameter& p) { return in(p.standard); });
   }
 
   std::string_view name_;
@@ -46,8 +47,8 @@ class TemplateParser : public ExpressionParser {
  public:
   using ExpressionParser::ExpressionParser;
 
-  Body run() {
-    Body body = parse_body({});
+  Statements run() {
+    Statements body = parse_body({});
     if (current().kind != TokenKind::end) fail_found("the end of the template");
     return body;
   }
@@ -55,9 +56,9 @@ class TemplateParser : public ExpressionParser {
  private:
   // Statements until a block whose name is in `ends`; that name is the current token afterwards. The last of them is
   // the one that must come.
-  Body parse_body(std::initializer_list<std::string_view> ends) {
+  Statements parse_body(std::initializer_list<std::string_view> ends) {
     Level level(*this);
-    Body body;
+    Statements body;
     for (;;) {
       Token token = current();
       if (token.kind == TokenKind::end) {
@@ -142,12 +143,12 @@ class TemplateParser : public ExpressionParser {
     }
   }
 
-  Target parse_target(bool with_attribute, bool with_tuple = true) {
+  AssignTarget parse_target(bool with_attribute, bool with_tuple = true) {
     Level level(*this);
-    Target target;
+    AssignTarget target;
     for (bool is_first = true;; is_first = false) {
       if (!is_first && (is_name("in") || is_op("=") || is_op(")") || current().kind == TokenKind::block_end)) break;
-      Target part;
+      AssignTarget part;
       if (skip_op("(")) {
         part = parse_target(with_attribute);
         expect_op(")");
@@ -189,7 +190,7 @@ class TemplateParser : public ExpressionParser {
   }
 
   StatementPtr parse_set(int line) {
-    Target target = parse_target(true);
+    AssignTarget target = parse_target(true);
     bool is_block = !skip_op("=");
     auto statement = make(is_block ? StatementKind::set_block : StatementKind::set, line);
     statement->target = std::move(target);
@@ -207,15 +208,15 @@ class TemplateParser : public ExpressionParser {
     return statement;
   }
 
-  std::vector<Parameter> parse_parameters() {
-    std::vector<Parameter> parameters;
+  std::vector<MacroParameter> parse_parameters() {
+    std::vector<MacroParameter> parameters;
     expect_op("(");
     while (!is_op(")")) {
       if (!parameters.empty()) {
         expect_op(",");
         if (is_op(")")) break;
       }
-      Parameter parameter;
+      MacroParameter parameter;
       parameter.name = expect_identifier();
       if (skip_op("=")) {
         parameter.standard = parse_expression();
@@ -229,9 +230,9 @@ class TemplateParser : public ExpressionParser {
   }
 
   // A body that a break cannot leave.
-  Body parse_closed_body(std::string_view end) {
+  Statements parse_closed_body(std::string_view end) {
     int loops = std::exchange(loops_, 0);
-    Body body = parse_body({end});
+    Statements body = parse_body({end});
     loops_ = loops;
     return body;
   }
@@ -277,7 +278,7 @@ class TemplateParser : public ExpressionParser {
     auto statement = make(StatementKind::with, line);
     while (current().kind != TokenKind::block_end) {
       if (!statement->assignments.empty()) expect_op(",");
-      Target target = parse_target(false, false);
+      AssignTarget target = parse_target(false, false);
       expect_op("=");
       statement->assignments.emplace_back(std::move(target), parse_expression());
     }
@@ -302,7 +303,7 @@ class TemplateParser : public ExpressionParser {
 
 }  // namespace
 
-Body parse_template(std::string_view source, const std::string& template_name, const WhiteSpace& space) {
+Statements parse_template(std::string_view source, const std::string& template_name, const WhiteSpace& space) {
   return TemplateParser(tokenize(source, template_name, space), template_name).run();
 }
 

@@ -51,9 +51,9 @@ struct Expr {
 };
 
 // What {% set %} and {% for %} assign to: a name, a namespace's attribute, or several targets.
-struct Target {
+struct AssignTarget {
   std::string name, attribute;
-  std::vector<Target> parts;
+  std::vector<AssignTarget> parts;
   bool is_tuple = false;
 };
 
@@ -74,14 +74,14 @@ enum class StatementKind {
 };
 
 struct Statement;
-using Body = std::vector<std::unique_ptr<Statement>>;
+using Statements = std::vector<std::unique_ptr<Statement>>;
 
 struct Branch {
   ExprPtr test;
-  Body body;
+  Statements body;
 };
 
-struct Parameter {
+struct MacroParameter {
   std::string name;
   ExprPtr standard;  // default value; may be null
 };
@@ -91,17 +91,17 @@ struct Statement {
   int line = 1;
   std::string text;
   ExprPtr expr, filter;
-  Target target;
+  AssignTarget target;
   std::vector<Branch> branches;
-  std::vector<std::pair<Target, ExprPtr>> assignments;
-  std::vector<Parameter> parameters;
-  Body body, else_body;
+  std::vector<std::pair<AssignTarget, ExprPtr>> assignments;
+  std::vector<MacroParameter> parameters;
+  Statements body, else_body;
   bool is_recursive = false;
   // A macro's body uses varargs, kwargs or caller: only then does a call accept such arguments.
   bool takes_varargs = false, takes_kwargs = false, takes_caller = false;
 };
 
 // Throws TemplateError naming the template, the line and what was found.
-Body parse_template(std::string_view source, const std::string& template_name, const WhiteSpace& space = {});
+Statements parse_template(std::string_view source, const std::string& template_name, const WhiteSpace& space = {});
 
 }  // namespace sinter::tokenizer::jinja

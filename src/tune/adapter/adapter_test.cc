@@ -71,7 +71,7 @@ struct Adapted {
   }
 
   spec::ModelSpec model;
-  std::vector<spec::Parameter> table;
+  std::vector<spec::ParameterSpec> table;
   models::ParameterStore store;
   models::Transformer transformer;
 };

@@ -49,7 +49,7 @@ core::WeightPart four_bit_part(std::span<const float> values, int64_t rows, int6
 // `values_of(part)`: what a part of the weight holds.
 template <class ValuesOf>
 void set_four_bits(models::ParameterStore& store, models::ParameterStore::Slot& slot, ValuesOf values_of) {
-  const spec::Parameter& info = slot.info;
+  const spec::ParameterSpec& info = slot.info;
   const int64_t columns = info.shape[1];
   SINTER_CHECK(columns % 2 == 0, "'{}' has rows of {} numbers; 4 bits need an even number", info.name, columns);
   auto blocks = std::make_shared<core::WeightBlocks>();
@@ -134,7 +134,7 @@ std::vector<uint8_t> pack_pairs(std::span<const uint8_t> codes, uint8_t last) {
 
 std::set<std::string> four_bit_tensors(const spec::ModelSpec& model) {
   std::set<std::string> names;
-  for (const spec::Parameter& p : spec::make_parameter_table(model)) {
+  for (const spec::ParameterSpec& p : spec::make_parameter_table(model)) {
     if (p.role == spec::ParameterRole::matrix && p.shape.rank() == 2) names.insert(p.name);
   }
   return names;
@@ -143,7 +143,7 @@ std::set<std::string> four_bit_tensors(const spec::ModelSpec& model) {
 void load_in_four_bits(models::ParameterStore& store, const spec::ModelSpec& model, const io::TensorFolder& folder) {
   std::set<std::string> used;
   for (models::ParameterStore::Slot& slot : store.slots()) {
-    const spec::Parameter& info = slot.info;
+    const spec::ParameterSpec& info = slot.info;
     if (info.role == spec::ParameterRole::adapter) continue;
     if (!slot.is_apart) {
       models::load_plain_slot(store, slot, folder, used);
@@ -159,7 +159,7 @@ void load_in_four_bits(models::ParameterStore& store, const spec::ModelSpec& mod
 
 void draw_in_four_bits(models::ParameterStore& store, uint64_t seed) {
   for (models::ParameterStore::Slot& slot : store.slots()) {
-    const spec::Parameter& info = slot.info;
+    const spec::ParameterSpec& info = slot.info;
     if (info.role == spec::ParameterRole::adapter) continue;
     if (!slot.is_apart) {
       store.draw(slot, seed);

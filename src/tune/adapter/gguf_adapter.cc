@@ -28,7 +28,7 @@ struct Place {
 
 std::vector<Place> places_of(const spec::ModelSpec& base) {
   std::vector<Place> places;
-  for (const spec::Parameter& info : spec::make_parameter_table(base)) {
+  for (const spec::ParameterSpec& info : spec::make_parameter_table(base)) {
     if (info.role != spec::ParameterRole::matrix) continue;
     for (const spec::ParameterPart& part : info.parts) {
       places.push_back({part.hf_name.substr(0, part.hf_name.rfind('.')), spec::gguf_place(part).name, part.rows,
@@ -136,9 +136,9 @@ GgufAdapter read_gguf_adapter(const std::string& path, const spec::ModelSpec& ba
 void gguf_adapter_to_folder(const std::string& path, const spec::ModelSpec& base, const std::string& out) {
   SINTER_CHECK(!fs::exists(out), "'{}' is there already; name a new folder", out);
   const GgufAdapter adapter = read_gguf_adapter(path, base);
-  const std::vector<spec::Parameter> table = spec::make_adapter_table(base, adapter.config.adapter);
+  const std::vector<spec::ParameterSpec> table = spec::make_adapter_table(base, adapter.config.adapter);
   std::vector<core::Tensor> tensors;
-  for (const spec::Parameter& info : table) {
+  for (const spec::ParameterSpec& info : table) {
     if (!spec::is_adapter_tensor(info)) continue;
     tensors.push_back(core::make_tensor(core::runtime({}).allocator(), info.shape,
                                         adapter.tensors.at(peft_name(info, info.parts[0]))));

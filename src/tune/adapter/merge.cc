@@ -52,7 +52,7 @@ void add_terms(std::vector<float>& values, int64_t columns, const spec::AdapterP
   });
 }
 
-bool is_changed(const spec::Parameter& info, const std::vector<AdapterTensor>& tensors) {
+bool is_changed(const spec::ParameterSpec& info, const std::vector<AdapterTensor>& tensors) {
   for (const AdapterTensor& tensor : tensors) {
     if (tensor.info.name == info.name || tensor.info.adapter.target == info.name) return true;
   }
@@ -61,7 +61,8 @@ bool is_changed(const spec::Parameter& info, const std::vector<AdapterTensor>& t
 
 }  // namespace
 
-void merge_into(std::vector<float>& values, const spec::Parameter& info, const std::vector<AdapterTensor>& tensors) {
+void merge_into(std::vector<float>& values, const spec::ParameterSpec& info,
+                const std::vector<AdapterTensor>& tensors) {
   std::map<int64_t, std::pair<spec::AdapterPlace, Terms>> by_row;
   for (const AdapterTensor& tensor : tensors) {
     if (tensor.info.name == info.name) values = tensor.values;  // saved whole
@@ -99,10 +100,10 @@ MergeResult merge_adapter(const std::string& given_base, const std::string& adap
                "'{}' is the adapter of a reward model, which is used as it is (tune.reward_model) and not merged",
                adapter);
   const spec::ModelSpec model = models::load_model_spec(base);
-  const std::vector<spec::Parameter> table = spec::make_adapter_table(model, resolve_targets(config, model));
+  const std::vector<spec::ParameterSpec> table = spec::make_adapter_table(model, resolve_targets(config, model));
   const std::vector<AdapterTensor> tensors = read_adapter_tensors(adapter, table);
   const io::TensorFolder folder(base);
-  for (const spec::Parameter& info : table) {
+  for (const spec::ParameterSpec& info : table) {
     SINTER_CHECK(
         !(info.role == spec::ParameterRole::embedding && model.tied_head && is_changed(info, tensors)),
         "'{}': the adapter changes the token table, which is this model's head too; a merged model cannot keep "
@@ -111,8 +112,8 @@ MergeResult merge_adapter(const std::string& given_base, const std::string& adap
   }
   base::create_folders(out);
   io::TensorFolderWriter writer(out);
-  std::vector<spec::Parameter> own;
-  for (const spec::Parameter& info : table) {
+  std::vector<spec::ParameterSpec> own;
+  for (const spec::ParameterSpec& info : table) {
     if (info.role == spec::ParameterRole::adapter) continue;
     own.push_back(info);
     for (const spec::ParameterPart& part : info.parts)
@@ -120,7 +121,7 @@ MergeResult merge_adapter(const std::string& given_base, const std::string& adap
   }
   MergeResult result;
   std::vector<std::byte> bytes;
-  for (const spec::Parameter& info : own) {
+  for (const spec::ParameterSpec& info : own) {
     std::vector<float> values = models::join_parts(info, [&](const spec::ParameterPart& part, const auto& shape) {
       const io::TensorEntry& entry = folder.get(part.hf_name);
       SINTER_CHECK(

@@ -10,7 +10,7 @@ namespace sinter::tune {
 
 // values (of the whole weight `info`) become those with its adapters among `tensors` added; for a module that was saved
 // whole, those of the adapter.
-void merge_into(std::vector<float>& values, const spec::Parameter& info, const std::vector<AdapterTensor>& tensors);
+void merge_into(std::vector<float>& values, const spec::ParameterSpec& info, const std::vector<AdapterTensor>& tensors);
 
 struct MergeOptions {
   base::DType dtype = base::DType::bf16;  // of the model that is written

@@ -156,7 +156,7 @@ spec::AdapterSpec resolve_targets(const PeftConfig& config, const spec::ModelSpe
   if (config.pattern.empty() && config.layers.empty() && config.excluded.empty() && config.excluded_pattern.empty())
     return adapter;
   const bool is_all = adapter.targets == std::vector<std::string>{"all-linear"};
-  auto is_target = [&](const spec::Parameter& p, const std::string& module) {
+  auto is_target = [&](const spec::ParameterSpec& p, const std::string& module) {
     if (!config.pattern.empty()) return is_whole_match(config.pattern, module);
     if (is_all) return p.role == spec::ParameterRole::matrix;
     return std::any_of(adapter.targets.begin(), adapter.targets.end(),
@@ -171,7 +171,7 @@ spec::AdapterSpec resolve_targets(const PeftConfig& config, const spec::ModelSpe
     return config.layers.empty() || std::find(config.layers.begin(), config.layers.end(), layer) != config.layers.end();
   };
   std::vector<std::string> names;
-  for (const spec::Parameter& p : spec::make_parameter_table(model)) {
+  for (const spec::ParameterSpec& p : spec::make_parameter_table(model)) {
     if (p.role == spec::ParameterRole::norm) continue;
     for (const spec::ParameterPart& part : p.parts) {
       if (!part.hf_name.ends_with(".weight")) continue;
@@ -210,15 +210,16 @@ void write_peft_config(const std::string& folder, const PeftConfig& config, cons
   base::save_json((fs::path(folder) / kConfigFile).string(), out);
 }
 
-std::string peft_name(const spec::Parameter& info, const spec::ParameterPart& part) {
+std::string peft_name(const spec::ParameterSpec& info, const spec::ParameterPart& part) {
   return info.role == spec::ParameterRole::adapter ? part.hf_name : spec::kPeftPrefix + part.hf_name;
 }
 
-std::vector<AdapterTensor> read_adapter_tensors(const std::string& folder, const std::vector<spec::Parameter>& table) {
+std::vector<AdapterTensor> read_adapter_tensors(const std::string& folder,
+                                                const std::vector<spec::ParameterSpec>& table) {
   const io::SafetensorsFile file((fs::path(folder) / kTensorFile).string());
   std::set<std::string> used;
   std::vector<AdapterTensor> tensors;
-  for (const spec::Parameter& info : table) {
+  for (const spec::ParameterSpec& info : table) {
     if (!spec::is_adapter_tensor(info)) continue;
     auto read = [&](const spec::ParameterPart& part, const std::vector<int64_t>& shape) {
       const std::string name = peft_name(info, part);
@@ -245,8 +246,8 @@ std::vector<AdapterTensor> read_adapter_tensors(const std::string& folder, const
 
 namespace {
 
-std::vector<spec::Parameter> table_of(const models::ParameterStore& store) {
-  std::vector<spec::Parameter> table;
+std::vector<spec::ParameterSpec> table_of(const models::ParameterStore& store) {
+  std::vector<spec::ParameterSpec> table;
   for (const auto& slot : store.slots()) table.push_back(slot.info);
   return table;
 }
@@ -265,10 +266,10 @@ void load_adapter(models::ParameterStore& store, const std::string& folder) {
     store.set(slot_of(store, tensor.info.name), tensor.values);
 }
 
-void write_adapter_tensors(const std::string& folder, const std::vector<spec::Parameter>& table,
+void write_adapter_tensors(const std::string& folder, const std::vector<spec::ParameterSpec>& table,
                            std::span<const core::Tensor> values) {
-  std::vector<spec::Parameter> own;
-  for (const spec::Parameter& info : table) {
+  std::vector<spec::ParameterSpec> own;
+  for (const spec::ParameterSpec& info : table) {
     if (spec::is_adapter_tensor(info)) own.push_back(info);
   }
   SINTER_CHECK(own.size() == values.size(), "[adapter] {} tensors for {} places", values.size(), own.size());

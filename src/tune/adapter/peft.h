@@ -32,17 +32,18 @@ void write_peft_config(const std::string& folder, const PeftConfig& config, cons
 
 // Tensors of an adapter, in the form that stores keep them.
 struct AdapterTensor {
-  spec::Parameter info;
+  spec::ParameterSpec info;
   std::vector<float> values;
 };
 // Of every adapter tensor of the table. Throws base::Error for one that is missing, has another shape, or has no place.
-std::vector<AdapterTensor> read_adapter_tensors(const std::string& folder, const std::vector<spec::Parameter>& table);
+std::vector<AdapterTensor> read_adapter_tensors(const std::string& folder,
+                                                const std::vector<spec::ParameterSpec>& table);
 void load_adapter(models::ParameterStore& store, const std::string& folder);
 // Writes adapter_model.safetensors: values[i] are those of the i-th adapter tensor of the table, on any device.
-void write_adapter_tensors(const std::string& folder, const std::vector<spec::Parameter>& table,
+void write_adapter_tensors(const std::string& folder, const std::vector<spec::ParameterSpec>& table,
                            std::span<const core::Tensor> values);
 // The name of a tensor's part in adapter files.
-std::string peft_name(const spec::Parameter& info, const spec::ParameterPart& part);
+std::string peft_name(const spec::ParameterSpec& info, const spec::ParameterPart& part);
 
 // First values: as drawn (a) and zero (b), magnitudes the norms of the frozen rows, so that the model is its base.
 void initialize_adapter(models::ParameterStore& store, uint64_t seed);

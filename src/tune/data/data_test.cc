@@ -49,26 +49,26 @@ std::string temporary_file(const std::string& name, const std::string& content) 
 }
 
 TEST(TuneRecord, AFormatIsRecognisedByItsFields) {
-  const std::pair<const char*, Format> kRows[] = {
-      {R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]})", Format::messages},
-      {R"({"conversations":[{"from":"human","value":"a"},{"from":"gpt","value":"b"}]})", Format::sharegpt},
-      {R"({"instruction":"a","input":"","output":"b"})", Format::alpaca},
-      {R"({"instruction":"a","response":"b"})", Format::alpaca},
-      {R"({"question":"a","answer":"b"})", Format::question},
-      {R"({"input":"a","output":"b"})", Format::question},
-      {R"({"prompt":"a","completion":"b"})", Format::prompt_completion},
+  const std::pair<const char*, RecordFormat> kRows[] = {
+      {R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]})", RecordFormat::messages},
+      {R"({"conversations":[{"from":"human","value":"a"},{"from":"gpt","value":"b"}]})", RecordFormat::sharegpt},
+      {R"({"instruction":"a","input":"","output":"b"})", RecordFormat::alpaca},
+      {R"({"instruction":"a","response":"b"})", RecordFormat::alpaca},
+      {R"({"question":"a","answer":"b"})", RecordFormat::question},
+      {R"({"input":"a","output":"b"})", RecordFormat::question},
+      {R"({"prompt":"a","completion":"b"})", RecordFormat::prompt_completion},
       {R"({"prompt":[{"role":"user","content":"a"}],"completion":[{"role":"assistant","content":"b"}]})",
-       Format::prompt_completion},
-      {R"({"prompt":"a","chosen":"b","rejected":"c"})", Format::preference},
+       RecordFormat::prompt_completion},
+      {R"({"prompt":"a","chosen":"b","rejected":"c"})", RecordFormat::preference},
       {R"({"conversations":[{"from":"human","value":"a"}],"chosen":{"from":"gpt","value":"b"},
            "rejected":{"from":"gpt","value":"c"}})",
-       Format::preference},
-      {R"({"prompt":"a","completion":"b","label":true})", Format::labelled},
+       RecordFormat::preference},
+      {R"({"prompt":"a","completion":"b","label":true})", RecordFormat::labelled},
       {R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}],"label":false})",
-       Format::labelled},
-      {R"({"prompt":"a"})", Format::prompts},
-      {R"({"question":"a"})", Format::prompts},
-      {R"({"text":"a"})", Format::text},
+       RecordFormat::labelled},
+      {R"({"prompt":"a"})", RecordFormat::prompts},
+      {R"({"question":"a"})", RecordFormat::prompts},
+      {R"({"text":"a"})", RecordFormat::text},
   };
   for (const auto& [row, format] : kRows) EXPECT_EQ(parse(row).format, format) << row;
 }
@@ -83,7 +83,7 @@ TEST(TuneRecord, FieldsCanBeNamed) {
   RecordSource source;
   source.fields = {{"prompt", "problem"}, {"completion", "solution"}};
   const Record record = parse(R"({"problem":"1+1","solution":"2"})", source);
-  EXPECT_EQ(record.format, Format::prompt_completion);
+  EXPECT_EQ(record.format, RecordFormat::prompt_completion);
   EXPECT_EQ(record.prompt.text, "1+1");
   EXPECT_EQ(record.completion.text, "2");
 }

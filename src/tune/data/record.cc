@@ -51,7 +51,7 @@ class RowParser {
 
   Record parse() {
     Record record;
-    record.format = source_.format == Format::automatic ? recognise() : source_.format;
+    record.format = source_.format == RecordFormat::automatic ? recognise() : source_.format;
     if (const Json* tools = field("tools", {"tools"})) record.tools = parse_tools(*tools);
     record.weight = number("weight", {"sample_weight", "weight"}, 1);
     SINTER_CHECK(record.weight >= 0, "the row's weight is {}, expected 0 or more", record.weight);
@@ -99,22 +99,22 @@ class RowParser {
     return found.empty() ? "no field" : found;
   }
 
-  Format recognise() const {
-    if (chosen() && rejected()) return Format::preference;
+  RecordFormat recognise() const {
+    if (chosen() && rejected()) return RecordFormat::preference;
     if (label() && (label()->is_boolean() || label()->is_number()) && (messages() || (given() && answer())))
-      return Format::labelled;
+      return RecordFormat::labelled;
     if (const Json* list = messages(); list && holds_messages(*list)) {
-      return list->is_array() && (*list)[0].contains("from") ? Format::sharegpt : Format::messages;
+      return list->is_array() && (*list)[0].contains("from") ? RecordFormat::sharegpt : RecordFormat::messages;
     }
     const Json *prompt = given(), *completion = answer();
     if (prompt && completion) {
-      if (is_instruction(prompt)) return Format::alpaca;
+      if (is_instruction(prompt)) return RecordFormat::alpaca;
       const bool is_question = prompt->is_string() && !row_.contains("prompt") && !source_.fields.contains("prompt");
-      return is_question ? Format::question : Format::prompt_completion;
+      return is_question ? RecordFormat::question : RecordFormat::prompt_completion;
     }
-    if (prompt && !is_instruction(prompt)) return Format::prompts;
-    if (is_instruction(prompt)) return Format::prompts;
-    if (field("text", {"text"})) return Format::text;
+    if (prompt && !is_instruction(prompt)) return RecordFormat::prompts;
+    if (is_instruction(prompt)) return RecordFormat::prompts;
+    if (field("text", {"text"})) return RecordFormat::text;
     fail("the fields {} are of no known form; name what they are with fields, such as fields.prompt = \"...\"",
          fields_found());
   }
@@ -159,32 +159,32 @@ class RowParser {
 
   void fill(Record& record) const {
     switch (record.format) {
-      case Format::automatic:
+      case RecordFormat::automatic:
         break;
-      case Format::messages:
-      case Format::sharegpt:
+      case RecordFormat::messages:
+      case RecordFormat::sharegpt:
         record.is_chat = true;
         record.completion.messages =
             parse_messages(need(messages(), "conversation", "\"messages\" or \"conversations\""));
         SINTER_CHECK(!record.completion.messages.empty(), "the conversation is empty");
         break;
-      case Format::alpaca:
-      case Format::question:
-      case Format::prompt_completion:
+      case RecordFormat::alpaca:
+      case RecordFormat::question:
+      case RecordFormat::prompt_completion:
         record.prompt = prompt_part(record.is_chat);
         record.completion = part(need(answer(), "answer", "\"completion\", \"response\", \"output\" or \"answer\""),
                                  "assistant", record.is_chat);
         break;
-      case Format::preference:
+      case RecordFormat::preference:
         fill_pair(record);
         break;
-      case Format::labelled:
+      case RecordFormat::labelled:
         fill_labelled(record);
         break;
-      case Format::prompts:
+      case RecordFormat::prompts:
         record.prompt = prompt_part(record.is_chat);
         break;
-      case Format::text: {
+      case RecordFormat::text: {
         const Json& text = need(field("text", {"text"}), "text", "\"text\"");
         SINTER_CHECK(text.is_string(), "\"text\" is {}, expected a text", text.type_name());
         record.completion.text = text.get<std::string>();
@@ -274,16 +274,16 @@ const std::vector<std::string>& format_names() {
   return kNames;
 }
 
-Format parse_format(std::string_view name) {
+RecordFormat parse_format(std::string_view name) {
   for (size_t i = 0; i < std::size(kFormats); ++i) {
-    if (name == kFormats[i]) return static_cast<Format>(i);
+    if (name == kFormats[i]) return static_cast<RecordFormat>(i);
   }
   std::string all;
   for (const char* one : kFormats) all += (all.empty() ? "" : ", ") + std::string(one);
   fail("there is no data format '{}'{}; formats are {}", name, base::did_you_mean(name, format_names()), all);
 }
 
-const char* format_name(Format format) { return kFormats[static_cast<size_t>(format)]; }
+const char* format_name(RecordFormat format) { return kFormats[static_cast<size_t>(format)]; }
 
 Record parse_record(std::string_view json, const RecordSource& source, const std::string& origin) {
   try {

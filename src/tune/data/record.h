@@ -13,7 +13,7 @@
 
 namespace sinter::tune {
 
-enum class Format {
+enum class RecordFormat {
   automatic,
   messages,           // {"messages": [{"role", "content"}, ...], "tools"?}
   sharegpt,           // {"conversations": [{"from", "value"}, ...], "system"?, "tools"?}
@@ -26,8 +26,8 @@ enum class Format {
   text,               // {"text"}: all of it is learned
 };
 const std::vector<std::string>& format_names();
-Format parse_format(std::string_view name);  // throws base::Error with the nearest name
-const char* format_name(Format format);
+RecordFormat parse_format(std::string_view name);  // throws base::Error with the nearest name
+const char* format_name(RecordFormat format);
 
 struct Message {
   std::string role;               // system, user, assistant, tool, or what else the row says
@@ -44,7 +44,7 @@ struct Part {
 };
 
 struct Record {
-  Format format = Format::automatic;
+  RecordFormat format = RecordFormat::automatic;
   bool is_chat = false;       // messages are meant; else texts, which a chat template leaves alone
   Part prompt;                // what is given; empty for a conversation
   Part completion;            // what is learned: a conversation, an answer, the chosen answer
@@ -58,7 +58,7 @@ struct Record {
 
 struct RecordSource {
   std::string path;  // a file, or a folder's files in order of name
-  Format format = Format::automatic;
+  RecordFormat format = RecordFormat::automatic;
   // Names of fields to the names that the rows use: {"prompt", "question"}. Fields: messages, prompt, completion,
   // chosen, rejected, label, system, tools, text, input, margin, weight.
   std::map<std::string, std::string> fields;

@@ -279,7 +279,7 @@ Sample Renderer::sample(const Record& record) const try {
   Sample sample;
   sample.origin = record.origin;
   SINTER_CHECK(!record.completion.is_empty(), "it has no answer to learn");
-  const bool is_conversation = record.format == Format::messages || record.format == Format::sharegpt;
+  const bool is_conversation = record.format == RecordFormat::messages || record.format == RecordFormat::sharegpt;
   if (is_conversation) {
     SINTER_CHECK(
         chat_ != nullptr,

@@ -185,8 +185,8 @@ class SchemaReward final : public Reward {
 
   Extractor extract_;
   nlohmann::ordered_json schema_;
-  engine::grammar::Limits limits_;
-  engine::grammar::Vocabulary vocabulary_;
+  engine::grammar::GrammarLimits limits_;
+  engine::grammar::TokenBytes vocabulary_;
   engine::grammar::Program program_;
   std::unique_ptr<engine::grammar::CompiledGrammar> grammar_;
 };

@@ -39,9 +39,9 @@ spec::ModelSpec reward_trunk(spec::ModelSpec model) {
   return model;
 }
 
-std::vector<spec::Parameter> make_reward_table(const spec::ModelSpec& trunk) {
-  std::vector<spec::Parameter> table = spec::make_parameter_table(trunk);
-  for (spec::Parameter& p : scalar_head_table(kScore, trunk, kScoreDeviation)) table.push_back(std::move(p));
+std::vector<spec::ParameterSpec> make_reward_table(const spec::ModelSpec& trunk) {
+  std::vector<spec::ParameterSpec> table = spec::make_parameter_table(trunk);
+  for (spec::ParameterSpec& p : scalar_head_table(kScore, trunk, kScoreDeviation)) table.push_back(std::move(p));
   return table;
 }
 
@@ -113,12 +113,12 @@ models::OpenModel open_reward_model(const std::string& folder, const models::Sto
   const std::string base = is_adapter ? base_of(folder) : folder;
   models::OpenModel model;
   model.spec = is_adapter ? reward_trunk(models::load_model_spec(base)) : read_classifier_spec(base);
-  std::vector<spec::Parameter> table = make_reward_table(model.spec);
+  std::vector<spec::ParameterSpec> table = make_reward_table(model.spec);
   if (is_adapter) {
     spec::AdapterSpec adapter = resolve_targets(config, model.spec);
     std::erase(adapter.modules_to_save, "score");
     table = spec::make_adapter_table(model.spec, adapter);
-    for (spec::Parameter& p : scalar_head_table(kScore, model.spec, 0, spec::kPeftPrefix))
+    for (spec::ParameterSpec& p : scalar_head_table(kScore, model.spec, 0, spec::kPeftPrefix))
       table.push_back(std::move(p));
   }
   model.store = std::make_unique<models::ParameterStore>(spec::whole_table(table), options);
@@ -214,7 +214,7 @@ namespace {
 
 // All of the model trains: a sequence classifier's folder.
 void plan_whole(train::RunPlan& plan, const spec::TuneRecipe& recipe) {
-  const std::vector<spec::Parameter> table = make_reward_table(plan.model);
+  const std::vector<spec::ParameterSpec> table = make_reward_table(plan.model);
   plan.table = spec::whole_table(table);
   plan.load_weights = [path = recipe.base.model.path, seed = static_cast<uint64_t>(recipe.base.train.seed)](
                           models::ParameterStore& store) { load_reward_weights(store, path, seed); };

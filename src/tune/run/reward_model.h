@@ -19,7 +19,7 @@ inline const ScalarHead kScore{"score.weight", ""};  // (1, C)
 // `model` as transformers run it: no head of its own.
 spec::ModelSpec reward_trunk(spec::ModelSpec model);
 // The tensors of a reward model whose trunk is this.
-std::vector<spec::Parameter> make_reward_table(const spec::ModelSpec& trunk);
+std::vector<spec::ParameterSpec> make_reward_table(const spec::ModelSpec& trunk);
 // The trunk of a sequence classifier's folder, from its config.json. Throws base::Error for another architecture.
 spec::ModelSpec read_classifier_spec(const std::string& folder);
 // A folder of a reward model, or an adapter's of one with its base.

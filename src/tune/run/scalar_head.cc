@@ -12,11 +12,11 @@ autograd::Parameter* bias_of(const ScalarHead& head, models::ParameterStore& sto
 
 }  // namespace
 
-std::vector<spec::Parameter> scalar_head_table(const ScalarHead& head, const spec::ModelSpec& model, float deviation,
-                                               const std::string& hf_prefix) {
-  std::vector<spec::Parameter> table;
+std::vector<spec::ParameterSpec> scalar_head_table(const ScalarHead& head, const spec::ModelSpec& model,
+                                                   float deviation, const std::string& hf_prefix) {
+  std::vector<spec::ParameterSpec> table;
   auto add = [&](const std::string& name, base::Shape shape) {
-    spec::Parameter p;
+    spec::ParameterSpec p;
     p.name = name;
     p.shape = shape;
     p.parts = {{hf_prefix + name, 0, 1}};

@@ -15,8 +15,8 @@ struct ScalarHead {
   std::string weight, bias;  // names; bias may be ""
 };
 // `hf_prefix` stands before the names in files.
-std::vector<spec::Parameter> scalar_head_table(const ScalarHead& head, const spec::ModelSpec& model, float deviation,
-                                               const std::string& hf_prefix = "");
+std::vector<spec::ParameterSpec> scalar_head_table(const ScalarHead& head, const spec::ModelSpec& model,
+                                                   float deviation, const std::string& hf_prefix = "");
 
 // (T, 1) f32 of every token.
 core::Tensor scalar_forward(const ops::Context& context, const ScalarHead& head, const models::Transformer& transformer,

@@ -68,11 +68,11 @@ size_t model_bytes(const std::string& folder, const train::RunPlan& plan) {
 namespace {
 
 // As NF4 with a scale for 64 numbers.
-size_t four_bit_bytes(const spec::Parameter& p) { return static_cast<size_t>(p.num_elements()) * 9 / 16; }
+size_t four_bit_bytes(const spec::ParameterSpec& p) { return static_cast<size_t>(p.num_elements()) * 9 / 16; }
 size_t four_bit_bytes(const spec::ModelSpec& model) {
   const std::set<std::string> apart = four_bit_tensors(model);
   size_t bytes = 0;
-  for (const spec::Parameter& p : spec::make_parameter_table(model))
+  for (const spec::ParameterSpec& p : spec::make_parameter_table(model))
     bytes += apart.contains(p.name) ? four_bit_bytes(p) : 0;
   return bytes;
 }
@@ -83,7 +83,7 @@ size_t apart_bytes(const std::string& base, const spec::ModelSpec& model, const 
   const io::TensorFolder folder(base);
   const bool is_stored = open_quantized(base, folder) != nullptr;
   size_t bytes = 0;
-  for (const spec::Parameter& p : spec::make_parameter_table(model)) {
+  for (const spec::ParameterSpec& p : spec::make_parameter_table(model)) {
     if (!apart.contains(p.name)) continue;
     if (!is_stored && format == BaseFormat::nf4) bytes += four_bit_bytes(p);
     for (const spec::ParameterPart& part : p.parts) {
@@ -109,7 +109,7 @@ void write_tokenizer(const std::string& folder, const std::vector<train::NamedFi
 void write_more(const std::string& folder, const MoreTensors& more, std::span<const core::Tensor> values) {
   std::vector<float> scratch;
   io::SafetensorsWriter writer(folder + kValueFile);
-  for (const spec::Parameter& p : more.table)
+  for (const spec::ParameterSpec& p : more.table)
     writer.declare(p.name, base::DType::f32, models::part_shape(p, p.parts[0]));
   for (size_t i = 0; i < more.table.size(); ++i)
     writer.write(more.table[i].name, std::as_bytes(std::span(core::host_floats(values[i], scratch))));
@@ -135,7 +135,7 @@ void plan_adapter(train::RunPlan& plan, const spec::TuneRecipe& recipe, const Mo
   plan.model.moe.balance_loss = 0;  // of a frozen router there is nothing to balance
   spec::AdapterSpec adapter = adapter_of(recipe, plan.model);
   if (more.is_classifier) std::erase(adapter.modules_to_save, "score");
-  std::vector<spec::Parameter> table = spec::make_adapter_table(plan.model, adapter);
+  std::vector<spec::ParameterSpec> table = spec::make_adapter_table(plan.model, adapter);
   const size_t own = table.size() + (more.is_classifier ? more.table.size() : 0);  // kept in the adapter's file
   table.insert(table.end(), more.table.begin(), more.table.end());
   plan.table = spec::whole_table(table);
@@ -166,7 +166,7 @@ void plan_adapter(train::RunPlan& plan, const spec::TuneRecipe& recipe, const Mo
   plan.export_model = [model = plan.model, table, own, more, config, files = plan.tokenizer_files](
                           const std::string& folder, const std::vector<core::Tensor>& trained,
                           const models::ParameterStore&, core::DType) {
-    const std::vector<spec::Parameter> kept(table.begin(), table.begin() + static_cast<ptrdiff_t>(own));
+    const std::vector<spec::ParameterSpec> kept(table.begin(), table.begin() + static_cast<ptrdiff_t>(own));
     const size_t beside = table.size() - own;
     const std::span<const core::Tensor> values(trained);
     write_adapter_tensors(folder, kept, values.first(values.size() - beside));
@@ -175,7 +175,7 @@ void plan_adapter(train::RunPlan& plan, const spec::TuneRecipe& recipe, const Mo
     write_tokenizer(folder, files);
   };
   int64_t trained = 0, all = 0;
-  for (const spec::Parameter& p : table) {
+  for (const spec::ParameterSpec& p : table) {
     (spec::is_adapter_tensor(p) ? trained : all) += p.num_elements();
   }
   plan.data_text += fmt::format("trains     {} of {} parameters ({}{}, rank {}, alpha {:g})\n",
@@ -188,7 +188,7 @@ void plan_adapter(train::RunPlan& plan, const spec::TuneRecipe& recipe, const Mo
 
 // All of the model trains, and more beside it.
 void plan_whole(train::RunPlan& plan, const spec::TuneRecipe& recipe, const MoreTensors& more) {
-  std::vector<spec::Parameter> table = spec::make_parameter_table(plan.model);
+  std::vector<spec::ParameterSpec> table = spec::make_parameter_table(plan.model);
   const size_t own = table.size();
   table.insert(table.end(), more.table.begin(), more.table.end());
   plan.table = spec::whole_table(table);

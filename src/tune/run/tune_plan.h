@@ -26,7 +26,7 @@ struct BatchSizes {
 };
 // Tensors that train beside an adapter or all of a model: a score, a value head. They begin as they are drawn.
 struct MoreTensors {
-  std::vector<spec::Parameter> table;
+  std::vector<spec::ParameterSpec> table;
   // A score: the adapter is that of a sequence classifier, whose file has it (PEFT's modules_to_save). Else the tensors
   // go into a file of their own, value_head.safetensors.
   bool is_classifier = false;

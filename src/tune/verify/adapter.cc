@@ -80,11 +80,12 @@ class AdapterCase {
 
  private:
   bool saves_modules() const {
-    return std::any_of(table_.begin(), table_.end(),
-                       [](const spec::Parameter& p) { return p.trainable && p.role != spec::ParameterRole::adapter; });
+    return std::any_of(table_.begin(), table_.end(), [](const spec::ParameterSpec& p) {
+      return p.trainable && p.role != spec::ParameterRole::adapter;
+    });
   }
 
-  std::unique_ptr<models::ParameterStore> open(const std::vector<spec::Parameter>& table, bool trains) {
+  std::unique_ptr<models::ParameterStore> open(const std::vector<spec::ParameterSpec>& table, bool trains) {
     auto store = std::make_unique<models::ParameterStore>(
         spec::whole_table(table), models::StoreOptions{.device = options_.device,
                                                        .compute = options_.compute,
@@ -145,7 +146,7 @@ class AdapterCase {
     double worst = 0;
     for (auto& slot : merged->slots()) {
       std::vector<float> values = merged->values_of(slot);
-      for (const spec::Parameter& info : table_) {
+      for (const spec::ParameterSpec& info : table_) {
         if (info.name == slot.info.name) merge_into(values, info, tensors);
       }
       merged->set(slot, values);
@@ -271,7 +272,7 @@ class AdapterCase {
   core::DeviceRuntime& device_;
   const kernels::KernelTable& kernels_;
   std::unique_ptr<comm::Communicator> self_ = comm::make_self();
-  std::vector<spec::Parameter> table_;
+  std::vector<spec::ParameterSpec> table_;
   std::unique_ptr<models::ParameterStore> store_, plain_;
   std::unique_ptr<models::Transformer> transformer_;
   data::MicroBatch batch_;
