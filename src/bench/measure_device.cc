@@ -87,7 +87,8 @@ Sample run_case(const StepCase& c, DType dtype, core::Device device, const Optio
 }
 
 std::vector<std::pair<DType, MatrixFormat>> formats_of(core::Device device) {
-  if (device.kind == core::DeviceKind::cpu) return {{DType::f32, MatrixFormat::fp32}, {DType::bf16, MatrixFormat::bf16}};
+  if (device.kind == core::DeviceKind::cpu)
+    return {{DType::f32, MatrixFormat::fp32}, {DType::bf16, MatrixFormat::bf16}};
   return {{DType::bf16, MatrixFormat::bf16}};
 }
 
