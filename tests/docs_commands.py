@@ -80,6 +80,7 @@ def prepare(folder, program):
     import json
     write(os.path.join(folder, "prompts.jsonl"), "".join(json.dumps({"prompt": s[:40], "max_tokens": 4}) + "\n" for s in stories[:3]))
     write(os.path.join(folder, "wiki.jsonl"), "".join(json.dumps({"text": s[:80]}) + "\n" for s in stories[:2]))
+    write(os.path.join(folder, "docs.jsonl"), "".join(json.dumps({"text": s, "id": f"story-{i}"}) + "\n" for i, s in enumerate(stories)))
     write(os.path.join(folder, "data/raw/stories.jsonl"), "".join(json.dumps({"text": s}) + "\n" for s in stories * 3))
     chat = [{"messages": [{"role": "user", "content": "Tell me a story."}, {"role": "assistant", "content": s[:200]}]} for s in stories]
     write(os.path.join(folder, "chats.jsonl"), "".join(json.dumps(c) + "\n" for c in chat))

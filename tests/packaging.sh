@@ -6,7 +6,9 @@ rm -rf "$scratch"; mkdir -p "$scratch"; scratch=$(realpath "$scratch")
 export BUILD=$scratch/built; mkdir -p "$BUILD"; cp "$program" "$BUILD/sinter"
 cd "$here"
 try() {  # PROGRAM: what a new user does first
-  "$1" --version | grep -q '^sinter ' && "$1" plan gpt2 | grep -q '124,439,808'
+  local version plan  # whole texts: a grep that ends early would break the program's pipe
+  version=$("$1" --version) && plan=$("$1" plan gpt2) || return 1
+  grep -q '^sinter ' <<< "$version" && grep -q '124,439,808' <<< "$plan"
 }
 
 make -s install-files PREFIX="$scratch/prefix"
@@ -24,7 +26,8 @@ try "$scratch"/elsewhere/sinter-*/bin/sinter
 
 command -v dpkg-deb > /dev/null || { echo "no dpkg here: the Debian package is left out"; exit 0; }
 tools/package deb "$scratch/sinter.deb"
-dpkg-deb --info "$scratch/sinter.deb" | grep -q '^ Depends: .*libc6'
+info=$(dpkg-deb --info "$scratch/sinter.deb")
+grep -q '^ Depends: .*libc6' <<< "$info"
 [ "${3:-}" = root ] || exit 0
 command -v mmdebstrap > /dev/null && [ "$(id -u)" = 0 ] || { echo "no mmdebstrap or not root: left out"; exit 77; }
 suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
