@@ -1,7 +1,7 @@
 #include "kernels/fused.h"
 
+#include "kernels/cases/tensors.h"
 #include "kernels/cpu/matmul/matmul.h"
-#include "kernels/test_grid.h"
 
 namespace sinter::kernels {
 namespace {

@@ -15,12 +15,18 @@ else()
 endif()
 list(APPEND sources ${cpu_sources})
 list(APPEND tests ${cpu_tests})
+# Cases of every kernel against the plain loops (cases/case.h): one list for test_kernels and test_cuda.
+file(GLOB cases CONFIGURE_DEPENDS ${folder}/cases/*.cc)
+list(REMOVE_ITEM sources ${cases})
+list(APPEND tests ${cases})
+list(REMOVE_ITEM cases ${folder}/cases/cpu_target.cc)
 list(APPEND slow_tests ${cpu_slow_tests})
 list(APPEND MODULE_LIBS highway)
 # Results must not depend on how the compiler fuses multiplications; kernels that want FMA say so.
 set_source_files_properties(${cpu_sources} PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off"
                             SKIP_PRECOMPILE_HEADERS ON)  # parsed with other options
-# The CPU's kernels again at every lower instruction set; a level the machine lacks tests what it has.
+# The CPU's own tests again at every lower instruction set; a level the machine lacks tests what it has. Cases run at
+# every level in one process.
 if(SINTER_TESTS)
   foreach(isa portable avx2 avx512 avx512bf16)
     add_test(NAME test_kernels_${isa} COMMAND test_kernels --gtest_filter=Cpu*)
@@ -71,8 +77,9 @@ if(SINTER_CUDA)
 endif()
 if(SINTER_CUDA AND SINTER_TESTS)
   # Needs a GPU: exits 0 with a line saying so where there is none.
-  add_executable(test_cuda ${cuda_tests})
-  target_link_libraries(test_cuda PRIVATE ${target})
+  add_executable(test_cuda ${cuda_tests} ${cases})
+  target_link_libraries(test_cuda PRIVATE ${target} GTest::gtest)
+  target_compile_options(test_cuda PRIVATE $<$<CONFIG:Release>:-O1>)
   add_test(NAME test_cuda COMMAND test_cuda)
   set_tests_properties(test_cuda PROPERTIES LABELS gpu TIMEOUT 900)
 endif()

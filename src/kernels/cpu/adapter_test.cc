@@ -2,8 +2,8 @@
 // states.
 #include <algorithm>
 
+#include "kernels/cases/tensors.h"
 #include "kernels/reference/reference.h"
-#include "kernels/test_grid.h"
 
 namespace sinter::kernels {
 namespace {
@@ -55,27 +55,6 @@ TEST(CpuFrozen, NormsAndEmbeddingsWithoutGradientsGiveTheSameInputGradient) {
     expect_close(without, with, 0, "ds");
     const Tensor tokens = int_tensor({0, 1, 2, 0, 1, 1});
     table->embedding_backward(stream(), {.tokens = tokens, .dy = dy});  // nothing to write to
-  }
-}
-
-TEST(CpuColumns, AreCopiedScaledAndAddedAsTheReferenceDoes) {
-  const int64_t R = 7, W = 41, V = 29, n = 17;
-  for (const Format& format : kFormats) {
-    const Tensor x = random_tensor({R, W}, format.dtype, 5), start = random_tensor({R, V}, format.dtype, 6);
-    const Tensor factors = random_tensor({n}, DType::f32, 7),
-                 divisors = core::make_tensor<float>(allocator(), {n}, std::vector<float>(n, 1.5f));
-    for (const bool accumulate : {false, true}) {
-      for (const bool scales : {false, true}) {
-        Tensor expected = clone(start), found = clone(start);
-        CopyColumnsArgs args{
-            .x = x, .y = expected, .x_first = 20, .y_first = 3, .columns = n, .accumulate = accumulate};
-        if (scales) args.factors = factors, args.divisors = divisors;
-        reference_table()->copy_columns(stream(), args);
-        args.y = found;
-        cpu_table()->copy_columns(stream(), args);
-        expect_close(found, expected, format.tolerance, "columns");
-      }
-    }
   }
 }
 

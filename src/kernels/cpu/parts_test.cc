@@ -1,8 +1,8 @@
 // Kernels over parts, whose results put together must be those of the kernel over the whole: ranges of the vocabulary,
 // ranges of the keys, some of the heads.
 #include "core/host_batch.h"
+#include "kernels/cases/tensors.h"
 #include "kernels/reference/reference.h"
-#include "kernels/test_grid.h"
 
 namespace sinter::kernels {
 namespace {

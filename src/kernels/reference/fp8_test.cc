@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "kernels/test_grid.h"
+#include "kernels/cases/tensors.h"
 
 namespace sinter::kernels {
 namespace {

@@ -1,5 +1,7 @@
 // Every backward kernel of the reference against finite differences of its forward, in f64.
-#include "kernels/test_grid.h"
+#include <functional>
+
+#include "kernels/cases/tensors.h"
 
 namespace sinter::kernels {
 namespace {

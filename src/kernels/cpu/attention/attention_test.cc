@@ -1,6 +1,6 @@
-// The CPU's attention against the reference, and the bit-equalities that make it batch-invariant.
+// The bit-equalities that make the CPU's attention batch-invariant. Cases against the reference: kernels/cases.
+#include "kernels/cases/tensors.h"
 #include "kernels/cpu/matmul/matmul.h"
-#include "kernels/test_grid.h"
 
 namespace sinter::kernels {
 namespace {
@@ -47,45 +47,6 @@ ForwardResult forward(const KernelTable& table, const AttentionShape& shape, con
                   empty_tensor({shape.num_heads, batch.num_tokens}, DType::f32)};
   table.attention_forward(stream(), {.shape = shape, .batch = &batch, .qkv = qkv, .out = r.out, .lse = r.lse});
   return r;
-}
-
-struct Case {
-  AttentionShape shape;
-  std::vector<int64_t> queries;
-  int64_t padding;
-};
-
-std::vector<Case> cases() {
-  return {
-      {make_shape(2, 2, 64), {1, 3, 63, 64, 65}, 0},
-      {make_shape(4, 2, 48), {100, 7}, 3},
-      {make_shape(3, 1, 80), {17, 130}, 1},
-      {make_shape(2, 1, 96), {70}, 0},
-      {make_shape(4, 1, 128), {33, 66}, 2},
-      {make_shape(1, 1, 256), {70}, 0},
-      {make_shape(2, 2, 20), {65, 2}, 0},
-      {make_shape(3, 1, 7), {40}, 1},
-      {make_shape(2, 1, 64, 1), {70}, 0},
-      {make_shape(4, 2, 32, 50), {180, 20}, 0},
-      {make_shape(2, 2, 16, 64), {129}, 0},
-      {make_shape(2, 1, 64, 0, 0.2f), {100, 31}, 2},
-      {make_shape(2, 2, 40, 30, 0.5f), {130}, 0},
-  };
-}
-
-TEST(CpuAttention, ForwardMatchesReference) {
-  for (const Format& format : kFormats) {
-    for (const Case& c : cases()) {
-      RaggedBatch batch = make_batch(c.queries, c.padding);
-      Tensor qkv = random_tensor({batch.num_tokens, width_of(c.shape)}, format.dtype, 1, 1.5f);
-      check_against_reference(
-          [&](const KernelTable& table) {
-            ForwardResult r = forward(table, c.shape, batch, qkv);
-            return std::vector<Tensor>{r.out, r.lse};
-          },
-          format.tolerance, "attention of head size " + std::to_string(c.shape.head_dim));
-    }
-  }
 }
 
 // A sequence's rows are the same bits alone, in any batch, and whatever follows them.
@@ -246,33 +207,6 @@ TEST(CpuAttention, CodedCachesMatchTheReferenceInAnyBatch) {
         const Tensor alone = attend(*cpu_table(), last, qkv.slice(197, 1), int_tensor(own, {1, 9}));
         EXPECT_TRUE(bit_equal(alone, out.slice(197, 1))) << name;
       }
-    }
-  }
-}
-
-TEST(CpuAttention, BackwardMatchesReference) {
-  for (const Format& format : kFormats) {
-    for (const Case& c : cases()) {
-      RaggedBatch batch = make_batch(c.queries, c.padding);
-      Tensor qkv = random_tensor({batch.num_tokens, width_of(c.shape)}, format.dtype, 1);
-      ForwardResult r = forward(*reference_table(), c.shape, batch, qkv);
-      Tensor dout = random_tensor(r.out.shape(), format.dtype, 2);
-      check_against_reference(
-          [&](const KernelTable& table) {
-            AttentionBackwardArgs args{.shape = c.shape,
-                                       .batch = &batch,
-                                       .qkv = qkv,
-                                       .out = r.out,
-                                       .lse = r.lse,
-                                       .dout = dout,
-                                       .delta = empty_tensor(r.lse.shape(), DType::f32),
-                                       .dqkv = empty_tensor(qkv.shape(), format.dtype)};
-            table.attention_backward(stream(), args);
-            return std::vector<Tensor>{args.dqkv};
-          },
-          // f32: sums of hundreds of products whose terms cancel; bf16: probabilities and their gradients are rounded
-          (format.dtype == DType::f32 ? 3 : 2.5) * format.tolerance,
-          "attention backward of head size " + std::to_string(c.shape.head_dim));
     }
   }
 }

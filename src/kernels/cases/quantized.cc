@@ -1,12 +1,12 @@
-// Weights in blocks and codes: as plain numbers, and in products of few rows that read them as they are.
+// Cases: weights in blocks and codes, as plain numbers and in products of few rows that read them as they are.
 #include <cmath>
 #include <cstring>
 
 #include "base/rng.h"
-#include "kernels/cuda/test_harness.h"
+#include "kernels/cases/case.h"
 #include "kernels/fused.h"
 
-namespace sinter::kernels::cuda_test {
+namespace sinter::kernels::cases {
 namespace {
 
 using base::WeightFormat;
@@ -83,7 +83,7 @@ class Weight {
     }
   }
   int64_t rows() const { return rows_; }
-  core::WeightView view(const Case::Select& at) const {
+  core::WeightView view(const Case::At& at) const {
     auto blocks = std::make_shared<core::WeightBlocks>();
     blocks->rows = rows_, blocks->columns = columns_;
     for (size_t i = 0; i < parts_.size(); ++i) {
@@ -116,129 +116,144 @@ class Weight {
 
 std::string name_of_parts(const std::vector<Part>& parts) {
   std::string name;
-  for (const Part& part : parts) name += (name.empty() ? "" : " ") + std::string(base::name_of(part.format));
+  for (const Part& part : parts) name += (name.empty() ? "" : "_") + std::string(base::name_of(part.format));
   return name;
 }
 
-void test_dequantize(DType t, const std::vector<Part>& parts, int64_t columns) {
-  if (!wants("dequantize")) return;
-  Case c("dequantize", t, fmt::format("{} of {} columns", name_of_parts(parts), columns));
+void dequantized(Case& c, DType t, const std::vector<Part>& parts, int64_t columns) {
   const Weight weight(c, parts, columns, DType::bf16);
   std::vector<int32_t> picked;
   for (int32_t i = 0; i < 9; ++i) picked.push_back(static_cast<int32_t>(i * 5 % weight.rows()));
   int whole = c.output({weight.rows(), columns}, t), some = c.output({9, columns}, t), rows = c.integers({9}, picked);
-  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+  c.run([&](const KernelTable& table, Stream& s, const Case::At& at) {
     table.dequantize(s, {.weight = weight.view(at), .y = at(whole)});
     table.dequantize(s, {.weight = weight.view(at), .rows = at(rows), .y = at(some)});
   });
-  c.expect_close(whole, "all", rounding_limit(t));
-  c.expect_close(some, "rows", rounding_limit(t));
+  c.expect_close(whole, "all", Result::rounded);
+  c.expect_close(some, "rows", Result::rounded);
 }
 
-void test_product(DType t, int64_t m, const std::vector<Part>& parts, int64_t k) {
-  if (!wants("quantized_product")) return;
-  for (int extras : {0, 1, 2}) {  // nothing, bias and addend, f32 result
-    if (extras > 0 && m > 16) continue;
-    Case c("quantized_product", t, fmt::format("{} rows, {}, k {} extras {}", m, name_of_parts(parts), k, extras));
-    const DType out = extras == 2 ? DType::f32 : t;
-    const Weight weight(c, parts, k);
-    const int64_t n = weight.rows();
-    int a = c.random({m, k}, t), y = c.output({m, n}, out), bias = extras == 1 ? c.random({n}, t) : -1,
-        addend = extras == 1 ? c.random({m, n}, t) : -1;
-    c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
-      MatmulArgs args;
-      args.a = at(a), args.b = weight.view(at), args.c = at(y), args.bias = at(bias), args.addend = at(addend);
-      args.transpose_b = true;
-      table.matmul(s, args);
-    });
-    c.expect_close(y, "c", rounding_limit(t));  // weights are rounded to t
-  }
+enum class Extra { none, bias_and_addend, f32_result };
+
+void product(Case& c, DType t, int64_t m, const std::vector<Part>& parts, int64_t k, Extra extra) {
+  const DType out = extra == Extra::f32_result ? DType::f32 : t;
+  const bool has_bias = extra == Extra::bias_and_addend;
+  const Weight weight(c, parts, k);
+  const int64_t n = weight.rows();
+  int a = c.random({m, k}, t), y = c.output({m, n}, out), bias = has_bias ? c.random({n}, t) : -1,
+      addend = has_bias ? c.random({m, n}, t) : -1;
+  c.run([&](const KernelTable& table, Stream& s, const Case::At& at) {
+    MatmulArgs args;
+    args.a = at(a), args.b = weight.view(at), args.c = at(y), args.bias = at(bias), args.addend = at(addend);
+    args.transpose_b = true;
+    table.matmul(s, args);
+  });
+  c.expect_close(y, "c", Result::rounded, t);  // weights are rounded to t
 }
 
 // What training on a frozen weight needs: dx = dy w.
-void test_gradient(DType t, const std::vector<Part>& parts, int64_t k) {
-  if (!wants("quantized_product")) return;
-  Case c("quantized_product", t, fmt::format("gradient of the input, {}, k {}", name_of_parts(parts), k));
+void input_gradient(Case& c, DType t, const std::vector<Part>& parts, int64_t k) {
   const Weight weight(c, parts, k);
   int dy = c.random({24, weight.rows()}, t), dx = c.output({24, k}, t);
-  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+  c.run([&](const KernelTable& table, Stream& s, const Case::At& at) {
     MatmulArgs args;
     args.a = at(dy), args.b = weight.view(at), args.c = at(dx);
     table.matmul(s, args);
   });
-  c.expect_close(dx, "dx", rounding_limit(t));
+  c.expect_close(dx, "dx", Result::rounded);
 }
 
-void test_gated(DType t, int64_t m, WeightFormat format, int64_t ffn, int64_t k) {
-  if (!wants("quantized_product")) return;
-  Case c("quantized_product", t, fmt::format("{} rows, {} gated, k {}", m, base::name_of(format), k));
+void gated(Case& c, DType t, int64_t m, WeightFormat format, int64_t ffn, int64_t k) {
   const Weight weight(c, {{format, ffn}, {format, ffn}}, k);
   int a = c.random({m, k}, t), y = c.output({m, ffn}, t), pre = c.output({m, 2 * ffn}, t);
-  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+  c.run([&](const KernelTable& table, Stream& s, const Case::At& at) {
     FusedMatmulArgs args;
     args.product.a = at(a), args.product.b = weight.view(at), args.product.c = at(y), args.product.transpose_b = true;
     args.activation = spec::Activation::silu, args.pre_activation = at(pre), args.gated = true;
     fused_matmul(table, s, args);
   });
-  c.expect_close(pre, "pre", rounding_limit(t));
-  c.expect_close(y, "c", 3 * rounding_limit(t));
+  c.expect_close(pre, "pre", Result::rounded);
+  c.expect_close(y, "c", Limits{3 * limits_of(Result::rounded, t).norm, 1e9, 1e9});
 }
 
-void test_rotated(DType t, int64_t m, const std::vector<Part>& parts, int64_t dim, int64_t k) {
-  if (!wants("quantized_product")) return;
-  Case c("quantized_product", t, fmt::format("{} rows, {} rotated, k {}", m, name_of_parts(parts), k));
+void rotated(Case& c, DType t, int64_t m, const std::vector<Part>& parts, int64_t dim, int64_t k) {
   const Weight weight(c, parts, k);
   const int64_t n = weight.rows();
   int a = c.random({m, k}, t), y = c.output({m, n}, t), angles = c.uniform({m, dim}, DType::f32, -1, 1);
-  c.run([&](const KernelTable& table, Stream& s, const Case::Select& at) {
+  c.run([&](const KernelTable& table, Stream& s, const Case::At& at) {
     rotated_matmul(
         table, s,
         {.product = {.a = at(a), .b = weight.view(at), .c = at(y), .transpose_b = true},
          .rope = {
              .num_rotated = n / dim - parts.back().rows / dim, .head_dim = dim, .x = at(y), .cos_sin = at(angles)}});
   });
-  c.expect_close(y, "c", 2 * rounding_limit(t));
+  c.expect_close(y, "c", Limits{2 * limits_of(Result::rounded, t).norm, 1e9, 1e9});
+}
+
+void add_dequantized(DType t, const std::vector<Part>& parts, int64_t columns, const char* more = "") {
+  add("Dequantize", t, fmt::format("{}_of_{}_columns{}", name_of_parts(parts), columns, more), Size::small,
+      [=](Case& c) { dequantized(c, t, parts, columns); });
+}
+void add_product(DType t, int64_t m, const std::vector<Part>& parts, int64_t k, Size size = Size::small,
+                 const char* more = "") {
+  const std::string shape = fmt::format("{}_rows_{}_k_{}{}", m, name_of_parts(parts), k, more);
+  add("QuantizedProduct", t, shape, size, [=](Case& c) { product(c, t, m, parts, k, Extra::none); });
+  if (m > 16) return;
+  add("QuantizedProduct", t, shape + "_bias_addend", size,
+      [=](Case& c) { product(c, t, m, parts, k, Extra::bias_and_addend); });
+  add("QuantizedProduct", t, shape + "_to_f32", size, [=](Case& c) { product(c, t, m, parts, k, Extra::f32_result); });
+}
+
+void register_dequantized() {
+  using enum WeightFormat;
+  for (DType t : kFormats) {
+    for (WeightFormat f : {q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k, mxfp4}) add_dequantized(t, {{f, 11}}, 512);
+    for (WeightFormat f : {int4, int8, nf4, fp4, fp8_e4m3})
+      add_dequantized(t, {{f, 12, 64}, {plain, 3}, {f, 5, 128}}, 256);
+    add_dequantized(t, {{int4, 8, 32, true, true}, {int8, 9, 128, true}}, 256, "_zeros_permuted");
+  }
+}
+
+void register_products(DType t) {
+  using enum WeightFormat;
+  // Columns that are no whole turn, rows that begin anywhere.
+  for (WeightFormat f : {q8_0, q4_0, mxfp4, int4, int8, nf4, fp4, fp8_e4m3}) {
+    const int64_t group = base::info_of(f).scales == base::WeightScales::apart ? 32 : 0;
+    for (int64_t m : {1, 9}) add_product(t, m, {{f, 40, group}}, 352);
+    for (int64_t m : {3, 16, 17, 64}) add_product(t, m, {{f, 64, group}, {f, 32, group}}, 4096, Size::large);
+  }
+  for (WeightFormat f : {q4_k, q5_k, q6_k}) {
+    for (int64_t m : {1, 9}) add_product(t, m, {{f, 40}}, 768);
+    for (int64_t m : {2, 8, 33, 64}) add_product(t, m, {{f, 64}, {f, 32}}, 4864, Size::large);
+  }
+  add_product(t, 5, {{int4, 48, 128, true}, {int4, 16, 64, true}}, 512, Size::small, "_zeros");
+  add_product(t, 5, {{q4_k, 64}, {q4_k, 16}, {q6_k, 16}}, 512);  // as mixes have Q, K and V
+  add_product(t, 5, {{q8_0, 8}, {q6_k, 8}}, 256);                // two formats in a block: not that kernel's
+  add_product(t, 5, {{int4, 16, 32, true, true}}, 256, Size::small, "_permuted");  // not that kernel's either
+  for (const auto& [parts, k] : {std::pair{std::vector<Part>{{nf4, 64, 64}, {nf4, 32, 64}}, int64_t{256}},
+                                 {std::vector<Part>{{q4_k, 64}}, int64_t{512}}}) {
+    add("QuantizedProduct", t, fmt::format("{}_k_{}_gradient_of_the_input", name_of_parts(parts), k), Size::small,
+        [t, parts = parts, k = k](Case& c) { input_gradient(c, t, parts, k); });
+  }
+  for (WeightFormat f : {q4_k, q8_0}) {
+    for (auto [m, ffn] : {std::pair<int64_t, int64_t>{1, 48}, {12, 64}})
+      add("QuantizedProduct", t, fmt::format("{}_rows_{}_gated", m, base::name_of(f)), Size::small,
+          [t, f, m = m, ffn = ffn](Case& c) { gated(c, t, m, f, ffn, 512); });
+  }
+  add("QuantizedProduct", t, "1_rows_q4_k_q6_k_rotated", Size::small, [t](Case& c) {
+    rotated(c, t, 1, {{q4_k, 128}, {q4_k, 64}, {q6_k, 64}}, 64, 512);
+  });
+  add("QuantizedProduct", t, "7_rows_nf4_rotated", Size::small, [t](Case& c) {
+    rotated(c, t, 7, {{nf4, 64}, {nf4, 32}, {nf4, 32}}, 16, 512);
+  });
 }
 
 }  // namespace
 
-void test_quantized() {
-  using enum WeightFormat;
-  for (DType t : kFormats) {
-    for (WeightFormat f : {q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k, mxfp4}) test_dequantize(t, {{f, 11}}, 512);
-    for (WeightFormat f : {int4, int8, nf4, fp4, fp8_e4m3})
-      test_dequantize(t, {{f, 12, 64}, {plain, 3}, {f, 5, 128}}, 256);
-    test_dequantize(t, {{int4, 8, 32, true, true}, {int8, 9, 128, true}}, 256);
-  }
-  const bool is_small = test_options().small;
-  for (DType t : {DType::bf16, DType::f16}) {
-    // Columns that are no whole turn, rows that begin anywhere.
-    for (WeightFormat f : {q8_0, q4_0, mxfp4, int4, int8, nf4, fp4, fp8_e4m3}) {
-      const int64_t group = base::info_of(f).scales == base::WeightScales::apart ? 32 : 0;
-      for (int64_t m : {1, 9}) test_product(t, m, {{f, 40, group}}, 352);
-      if (!is_small) {
-        for (int64_t m : {3, 16, 17, 64}) test_product(t, m, {{f, 64, group}, {f, 32, group}}, 4096);
-      }
-    }
-    for (WeightFormat f : {q4_k, q5_k, q6_k}) {
-      for (int64_t m : {1, 9}) test_product(t, m, {{f, 40}}, 768);
-      if (!is_small) {
-        for (int64_t m : {2, 8, 33, 64}) test_product(t, m, {{f, 64}, {f, 32}}, 4864);
-      }
-    }
-    test_product(t, 5, {{int4, 48, 128, true}, {int4, 16, 64, true}}, 512);
-    test_product(t, 5, {{q4_k, 64}, {q4_k, 16}, {q6_k, 16}}, 512);  // as mixes have Q, K and V
-    test_product(t, 5, {{q8_0, 8}, {q6_k, 8}}, 256);                // two formats in a block: not that kernel's
-    test_product(t, 5, {{int4, 16, 32, true, true}}, 256);          // columns in another order: not that kernel's
-    test_gradient(t, {{nf4, 64, 64}, {nf4, 32, 64}}, 256);
-    test_gradient(t, {{q4_k, 64}}, 512);
-    for (WeightFormat f : {q4_k, q8_0}) {
-      test_gated(t, 1, f, 48, 512);
-      test_gated(t, 12, f, 64, 512);
-    }
-    test_rotated(t, 1, {{q4_k, 128}, {q4_k, 64}, {q6_k, 64}}, 64, 512);
-    test_rotated(t, 7, {{nf4, 64}, {nf4, 32}, {nf4, 32}}, 16, 512);
-  }
+void register_quantized_cases() {
+  register_dequantized();
+  if (!is_own_cuda()) return;  // the CPU's have tests of their own (cpu/quantized)
+  for (DType t : {DType::bf16, DType::f16}) register_products(t);
 }
 
-}  // namespace sinter::kernels::cuda_test
+}  // namespace sinter::kernels::cases

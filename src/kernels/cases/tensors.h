@@ -1,16 +1,15 @@
-// What kernel tests share: the grid of formats with their tolerances, random tensors, comparisons. For tests only.
+// What kernel tests that are no cases share: formats with their tolerances, random tensors, comparisons. For tests
+// only.
 #pragma once
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "base/rng.h"
-#include "base/threads.h"
-#include "core/tensor.h"
+#include "kernels/cases/tolerances.h"
 #include "kernels/table.h"
 
 namespace sinter::kernels::testing {
@@ -18,13 +17,12 @@ namespace sinter::kernels::testing {
 using base::DType;
 using core::Shape;
 
-// The one grid: a result is right when |actual - expected| <= tolerance * (|expected| + rms of all expected).
+// A result is right when |actual - expected| <= tolerance * (|expected| + rms of all expected).
 struct Format {
   DType dtype;
-  double tolerance;
+  double tolerance = cases::limits_of(cases::Result::rounded, dtype).element;
 };
-inline constexpr Format kFormats[] = {{DType::f32, 1e-5}, {DType::bf16, 1.2e-2}, {DType::f16, 1.5e-3}};
-inline constexpr int64_t kOddSizes[] = {1, 3, 7, 17, 63, 65, 130};
+inline const Format kFormats[] = {{DType::f32}, {DType::bf16}, {DType::f16}};
 
 inline core::Allocator& allocator() { return core::runtime({}).allocator(); }
 inline core::Stream& stream() { return core::runtime({}).stream(); }
@@ -80,29 +78,6 @@ inline void expect_close(const Tensor& actual, const Tensor& expected, double to
 
 inline bool bit_equal(const Tensor& a, const Tensor& b) {
   return a.bytes() == b.bytes() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
-}
-
-// Runs one call on a table and returns its outputs; must build fresh outputs each time.
-using Run = std::function<std::vector<Tensor>(const KernelTable&)>;
-
-// The CPU table against the reference, then against itself with 1, 2 and 3 threads bit for bit.
-inline void check_against_reference(const Run& run, double tolerance, const std::string& what) {
-  int threads = base::num_threads();
-  std::vector<Tensor> expected = run(*reference_table());
-  base::set_num_threads(1);
-  std::vector<Tensor> one = run(*cpu_table());
-  ASSERT_EQ(one.size(), expected.size());
-  for (size_t i = 0; i < one.size(); ++i) {
-    expect_close(one[i], expected[i], tolerance, what + ", output " + std::to_string(i));
-  }
-  for (int count : {2, 3}) {
-    base::set_num_threads(count);
-    std::vector<Tensor> more = run(*cpu_table());
-    for (size_t i = 0; i < one.size(); ++i) {
-      EXPECT_TRUE(bit_equal(one[i], more[i])) << what << ", output " << i << " differs with " << count << " threads";
-    }
-  }
-  base::set_num_threads(threads);
 }
 
 }  // namespace sinter::kernels::testing

@@ -1,10 +1,13 @@
-// Kernels over parts of the vocabulary and of the keys: what ranks of the tensor and context axes run.
+// Cases: kernels over parts of the vocabulary and of the keys, which ranks of the tensor and context axes run.
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <functional>
+#include <vector>
 
-#include "kernels/cuda/test_harness.h"
+#include "kernels/cases/case.h"
 
-namespace sinter::kernels::cuda_test {
+namespace sinter::kernels::cases {
 namespace {
 
 std::vector<int32_t> numbers(int64_t count, const std::function<int64_t(int64_t)>& value) {
@@ -14,29 +17,25 @@ std::vector<int32_t> numbers(int64_t count, const std::function<int64_t(int64_t)
 }
 
 // Tokens of which some lie in rows [first, first + V) of the vocabulary.
-void test_vocab_embedding(DType t, int64_t tokens, int64_t V, int64_t C, int64_t first) {
-  if (!wants("vocab_embedding")) return;
-  Case c("vocab_embedding", t, fmt::format("{} tokens, rows {} to {} of {} wide", tokens, first, first + V, C));
+void vocab_embedding(Case& c, DType t, int64_t tokens, int64_t V, int64_t C, int64_t first) {
   int token = c.integers({tokens}, numbers(tokens, [&](int64_t i) { return i * i * 7 % (2 * V + first); })),
       table = c.random({V, C}, t), y = c.output({tokens, C}, t), dy = c.random({tokens, C}, t),
       dtable = c.random({V, C}, DType::f32);
-  c.run([&](const KernelTable& k, Stream& s, const Case::Select& at) {
+  c.run([&](const KernelTable& k, Stream& s, const Case::At& at) {
     k.vocab_embedding_forward(s, {at(token), at(table), first, at(y)});
     k.vocab_embedding_backward(s, {at(token), at(dy), first, at(dtable)});
   });
   c.expect_equal(y, "y");
-  c.expect_close(dtable, "dtable", 1e-5);
+  c.expect_close(dtable, "dtable", Result::weight_gradient);
 }
 
-void test_softmax(DType t, int64_t rows, int64_t V, int64_t first) {
-  if (!wants("softmax_parts")) return;
-  Case c("softmax_parts", t, fmt::format("{} rows of {}, from {}", rows, V, first));
+void softmax(Case& c, DType t, int64_t rows, int64_t V, int64_t first) {
   int logits = c.random({rows, V}, t, 4.0f),
       target = c.integers({rows}, numbers(rows, [&](int64_t i) { return i % 5 == 4 ? -1 : i * 37 % (first + 2 * V); })),
       terms = c.output({2, rows, 3}, DType::f32), lse = c.output({rows}, DType::f32),
       losses = c.output({rows}, DType::f32), weights = c.uniform({rows}, DType::f32, 0, 2),
       scale = c.floats({1}, {0.25f});
-  c.run([&](const KernelTable& k, Stream& s, const Case::Select& at) {
+  c.run([&](const KernelTable& k, Stream& s, const Case::At& at) {
     for (int64_t part : {0, 1}) {  // the same logits stand for two ranks'
       k.softmax_terms(s, {.logits = at(logits),
                           .targets = at(target),
@@ -52,24 +51,22 @@ void test_softmax(DType t, int64_t rows, int64_t V, int64_t first) {
                            .scale = at(scale),
                            .weights = at(weights)});
   });
-  c.expect_close(terms, "terms", 1e-5);
-  c.expect_close(lse, "lse", 1e-5);
-  c.expect_close(losses, "losses", 1e-5);
-  c.expect_close(logits, "gradient", rounding_limit(t));
+  c.expect_close(terms, "terms", Result::statistic);
+  c.expect_close(lse, "lse", Result::statistic);
+  c.expect_close(losses, "losses", Result::statistic);
+  c.expect_close(logits, "gradient", Result::rounded_sum);
 }
 
-void test_dropout_rows(DType t) {
-  if (!wants("dropout_rows")) return;
-  Case c("dropout_rows", t, "9 rows of 37");
+void dropout_rows(Case& c, DType t) {
   int rows = c.integers({9}, numbers(9, [](int64_t i) { return i * 11 % 23; })), x = c.random({9, 37}, t),
       y = c.output({9, 37}, t);
-  c.run([&](const KernelTable& k, Stream& s, const Case::Select& at) {
+  c.run([&](const KernelTable& k, Stream& s, const Case::At& at) {
     k.dropout_rows(s, {.p = 0.3f, .key = {4, 5}, .rows = at(rows), .x = at(x), .y = at(y)});
   });
-  c.expect_close(y, "y", rounding_limit(t));
+  c.expect_close(y, "y", Result::rounded);
 }
 
-struct PartsCase {
+struct Keys {
   int64_t queries, keys, heads, kv_heads, dim;
   int64_t window = 0;  // keys a query sees; 0: all up to its own
   int64_t ahead = 0;   // keys that stand before the first query
@@ -78,11 +75,7 @@ struct PartsCase {
 };
 
 // Two parts of the keys joined, and the gradients of the second.
-void test_attention_parts(DType t, const PartsCase& p) {
-  if (!wants("attention_parts")) return;
-  Case c("attention_parts", t,
-         fmt::format("{} x {}, {} over {} heads of {}, window {}{}{}", p.queries, p.keys, p.heads, p.kv_heads, p.dim,
-                     p.window, p.dropout > 0 ? ", dropout" : "", p.some_blind ? ", some see nothing" : ""));
+void attention_parts(Case& c, DType t, const Keys& p) {
   const int64_t split = p.keys / 2;
   auto end = [&](int64_t i) { return std::min(p.keys, p.ahead + i + 1); };
   auto begin = [&](int64_t i) { return p.window > 0 ? std::max<int64_t>(0, end(i) - p.window) : 0; };
@@ -101,7 +94,7 @@ void test_attention_parts(DType t, const PartsCase& p) {
       part = c.output({p.queries, O}, DType::f32), part_lse = c.output({p.heads, p.queries}, DType::f32),
       dout = c.random({p.queries, O}, t), dq = c.random({p.queries, O}, DType::f32),
       dk = c.random({p.keys, p.kv_heads * p.dim}, DType::f32), dv = c.random({p.keys, p.kv_heads * p.dim}, DType::f32);
-  c.run([&](const KernelTable& k, Stream& s, const Case::Select& at) {
+  c.run([&](const KernelTable& k, Stream& s, const Case::At& at) {
     AttentionParts parts;
     parts.shape = {.num_heads = p.heads,
                    .num_kv_heads = p.kv_heads,
@@ -121,28 +114,35 @@ void test_attention_parts(DType t, const PartsCase& p) {
     k.attention_partial_backward(
         s, {.parts = low, .out = at(out), .dout = at(dout), .lse = at(lse), .dq = at(dq), .dk = at(dk), .dv = at(dv)});
   });
-  c.expect_close(out, "out", 2e-5);
-  if (!p.some_blind) c.expect_close(lse, "lse", 1e-5);
-  c.expect_close(dq, "dq", 1e-4);
-  c.expect_close(dk, "dk", 1e-4);
-  c.expect_close(dv, "dv", 1e-4);
+  c.expect_close(out, "out", Result::attention, DType::f32);
+  if (!p.some_blind) c.expect_close(lse, "lse", Result::log_sum_exp);
+  c.expect_close(dq, "dq", Result::attention_gradient, DType::f32);
+  c.expect_close(dk, "dk", Result::attention_gradient, DType::f32);
+  c.expect_close(dv, "dv", Result::attention_gradient, DType::f32);
 }
 
 }  // namespace
 
-void test_parts() {
+void register_parts_cases() {
   for (DType t : kFormats) {
-    test_vocab_embedding(t, 50, 13, 40, 6);
-    test_vocab_embedding(t, 300, 100, 72, 0);
-    test_softmax(t, 11, 101, 0);
-    test_softmax(t, 7, 1000, 500);
-    test_dropout_rows(t);
-    test_attention_parts(t, {13, 13, 4, 2, 16});
-    test_attention_parts(t, {40, 70, 6, 2, 64, 0, 30});
-    test_attention_parts(t, {33, 40, 4, 4, 80, 9, 7});
-    test_attention_parts(t, {20, 24, 4, 1, 128, 0, 4, 0.2f});
-    test_attention_parts(t, {12, 12, 2, 2, 256, 0, 0, 0.0f, true});
+    for (auto [tokens, V, C, first] : {std::array<int64_t, 4>{50, 13, 40, 6}, {300, 100, 72, 0}}) {
+      add("VocabEmbedding", t, fmt::format("{}_tokens_rows_{}_to_{}x{}", tokens, first, first + V, C), Size::small,
+          [t, tokens = tokens, V = V, C = C, first = first](Case& c) { vocab_embedding(c, t, tokens, V, C, first); });
+    }
+    for (auto [rows, V, first] : {std::array<int64_t, 3>{11, 101, 0}, {7, 1000, 500}}) {
+      add("SoftmaxParts", t, fmt::format("{}x{}_from_{}", rows, V, first), Size::small,
+          [t, rows = rows, V = V, first = first](Case& c) { softmax(c, t, rows, V, first); });
+    }
+    add("DropoutRows", t, "9x37", Size::small, [t](Case& c) { dropout_rows(c, t); });
+    for (const Keys& p : {Keys{13, 13, 4, 2, 16}, Keys{40, 70, 6, 2, 64, 0, 30}, Keys{33, 40, 4, 4, 80, 9, 7},
+                          Keys{20, 24, 4, 1, 128, 0, 4, 0.2f}, Keys{12, 12, 2, 2, 256, 0, 0, 0.0f, true}}) {
+      add("AttentionParts", t,
+          fmt::format("{}_to_{}_{}_over_{}x{}{}{}{}", p.queries, p.keys, p.heads, p.kv_heads, p.dim,
+                      p.window > 0 ? fmt::format("_window_{}", p.window) : "", p.dropout > 0 ? "_dropout" : "",
+                      p.some_blind ? "_some_see_nothing" : ""),
+          Size::small, [=](Case& c) { attention_parts(c, t, p); });
+    }
   }
 }
 
-}  // namespace sinter::kernels::cuda_test
+}  // namespace sinter::kernels::cases
