@@ -160,7 +160,7 @@ LineReader::Status LineReader::next(std::string_view& line) {
     }
     const size_t half = s.ending.size() - 1;  // of an ending that may be cut by the buffer's end
     looked = s.buffer.size() - std::min(s.buffer.size(), half);
-    if (looked > s.max_line + kShownBytes) {  // keep its beginning, let go of the rest
+    if (looked > kShownBytes && looked - kShownBytes > s.max_line) {  // keep its beginning, let go of the rest
       is_giant = true;
       s.next_offset += looked - kShownBytes;
       s.buffer.erase(kShownBytes, looked - kShownBytes);

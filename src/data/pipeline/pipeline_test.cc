@@ -221,6 +221,32 @@ TEST(Pipeline, AnotherShareOrMixReadsNoInputAgain) {
   EXPECT_EQ(run_pipeline(recipe_for(input, output), *self).kept, first.kept);
 }
 
+// Results of a part are read back a piece of a megabyte at a time.
+TEST(Pipeline, APartOfManyMegabytesKeepsEveryDocument) {
+  const Scratch scratch;
+  base::write_file_atomic(scratch.path + "/in.jsonl", make_documents(4000));
+  PipelineRecipe recipe = parse_pipeline(
+      "[run]\noutput = \"" + scratch.path + "/out\"\n[[input]]\npath = \"" + scratch.path + "/in.jsonl\"\n", "test");
+  const auto self = comm::make_self();
+  const RunSummary summary = run_pipeline(recipe, *self);
+  EXPECT_EQ(summary.documents, 4000);
+  int64_t dropped = 0;
+  for (const auto& [reason, count] : summary.dropped) dropped += count;
+  EXPECT_EQ(summary.kept + dropped, 4000);
+  EXPECT_GT(summary.kept, 2000);
+  // A file of work that lost its end is told, not taken for the whole.
+  for (const auto& entry : fs::directory_iterator(scratch.path + "/out/work")) {
+    if (!entry.path().string().ends_with(".docs.zst")) continue;
+    fs::resize_file(entry.path(), entry.file_size() / 2);
+  }
+  for (const char* sub : {"documents", "columns"}) fs::remove_all(scratch.path + "/out/" + sub + "/00000.jsonl.zst");
+  try {
+    if (run_pipeline(recipe, *self).kept != summary.kept) FAIL() << "documents were lost in silence";
+  } catch (const base::Error& e) {
+    EXPECT_NE(std::string(e.what()).find("remove the folder's work/"), std::string::npos) << e.what();
+  }
+}
+
 TEST(Pipeline, TheManifestNamesEveryResultWithItsDigest) {
   const Scratch scratch;
   const std::string output = scratch.path + "/out";

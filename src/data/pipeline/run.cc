@@ -400,8 +400,10 @@ class Runner {
     nlohmann::json samples;
     LineReader lines(folder_.stem(part) + ".docs.zst", 0, UINT64_MAX, UINT64_MAX);
     std::string_view line;
-    for (size_t d = 0; lines.next(line) == LineReader::Status::line; ++d) {
-      const Fate fate = fates.at(first_document_[i] + d);
+    size_t d = 0;
+    const size_t count = first_document_[i + 1] - first_document_[i];
+    for (; d < count && lines.next(line) == LineReader::Status::line; ++d) {
+      const Fate fate = fates[first_document_[i] + d];
       add_sample(samples[kFates[static_cast<size_t>(fate)]], line);
       const int64_t copies = fate == Fate::kept ? mix_copies(epochs, line) : 0;
       if (copies == 0) continue;
@@ -419,6 +421,9 @@ class Runner {
         tokens += static_cast<int64_t>(ids.size());
       }
     }
+    SINTER_CHECK(d == count, "'{}' gives {} documents of {}{}; remove the folder's work/ and run again",
+                 folder_.stem(part) + ".docs.zst", d, count,
+                 lines.problem().empty() ? "" : fmt::format(" ({})", lines.problem()));
     out.commit();
     nlohmann::json files{digest_of(folder_.result("documents", part.number, ".jsonl.zst"))};
     if (shard) {

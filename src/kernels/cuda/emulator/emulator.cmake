@@ -30,7 +30,7 @@ if(CUDA_HEADERS AND Python3_Interpreter_FOUND AND NOT SINTER_CUDA AND NOT SINTER
   target_include_directories(test_cuda_emulated SYSTEM PRIVATE ${CUDA_HEADERS})
   target_link_libraries(test_cuda_emulated PRIVATE sinter_kernels GTest::gtest)
   # What nvcc understands and g++ warns of: pragmas, shadowed kernels, unused parts.
-  target_compile_options(test_cuda_emulated PRIVATE -O1 -w)
+  target_compile_options(test_cuda_emulated PRIVATE -O2 -w)
   add_test(NAME test_cuda_emulated COMMAND test_cuda_emulated)
   set_tests_properties(test_cuda_emulated PROPERTIES LABELS golden TIMEOUT 900)
 endif()
