@@ -42,6 +42,13 @@ inline constexpr float kNf4Values[16] = {-1.0f,
                                          0.7229568362236023f,
                                          1.0f};
 
+// bitsandbytes' 4-bit float over its largest value: codes 0 to 7, bit 3 is the sign.
+inline constexpr float kFp4Values[8] = {0.0f, 0.0625f / 12, 0.66666667f, 1.0f, 0.33333333f, 0.5f, 0.16666667f, 0.25f};
+
+// bitsandbytes' number behind a code of 4 bits, before its scale.
+constexpr float nf4_value(int code) { return kNf4Values[code]; }
+constexpr float fp4_value(int code) { return code & 8 ? -kFp4Values[code & 7] : kFp4Values[code]; }
+
 // 2^(e - 127) / 2: the half goes with kFp4Doubled.
 constexpr float half_of_e8m0(uint8_t e) {
   return std::bit_cast<float>(e < 2 ? 0x00200000u << e : static_cast<uint32_t>(e - 1) << 23);

@@ -6,17 +6,14 @@
 namespace sinter::base {
 namespace {
 
-// bitsandbytes' 4-bit float over its largest value: codes 0 to 7, bit 3 is the sign.
-constexpr float kFp4Values[8] = {0.0f, 0.0625f / 12, 0.66666667f, 1.0f, 0.33333333f, 0.5f, 0.16666667f, 0.25f};
-
 float code_value(WeightFormat format, const uint8_t* codes, int64_t i) {
   const int byte = codes[format == WeightFormat::int8 || format == WeightFormat::fp8_e4m3 ? i : i / 2];
   switch (format) {
     case WeightFormat::nf4:
-      return block::kNf4Values[byte >> (i % 2 ? 0 : 4) & 15];
+      return block::nf4_value(byte >> (i % 2 ? 0 : 4) & 15);
     case WeightFormat::fp4: {
       const int code = byte >> (i % 2 ? 0 : 4) & 15;
-      return code & 8 ? -kFp4Values[code & 7] : kFp4Values[code];
+      return block::fp4_value(code);
     }
     case WeightFormat::int4:
       return static_cast<float>(byte >> (i % 2 ? 4 : 0) & 15);

@@ -4,7 +4,6 @@
 #include "base/block_decode.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/four_bit.cuh"
 
 namespace sinter::kernels::cuda {
 namespace {
@@ -67,7 +66,8 @@ __global__ void dequantize_groups_kernel(RowRange range, GroupScales by, T* y) {
     code = c % 2 == 0 ? pair & 15 : pair >> 4, zero = by.zeros ? by.zeros[g] : 8.0f;
   } else {
     const uint8_t pair = range.blocks[(row * range.columns + c) / 2];
-    code = four_bit_value<kFormat>(c % 2 == 0 ? pair >> 4 : pair & 15);
+    const int own = c % 2 == 0 ? pair >> 4 : pair & 15;
+    code = kFormat == base::WeightFormat::nf4 ? base::block::nf4_value(own) : base::block::fp4_value(own);
   }
   y[at * range.columns + c] = from_float<T>((code - zero) * by.scales[g] * range.factor);
 }

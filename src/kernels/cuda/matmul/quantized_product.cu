@@ -6,7 +6,6 @@
 #include <cuda_fp8.h>
 
 #include "base/block_decode.h"
-#include "kernels/cuda/four_bit.cuh"
 #include "kernels/cuda/matmul/small_product.cuh"
 
 namespace sinter::kernels::cuda {
@@ -296,8 +295,8 @@ __device__ __forceinline__ int part_of(const ProductParams& p, int n) {
 }
 
 __device__ __forceinline__ float table_value(WeightFormat format, int code) {
-  if (format == WeightFormat::nf4) return four_bit_value<WeightFormat::nf4>(code);
-  if (format == WeightFormat::fp4) return four_bit_value<WeightFormat::fp4>(code);
+  if (format == WeightFormat::nf4) return base::block::nf4_value(code);
+  if (format == WeightFormat::fp4) return base::block::fp4_value(code);
   const int size = code & 7;  // e2m1, doubled
   const float value = size < 5 ? static_cast<float>(size) : size == 5 ? 6.0f : size == 6 ? 8.0f : 12.0f;
   return code & 8 ? -value : value;
