@@ -3,6 +3,7 @@
 //
 // The order of the roundings is the format's: first scale times sub-scale, then times code, then minus the minimum.
 #pragma once
+#include <array>
 #include <bit>
 #include <cstdint>
 
@@ -45,9 +46,25 @@ inline constexpr float kNf4Values[16] = {-1.0f,
 // bitsandbytes' 4-bit float over its largest value: codes 0 to 7, bit 3 is the sign.
 inline constexpr float kFp4Values[8] = {0.0f, 0.0625f / 12, 0.66666667f, 1.0f, 0.33333333f, 0.5f, 0.16666667f, 0.25f};
 
-// bitsandbytes' number behind a code of 4 bits, before its scale.
-constexpr float nf4_value(int code) { return kNf4Values[code]; }
-constexpr float fp4_value(int code) { return code & 8 ? -kFp4Values[code & 7] : kFp4Values[code]; }
+// The number behind a code of 4 bits, before its scale; nf4 and fp4 are bitsandbytes'. Each copies its table into a local
+// constant: a kernel for the GPU that indexes an array of the namespace compiles, and reads an address of the host.
+constexpr int iq4_value(int code) {
+  constexpr auto kTable = std::to_array(kIq4Values);
+  return kTable[static_cast<size_t>(code)];
+}
+constexpr int fp4_doubled(int code) {
+  constexpr auto kTable = std::to_array(kFp4Doubled);
+  return kTable[static_cast<size_t>(code)];
+}
+constexpr float nf4_value(int code) {
+  constexpr auto kTable = std::to_array(kNf4Values);
+  return kTable[static_cast<size_t>(code)];
+}
+constexpr float fp4_value(int code) {
+  constexpr auto kTable = std::to_array(kFp4Values);
+  const float value = kTable[static_cast<size_t>(code & 7)];
+  return code & 8 ? -value : value;
+}
 
 // 2^(e - 127) / 2: the half goes with kFp4Doubled.
 constexpr float half_of_e8m0(uint8_t e) {
@@ -86,8 +103,8 @@ constexpr void decode(const uint8_t* block, Put&& put) {
     const float d = load_half(block);
     for (int j = 0; j < 16; ++j) {
       const int low = block[2 + j] & 15, high = block[2 + j] >> 4;
-      put(j, static_cast<float>(kFormat == q4_0 ? low - 8 : kIq4Values[low]) * d);
-      put(j + 16, static_cast<float>(kFormat == q4_0 ? high - 8 : kIq4Values[high]) * d);
+      put(j, static_cast<float>(kFormat == q4_0 ? low - 8 : iq4_value(low)) * d);
+      put(j + 16, static_cast<float>(kFormat == q4_0 ? high - 8 : iq4_value(high)) * d);
     }
   } else if constexpr (kFormat == q4_1) {
     const float d = load_half(block), m = load_half(block + 2);
@@ -158,22 +175,22 @@ constexpr void decode(const uint8_t* block, Put&& put) {
     for (int s = 0; s < 8; ++s) {
       const float dl = d * static_cast<float>(scale_iq4xs(block, s));
       for (int l = 0; l < 16; ++l) {
-        put(s * 32 + l, dl * static_cast<float>(kIq4Values[block[8 + s * 16 + l] & 15]));
-        put(s * 32 + 16 + l, dl * static_cast<float>(kIq4Values[block[8 + s * 16 + l] >> 4]));
+        put(s * 32 + l, dl * static_cast<float>(iq4_value(block[8 + s * 16 + l] & 15)));
+        put(s * 32 + 16 + l, dl * static_cast<float>(iq4_value(block[8 + s * 16 + l] >> 4)));
       }
     }
   } else if constexpr (kFormat == mxfp4) {
     const float d = half_of_e8m0(block[0]);
     for (int j = 0; j < 16; ++j) {
-      put(j, static_cast<float>(kFp4Doubled[block[1 + j] & 15]) * d);
-      put(j + 16, static_cast<float>(kFp4Doubled[block[1 + j] >> 4]) * d);
+      put(j, static_cast<float>(fp4_doubled(block[1 + j] & 15)) * d);
+      put(j + 16, static_cast<float>(fp4_doubled(block[1 + j] >> 4)) * d);
     }
   } else if constexpr (kFormat == nvfp4) {
     for (int s = 0; s < 4; ++s) {
       const float d = half_of_ue4m3(block[s]);
       for (int j = 0; j < 8; ++j) {
-        put(s * 16 + j, static_cast<float>(kFp4Doubled[block[4 + s * 8 + j] & 15]) * d);
-        put(s * 16 + 8 + j, static_cast<float>(kFp4Doubled[block[4 + s * 8 + j] >> 4]) * d);
+        put(s * 16 + j, static_cast<float>(fp4_doubled(block[4 + s * 8 + j] & 15)) * d);
+        put(s * 16 + 8 + j, static_cast<float>(fp4_doubled(block[4 + s * 8 + j] >> 4)) * d);
       }
     }
   } else if constexpr (kFormat == q1_0) {

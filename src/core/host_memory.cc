@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -32,6 +33,33 @@ class HostMemory : public Allocator {
     std::free(data);
     count_release(bytes);
   }
+};
+
+// Locked in place and known to the GPU. Taking it is slow, so what was released is kept for the next of its size.
+class PinnedMemory : public Allocator {
+ public:
+  explicit PinnedMemory(Device device) : device_(device) {}
+  Device device() const override { return {}; }
+  void* allocate(size_t bytes) override {
+    auto found = free_.find(bytes);
+    if (found == free_.end()) found = free_.emplace(bytes, runtime(device_).allocate_staging(bytes));
+    void* data = found->second.get();
+    held_.emplace(data, std::move(found->second));
+    free_.erase(found);
+    count_allocate(bytes);
+    return data;
+  }
+  void release(void* data, size_t bytes) override {
+    const auto found = held_.find(data);
+    free_.emplace(bytes, std::move(found->second));
+    held_.erase(found);
+    count_release(bytes);
+  }
+
+ private:
+  Device device_;
+  std::map<void*, std::shared_ptr<std::byte[]>> held_;
+  std::multimap<size_t, std::shared_ptr<std::byte[]>> free_;
 };
 
 class FileMemory : public Allocator {
@@ -66,7 +94,13 @@ class FileMemory : public Allocator {
 
 }  // namespace
 
-std::unique_ptr<Allocator> make_host_memory(const std::string& folder) {
+std::unique_ptr<Allocator> make_host_memory(const std::string& folder, Device device) {
+  const bool is_gpu = device.kind == DeviceKind::cuda;
+  SINTER_CHECK(!is_gpu || folder.empty(),
+               "parallel.offload_folder '{}': a GPU reaches no files; leave it out to use the host's memory, or train "
+               "on the CPU",
+               folder);
+  if (is_gpu) return std::make_unique<PinnedMemory>(device);
   if (folder.empty()) return std::make_unique<HostMemory>();
   return std::make_unique<FileMemory>(folder);
 }

@@ -1,10 +1,12 @@
-#include "train/copy_thread.h"
-
-#include <algorithm>
 #include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "train/copies.h"
 
 namespace sinter::train {
 namespace {
@@ -24,7 +26,45 @@ void copy(const core::Tensor& from, const core::Tensor& to, bool adds) {
   for (size_t i = 0; i < count; ++i) y[i] += x[i];
 }
 
-}  // namespace
+class CopyThread : public Copies {
+ public:
+  CopyThread() : thread_([this] { run(); }) {}
+  ~CopyThread() override {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      is_ending_ = true;
+    }
+    has_work_.notify_all();
+    thread_.join();
+  }
+  CopyThread(const CopyThread&) = delete;
+  CopyThread& operator=(const CopyThread&) = delete;
+
+  comm::Handle start(const core::Tensor& from, const core::Tensor& to, bool adds) override;
+  double busy_seconds() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return busy_seconds_;
+  }
+  double waited_seconds() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return waited_seconds_;
+  }
+
+ private:
+  struct Job {
+    core::Tensor from, to;
+    bool adds = false, is_done = false;
+  };
+  class Copying;
+  void run();
+
+  std::mutex mutex_;
+  std::condition_variable has_work_, has_result_;
+  std::deque<std::shared_ptr<Job>> jobs_;
+  bool is_ending_ = false;
+  double busy_seconds_ = 0, waited_seconds_ = 0;
+  std::thread thread_;  // last: it uses all of the above
+};
 
 class CopyThread::Copying : public comm::Work {
  public:
@@ -47,17 +87,6 @@ class CopyThread::Copying : public comm::Work {
   std::shared_ptr<Job> job_;
 };
 
-CopyThread::CopyThread() : thread_([this] { run(); }) {}
-
-CopyThread::~CopyThread() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    is_ending_ = true;
-  }
-  has_work_.notify_all();
-  thread_.join();
-}
-
 comm::Handle CopyThread::start(const core::Tensor& from, const core::Tensor& to, bool adds) {
   SINTER_CHECK(from.num_elements() == to.num_elements(), "[offload] {} elements copied to {}", from.num_elements(),
                to.num_elements());
@@ -70,16 +99,6 @@ comm::Handle CopyThread::start(const core::Tensor& from, const core::Tensor& to,
   }
   has_work_.notify_one();
   return std::make_unique<Copying>(*this, std::move(job));
-}
-
-double CopyThread::busy_seconds() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return busy_seconds_;
-}
-
-double CopyThread::waited_seconds() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return waited_seconds_;
 }
 
 void CopyThread::run() {
@@ -97,6 +116,15 @@ void CopyThread::run() {
     job->is_done = true;
     has_result_.notify_all();
   }
+}
+
+}  // namespace
+
+std::unique_ptr<Copies> make_copy_thread() { return std::make_unique<CopyThread>(); }
+
+std::unique_ptr<Copies> Copies::make(core::Device device) {
+  std::unique_ptr<Copies> beside = make_copy_stream(device);
+  return beside ? std::move(beside) : make_copy_thread();
 }
 
 }  // namespace sinter::train

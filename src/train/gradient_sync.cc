@@ -30,7 +30,7 @@ size_t GradientSync::buffer_bytes(const models::ParameterStore& store, int64_t m
 }
 
 GradientSync::GradientSync(models::ParameterStore& store, const parallel::Mesh& mesh, const parallel::Axes* axes,
-                           int64_t max_passes, CopyThread* copies)
+                           int64_t max_passes, Copies* copies)
     : store_(store), mesh_(mesh), axes_(axes), kernels_(kernels::kernels_for(store.options().device)), copies_(copies) {
   list_tensors();
   list_owned();
@@ -246,7 +246,7 @@ void GradientSync::reduce(int64_t number) {
                                   : buffers_[static_cast<size_t>(buffer)].slice(0, segment.piece());
     under_way_.push_back({i, parts_of(segment).start_reduce_scatter(all, sum), buffer});
   }
-  if (store_.options().division.host_gradients)
+  if (store_.options().division.host_gradients && !copies_)
     copy_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   for (size_t i : unit.slots) store_.slots()[i].parameter.grad.discard();
   unit.is_open = false;

@@ -13,7 +13,7 @@
 #include "models/parameter_store.h"
 #include "parallel/axes.h"
 #include "parallel/data.h"
-#include "train/copy_thread.h"
+#include "train/copies.h"
 
 namespace sinter::train {
 
@@ -22,7 +22,7 @@ class GradientSync {
   // Keeps references. `axes` null: every rank has the whole model. `max_passes`: most micro-batches of a step.
   // `copies` takes gradients that no other rank adds to into the host's memory; null: that is done here.
   GradientSync(models::ParameterStore& store, const parallel::Mesh& mesh, const parallel::Axes* axes,
-               int64_t max_passes = 1, CopyThread* copies = nullptr);
+               int64_t max_passes = 1, Copies* copies = nullptr);
   // Bytes of its own buffers, and of a communicator's that takes sums in the order of ranks.
   static size_t buffer_bytes(const models::ParameterStore& store, int64_t max_passes);
   size_t communicator_bytes() const;
@@ -76,7 +76,7 @@ class GradientSync {
   const parallel::Mesh& mesh_;
   const parallel::Axes* axes_;
   const kernels::KernelTable& kernels_;
-  CopyThread* copies_;
+  Copies* copies_;
   struct Stretch {
     size_t reducer;
     int64_t layer, begin, end;  // in the reducer's buffer

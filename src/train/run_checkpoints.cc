@@ -234,6 +234,10 @@ void RunCheckpoints::save(bool is_end, bool waits) {
   saved_step_ = state_.step;
   saved_model_ = exports;
   saved_at_ = now_seconds();
+  if (plan_.host) {  // the device writes what the host reads
+    core::DeviceRuntime& device = core::runtime(plan_.device);
+    device.synchronize(device.stream());
+  }
   writer_->start(state_, all_state(), exporter, waits, !plan_.has_masters());
   reporter_->add_checkpoint_seconds(now_seconds() - begin);
   if (state_.step % std::max<int64_t>(plan_.steps / 10, 1) == 0 || is_end) reporter_->break_line();

@@ -20,10 +20,10 @@ double sum_of(const Tensor& values) {
   return sum;
 }
 
-std::unique_ptr<CopyThread> make_copies(const models::ParameterStore& store) {
+std::unique_ptr<Copies> make_copies(const models::ParameterStore& store) {
   const models::StoreOptions& options = store.options();
   const bool is_wanted = options.division.host_weights || options.division.host_gradients;
-  return is_wanted && options.device.kind == core::DeviceKind::cpu ? std::make_unique<CopyThread>() : nullptr;
+  return is_wanted ? Copies::make(options.device) : nullptr;
 }
 
 // Lends a stretch of a block to a plan: those in one stretch never run at once.

@@ -7,7 +7,7 @@ namespace sinter::train {
 using core::Tensor;
 using models::Segment;
 
-WeightStream::WeightStream(models::ParameterStore& store, const parallel::Mesh& mesh, CopyThread* copies)
+WeightStream::WeightStream(models::ParameterStore& store, const parallel::Mesh& mesh, Copies* copies)
     : store_(store), mesh_(mesh), kernels_(kernels::kernels_for(store.options().device)), copies_(copies) {
   if (!store.divides_weights()) return;
   for (size_t i = 0; i < store.segments().size(); ++i) {
@@ -71,7 +71,7 @@ void WeightStream::fetch(int64_t number) {
     comm::Communicator& group = segment.has_experts && mesh_.layout().ep > 1 ? mesh_.expert_gradient() : mesh_.shard();
     found->second.works.push_back(group.start_all_gather(own, all));
   }
-  if (store_.options().division.host_weights)
+  if (store_.options().division.host_weights && !copies_)
     copy_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   found->second.is_here = true;
   ++num_gathers_;

@@ -8,7 +8,7 @@
 #include "kernels/table.h"
 #include "models/parameter_store.h"
 #include "parallel/mesh.h"
-#include "train/copy_thread.h"
+#include "train/copies.h"
 
 namespace sinter::train {
 
@@ -16,7 +16,7 @@ class WeightStream {
  public:
   // Keeps references. Does nothing where the store's weights are whole. `copies` brings those from the host's memory
   // that no other rank has a piece of; null: they are copied when they are asked for.
-  WeightStream(models::ParameterStore& store, const parallel::Mesh& mesh, CopyThread* copies = nullptr);
+  WeightStream(models::ParameterStore& store, const parallel::Mesh& mesh, Copies* copies = nullptr);
 
   // A layer is about to run, forward or backward: its weights are there when this returns, those of its neighbour in
   // that direction on their way.
@@ -42,7 +42,7 @@ class WeightStream {
   models::ParameterStore& store_;
   const parallel::Mesh& mesh_;
   const kernels::KernelTable& kernels_;
-  CopyThread* copies_;
+  Copies* copies_;
   std::map<int64_t, Unit> units_;
   double copy_seconds_ = 0;
   int64_t num_gathers_ = 0, num_ahead_ = 0;

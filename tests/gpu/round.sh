@@ -12,12 +12,13 @@
 # PART-steps.tar.gz holds the latter again in one file.
 #
 # Environment: SECONDS_LEFT  of the part as a whole (default 560); what would begin later is named and left out
+#              JOBS          steps at a time (default 4 in check, else 1: speeds want the machine for themselves)
 #              MODEL         a small trained model's folder, for divergences of fp8 (steps kl_*; left out without)
 #              TEXT          text for them (default data/stories/valid.txt)
 #              DEVICE        cuda; cpu tries the steps that run there too
 #              MPIRUN        how two ranks are started (default mpirun); without one the steps ranks_* are left out
 set -uo pipefail
-[ $# -ge 3 ] || { sed -n '2,18p' "$0"; exit 2; }
+[ $# -ge 3 ] || { sed -n '2,19p' "$0"; exit 2; }
 root=$(cd "$(dirname "$0")/../.." && pwd)
 bundle=$(realpath "$1") out=$2 part=$3
 shift 3
@@ -40,6 +41,9 @@ text=${TEXT:-data/stories/valid.txt}
 models=tests/golden/models
 device=${DEVICE:-cuda}
 began=$SECONDS limit=${SECONDS_LEFT:-560}
+jobs=1
+[ "$part" != check ] || jobs=4
+jobs=${JOBS:-$jobs}
 
 # ---- the steps: what a step runs, its limit in seconds, and which part it belongs to, in the order they run ----
 declare -A command limits parts
@@ -112,14 +116,14 @@ sanitize() {  # TOOL KERNEL...
 
 # A small model on the stories; its losses, a line a step, on standard output.
 train() {  # NAME [section.key=value ...]
-  local folder=$out/runs/$1
-  [ -d "$out/runs/tokenizer" ] || "$sinter" tokenizer train "$text" --vocab-size 1024 --out "$out/runs/tokenizer" >&2 || return 1
-  [ -f "$out/runs/round.toml" ] || printf '%s\n' '[model]' 'family = "llama"' 'hidden = 256' 'layers = 6' 'heads = 8' \
-    'kv_heads = 2' 'ffn = 512' '[data]' "sources = \"$text\"" "tokenizer = \"$out/runs/tokenizer\"" 'sequence_length = 256' \
+  local folder=$runs/$1
+  [ -d "$runs/tokenizer" ] || "$sinter" tokenizer train "$text" --vocab-size 1024 --out "$runs/tokenizer" >&2 || return 1
+  [ -f "$runs/round.toml" ] || printf '%s\n' '[model]' 'family = "llama"' 'hidden = 256' 'layers = 6' 'heads = 8' \
+    'kv_heads = 2' 'ffn = 512' '[data]' "sources = \"$text\"" "tokenizer = \"$runs/tokenizer\"" 'sequence_length = 256' \
     '[train]' 'steps = 20' 'batch_tokens = 4096' 'micro_batch = 4' 'precision = "bf16"' "device = \"$device\"" \
-    '[optimizer]' 'kind = "adamw"' 'lr = 1e-3' '[schedule]' 'warmup = 5' > "$out/runs/round.toml"
+    '[optimizer]' 'kind = "adamw"' 'lr = 1e-3' '[schedule]' 'warmup = 5' > "$runs/round.toml"
   rm -rf "$folder"
-  ${LAUNCH:-} "$sinter" train "$out/runs/round.toml" -q checkpoint.dir="$folder" checkpoint.keep=1 "${@:2}" >&2 || return 1
+  ${LAUNCH:-} "$sinter" train "$runs/round.toml" -q checkpoint.dir="$folder" checkpoint.keep=1 "${@:2}" >&2 || return 1
   grep -o '"loss":[0-9.e-]*' "$folder/metrics.jsonl" | head -20
 }
 
@@ -133,16 +137,16 @@ compare_losses() {  # FILE FILE
 two_ranks() {  # [section.key=value ...]: two processes share the GPU, tensors go through the host's memory
   local mpirun=${MPIRUN:-mpirun}
   command -v "${mpirun%% *}" > /dev/null || { echo "left out: no mpirun"; return 77; }
-  train alone "${@/parallel.*=*/train.device=$device}" > "$out/runs/alone.txt" || return 1
-  LAUNCH="$mpirun -n 2 --oversubscribe --allow-run-as-root" train together "$@" > "$out/runs/together.txt" || return 1
-  compare_losses "$out/runs/alone.txt" "$out/runs/together.txt"
+  train alone "${@/parallel.*=*/train.device=$device}" > "$runs/alone.txt" || return 1
+  LAUNCH="$mpirun -n 2 --oversubscribe --allow-run-as-root" train together "$@" > "$runs/together.txt" || return 1
+  compare_losses "$runs/alone.txt" "$runs/together.txt"
 }
 
 offload() {  # with most of the state in host memory, under a limit
-  train plain train.recompute=full > "$out/runs/plain.txt" || return 1
+  train plain train.recompute=full > "$runs/plain.txt" || return 1
   train offloaded train.recompute=full parallel.offload_optimizer=true parallel.offload_gradients=true \
-    parallel.offload_parameters=true parallel.device_memory_gib=20 > "$out/runs/offloaded.txt" || return 1
-  compare_losses "$out/runs/plain.txt" "$out/runs/offloaded.txt"
+    parallel.offload_parameters=true parallel.device_memory_gib=20 > "$runs/offloaded.txt" || return 1
+  compare_losses "$runs/plain.txt" "$runs/offloaded.txt"
 }
 
 export -f kl sanitize train compare_losses two_ranks offload
@@ -150,13 +154,11 @@ export sinter bundle out text device SINTER_UNTRIED=1 SINTER_SOURCE_DIR="$root"
 
 # ---- running them ----
 line() { printf '%-22s %-9s %6s s  %s\n' "$@" | tee -a "$out/summary-$part.txt"; }
-run_step() {  # NAME
-  local name=$1 start=$SECONDS status how last
-  local left=$((limit - (SECONDS - began))) allowed=${limits[$1]}
-  if [ "$left" -lt 8 ]; then line "$name" "not begun" 0 "the part's $limit seconds are over"; return; fi
-  [ "$allowed" -le "$left" ] || allowed=$left
-  mkdir -p "$out/runs"
-  echo "==== $name: ${command[$name]}" >> "$out/$part.log"
+run_step() {  # NAME SECONDS
+  local name=$1 allowed=$2 start=$SECONDS status how last
+  local log=$out/steps/$name.log
+  export runs=$out/runs/$name  # what a step trains lies in a folder of its own
+  mkdir -p "$runs"
   timeout -k 5 "$allowed" bash -c "${command[$name]}" > "$out/steps/$name.out" 2> "$out/steps/$name.err"
   status=$?
   case $status in
@@ -168,11 +170,14 @@ run_step() {  # NAME
   if head -c 1 "$out/steps/$name.out" | grep -q '[[{]'; then
     cp "$out/steps/$name.out" "$out/steps/$name.json"
   fi
-  cat "$out/steps/$name.err" "$out/steps/$name.out" > "$out/steps/$name.log"
-  rm -f "$out/steps/$name.out" "$out/steps/$name.err"
-  # In the log: what is no passed comparison; all of it is in the step's own.
-  grep -v '^ok ' "$out/steps/$name.log" | grep -v '"holds": true' | tail -c 60000 >> "$out/$part.log"
-  last=$(grep -v '^[]}]' "$out/steps/$name.log" | tail -1 | cut -c 1-110)
+  cat "$out/steps/$name.err" "$out/steps/$name.out" > "$log"
+  rm -rf "$out/steps/$name.out" "$out/steps/$name.err" "$runs"
+  # In the log of the part: what is no passed comparison; all of it is in the step's own.
+  { echo "==== $name: ${command[$name]}"
+    grep -v '^ok ' "$log" | grep -v '"holds": true' | tail -c 60000; } > "$out/steps/$name.short"
+  flock "$out/steps" cat "$out/steps/$name.short" >> "$out/$part.log"
+  rm "$out/steps/$name.short"
+  last=$(grep -v '^[]}]' "$log" | tail -1 | cut -c 1-110)
   line "$name" "$how" $((SECONDS - start)) "$last"
 }
 
@@ -190,8 +195,12 @@ esac
 : > "$out/summary-$part.txt"
 for name in "${chosen[@]}"; do
   [ -n "${command[$name]:-}" ] || { echo "round.sh: no step '$name'" >&2; exit 2; }
-  run_step "$name"
+  while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
+  left=$((limit - (SECONDS - began))) allowed=${limits[$name]}
+  if [ "$left" -lt 8 ]; then line "$name" "not begun" 0 "the part's $limit seconds are over"; continue; fi
+  run_step "$name" $((allowed < left ? allowed : left)) &
 done
+wait
 rm -rf "$out/runs"
 tar czf "$out/$part-steps.tar.gz" -C "$out" steps
 echo "==== summary" >> "$out/$part.log"

@@ -65,9 +65,10 @@ class CudaAllocator : public Allocator {
   std::mutex mutex_;
 };
 
-// Host buffers pass through pinned memory: cudaMemcpyAsync from pageable memory would make the host wait for everything
-// enqueued before. A ring of slots, each free again once its event has passed. Several threads fill slots side by side:
-// one alone reads memory at a fraction of the rate at which the device takes it.
+// The device's side of a copy may be host memory that the GPU reaches (core/host_memory.h), so the driver finds the
+// direction (cudaMemcpyDefault). Host buffers pass through pinned memory: cudaMemcpyAsync from pageable memory would
+// make the host wait for everything enqueued before. A ring of slots, each free again once its event has passed.
+// Several threads fill slots side by side: one alone reads memory at a fraction of the rate at which the device takes it.
 class PinnedRing {
  public:
   static constexpr size_t kSlotBytes = size_t{2} << 20;
@@ -92,7 +93,7 @@ class PinnedRing {
     const std::lock_guard lock(slot.mutex);
     SINTER_CUDA_CHECK(cudaEventSynchronize(slot.passed));
     std::memcpy(slot.data, host, bytes);
-    SINTER_CUDA_CHECK(cudaMemcpyAsync(destination, slot.data, bytes, cudaMemcpyHostToDevice, stream));
+    SINTER_CUDA_CHECK(cudaMemcpyAsync(destination, slot.data, bytes, cudaMemcpyDefault, stream));
     SINTER_CUDA_CHECK(cudaEventRecord(slot.passed, stream));
   }
   Slot& next_slot() {
@@ -156,7 +157,7 @@ class CudaRuntime : public DeviceRuntime {
     if (bytes == 0) return;
     select();
     refuse_capture(stream);
-    SINTER_CUDA_CHECK(cudaMemcpyAsync(host, source, bytes, cudaMemcpyDeviceToHost, native(stream)));
+    SINTER_CUDA_CHECK(cudaMemcpyAsync(host, source, bytes, cudaMemcpyDefault, native(stream)));
   }
   void copy_within(void* destination, const void* source, size_t bytes, Stream& stream) override {
     if (bytes == 0) return;
@@ -184,7 +185,7 @@ class CudaRuntime : public DeviceRuntime {
       cudaGetLastError();
       base::fail(
           "the host has no {} of memory that the GPU can copy to; a checkpoint's copy needs none with "
-          "checkpoint.background = false",
+          "checkpoint.background = false; offload less (parallel.offload_...)",
           base::format_bytes(double(bytes)));
     }
     SINTER_CUDA_CHECK(status);

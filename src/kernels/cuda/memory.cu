@@ -107,6 +107,14 @@ void write_fp8(Stream& stream, const KvWriteArgs& args) {
   SINTER_CUDA_LAUNCHED();
 }
 
+// Over the bus a few blocks are enough, and leave the rest of the GPU to what runs beside them.
+unsigned blocks_for(Stream& stream, const AxpbyArgs& args, int64_t elements_per_block) {
+  constexpr unsigned kOverTheBus = 32;
+  const unsigned grid = grid_for(stream, args.y.num_elements(), elements_per_block);
+  const bool is_near = args.x.device() == stream.device && args.y.device() == stream.device;
+  return is_near ? grid : std::min(grid, kOverTheBus);
+}
+
 }  // namespace
 
 void fill(Stream& stream, const FillArgs& args) {
@@ -142,10 +150,10 @@ void axpby(Stream& stream, const AxpbyArgs& args) {
       const X* x = args.x.data<X>();
       Y* y = args.y.data<Y>();
       if (is_aligned(x) && is_aligned(y)) {
-        unsigned grid = grid_for(stream, count, kThreads * 8);
+        unsigned grid = blocks_for(stream, args, kThreads * 8);
         axpby_kernel<X, Y, 8><<<grid, kThreads, 0, native(stream)>>>(x, y, count, args.alpha, args.beta);
       } else {
-        unsigned grid = grid_for(stream, count, kThreads);
+        unsigned grid = blocks_for(stream, args, kThreads);
         axpby_kernel<X, Y, 1><<<grid, kThreads, 0, native(stream)>>>(x, y, count, args.alpha, args.beta);
       }
     });
