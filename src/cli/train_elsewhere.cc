@@ -44,9 +44,8 @@ Elsewhere plan_elsewhere(const spec::Recipe& recipe, const std::string& cluster)
   e.cluster = plan::parse_cluster(plan::load_hardware(), cluster);
   e.model = spec::make_model_spec(recipe, train::vocabulary_of(recipe));
   e.layout = spec::make_layout(recipe, e.cluster.num_devices);
-  const std::vector<std::string> missing = spec::untrained_keys(e.layout, e.cluster.device.is_gpu());
-  SINTER_CHECK(missing.empty(), "[parallel] {} is not trained on {} yet", fmt::join(missing, ", "),
-               e.cluster.device.is_gpu() ? "GPUs" : "CPU ranks");
+  const std::vector<std::string> missing = spec::untrained_keys(e.layout);
+  SINTER_CHECK(missing.empty(), "[parallel] {} is not trained yet", fmt::join(missing, ", "));
   spec::check_parallel_spec(e.layout, e.model);
   e.format = format_of(recipe.train.precision);
   const plan::Software& software = plan::find_software("sinter");

@@ -219,7 +219,7 @@ class Search {
   }
 
   void visit(const spec::ParallelSpec& p, std::optional<Candidate>& best) {
-    if (request_.trained_only && !spec::untrained_keys(p, request_.cluster.device.is_gpu()).empty()) return;
+    if (request_.trained_only && !spec::untrained_keys(p).empty()) return;
     ++result_.considered;
     if (std::string problem = spec::layout_problem(p, request_.model); !problem.empty()) {
       reject(problem_class(problem), p);

@@ -111,7 +111,7 @@ std::string training_recipe(const SearchRequest& request, const ResolvedModel& m
   out += fmt::format("# tokenizer = \"FOLDER\"  # FILL IN for text{}\nsequence_length = {}\n",
                      is_named ? "" : ", unless the model's folder has one", p.seq_len);
   out += train_section(request, p) + "\n[parallel]\n";
-  const std::vector<std::string> missing = spec::untrained_keys(p, request.cluster.device.is_gpu());
+  const std::vector<std::string> missing = spec::untrained_keys(p);
   for (const std::string& line : spec::layout_keys(p)) {
     const bool is_missing = std::find(missing.begin(), missing.end(), line) != missing.end();
     out += is_missing ? fmt::format("# {}  # `sinter train` does not do this yet\n", line) : line + "\n";
@@ -130,7 +130,7 @@ std::string slurm_script(const spec::ParallelSpec& p, const Cluster& cluster, co
   int64_t minutes = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(hours * 60)));
   std::string out = "#!/bin/bash\n";
   out += fmt::format("# {} on {} x {}: {}\n", job_name, ranks, cluster.device.name, spec::describe(p));
-  if (const std::vector<std::string> missing = spec::untrained_keys(p, cluster.device.is_gpu()); !missing.empty())
+  if (const std::vector<std::string> missing = spec::untrained_keys(p); !missing.empty())
     out +=
         fmt::format("# `sinter train` does not do {} yet: see [parallel] in the recipe.\n", fmt::join(missing, ", "));
   out += fmt::format("#SBATCH --job-name={}\n#SBATCH --nodes={}\n#SBATCH --ntasks-per-node={}\n", job_name,

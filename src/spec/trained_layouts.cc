@@ -16,8 +16,7 @@ struct Key {
   bool is_set = false, is_trained = false;
 };
 
-// On GPUs tp, cp, ZeRO-2 and 3 and offload never ran: SINTER_UNTRIED=1 tries them (train/run_plan.cc).
-std::vector<Key> keys_of(const ParallelSpec& p, bool on_gpu = false) {
+std::vector<Key> keys_of(const ParallelSpec& p) {
   auto number = [](const char* name, int64_t value, int64_t usual, bool is_trained) {
     return Key{fmt::format("{} = {}", name, value), value != usual, is_trained};
   };
@@ -27,18 +26,18 @@ std::vector<Key> keys_of(const ParallelSpec& p, bool on_gpu = false) {
   return {
       number("dp", p.dp(), 0, true),
       number("replica", p.replica, p.zero == 0 ? p.replica : 1, true),
-      number("zero", p.zero, 0, p.zero <= 1 || !on_gpu),
-      number("tp", p.tp, 1, !on_gpu),
+      number("zero", p.zero, 0, true),
+      number("tp", p.tp, 1, true),
       flag("sequence_parallel", p.sequence_parallel, true),
       number("pp", p.pp, 1, true),
       {fmt::format("schedule = \"{}\"", pipeline_name(p.schedule)), p.schedule != PipelineKind::one_f_one_b, true},
       number("interleave", p.interleave, 1, true),
-      number("cp", p.cp, 1, !on_gpu),
+      number("cp", p.cp, 1, true),
       number("ep", p.ep, 1, p.dp() * p.cp % p.ep == 0),
-      flag("offload_optimizer", p.offload.optimizer, !on_gpu),
-      flag("offload_gradients", p.offload.gradients, !on_gpu),
-      flag("offload_parameters", p.offload.parameters, !on_gpu),
-      flag("offload_activations", p.offload.activations, !on_gpu),
+      flag("offload_optimizer", p.offload.optimizer, true),
+      flag("offload_gradients", p.offload.gradients, true),
+      flag("offload_parameters", p.offload.parameters, true),
+      flag("offload_activations", p.offload.activations, true),
   };
 }
 
@@ -206,9 +205,9 @@ std::string trained_problem(const ParallelSpec& p, const ModelSpec& model) {
   return "";
 }
 
-std::vector<std::string> untrained_keys(const ParallelSpec& layout, bool on_gpu) {
+std::vector<std::string> untrained_keys(const ParallelSpec& layout) {
   std::vector<std::string> out;
-  for (const Key& key : keys_of(layout, on_gpu)) {
+  for (const Key& key : keys_of(layout)) {
     if (key.is_set && !key.is_trained) out.push_back(key.text);
   }
   return out;

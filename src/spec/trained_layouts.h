@@ -9,9 +9,9 @@
 
 namespace sinter::spec {
 
-// The keys of [parallel] that a layout needs and `sinter train` does not run yet on CPU ranks or on GPUs, as they would
-// be written ("tp = 4"); empty where it runs whole.
-std::vector<std::string> untrained_keys(const ParallelSpec& layout, bool on_gpu);
+// The keys of [parallel] that a layout needs and `sinter train` does not run yet, as they would be written ("ep = 4");
+// empty where it runs whole.
+std::vector<std::string> untrained_keys(const ParallelSpec& layout);
 
 // Why `sinter train` cannot run a layout all of whose keys it knows, with the nearest that it can; "" when it can.
 std::string trained_problem(const ParallelSpec& layout, const ModelSpec& model);

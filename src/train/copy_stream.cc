@@ -13,7 +13,11 @@ using MarkPtr = std::shared_ptr<core::Mark>;
 // Seconds between pairs of marks, taken once both have passed.
 class Spans {
  public:
-  void add(MarkPtr begin, MarkPtr end) { open_.emplace_back(std::move(begin), std::move(end)); }
+  void add(MarkPtr begin, MarkPtr end) {
+    constexpr size_t kMostOpen = 1024;
+    if (open_.size() >= kMostOpen) seconds();
+    open_.emplace_back(std::move(begin), std::move(end));
+  }
   double seconds() {
     std::erase_if(open_, [&](const auto& span) {
       if (!span.second->has_passed()) return false;

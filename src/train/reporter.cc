@@ -80,6 +80,16 @@ void Reporter::tell_balance() {
   if (mesh_.is_first()) base::log_info("{}", describe_balance(each, all));
 }
 
+void Reporter::tell_offload(const StepRunner& runner) {
+  if (!mesh_.is_first() || !plan_.host || steps_timed_ == 0) return;
+  const auto steps = static_cast<double>(steps_timed_);
+  const double copies = runner.copy_seconds() / steps, step = all_seconds_ / steps,
+               computing = step - runner.copy_stall_seconds() / steps;
+  base::log_info("offload: {} in host memory; a step of {}: {} of computing, {} of copies, {:.2f} x the longer",
+                 base::format_bytes(double(plan_.host_state_bytes)), base::format_duration(step),
+                 base::format_duration(computing), base::format_duration(copies), step / std::max(computing, copies));
+}
+
 void Reporter::finish(const StepRunner& runner) {
   tell_balance();
   if (!mesh_.is_first()) return;
@@ -89,14 +99,6 @@ void Reporter::finish(const StepRunner& runner) {
                  base::format_bytes(double(plan_.memory_bytes())),
                  base::format_bytes(double(runner.arena_peak_bytes())),
                  base::format_bytes(double(plan_.memory.train_peak_bytes)));
-  if (plan_.host && steps_timed_ > 0) {
-    const auto steps = static_cast<double>(steps_timed_);
-    const double copies = runner.copy_seconds() / steps, step = all_seconds_ / steps,
-                 computing = step - runner.copy_stall_seconds() / steps;
-    base::log_info("offload: {} in host memory; a step of {}: {} of computing, {} of copies, {:.2f} x the longer",
-                   base::format_bytes(double(plan_.host_state_bytes)), base::format_duration(step),
-                   base::format_duration(computing), base::format_duration(copies), step / std::max(computing, copies));
-  }
   if (runner.gradients().num_buckets() > 0) {
     base::log_info("gradients: {} of {} buckets were on their way before the backward pass ended",
                    runner.gradients().num_overlapped(), runner.gradients().num_buckets());

@@ -32,6 +32,7 @@ class Reporter {
   // Runs what uses memory that is no part of the plan, and prints.
   void stand_aside(const std::function<void()>& work);
   // At the end, of all ranks: memory against the plan, and how evenly they worked.
+  void tell_offload(const StepRunner& runner);  // how a step and its copies went together
   void finish(const StepRunner& runner);
   const MetricsFile* metrics() const { return metrics_.get(); }
 

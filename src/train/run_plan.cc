@@ -4,10 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <string_view>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -198,12 +196,10 @@ void RunPlan::continue_after(int64_t done, int64_t tokens_seen) {
 
 namespace {
 
-void check_layout(const spec::ParallelSpec& layout, core::Device device) {
-  const char* untried = std::getenv("SINTER_UNTRIED");  // 1: try what has never run on a GPU
-  const bool on_gpu = device.kind == core::DeviceKind::cuda && !(untried && std::string_view(untried) == "1");
-  const std::vector<std::string> missing = spec::untrained_keys(layout, on_gpu);
-  SINTER_CHECK(missing.empty(), "[parallel] {} is not trained{} yet: leave it out (docs/parallelism.md)",
-               fmt::join(missing, ", "), on_gpu ? " on GPUs" : "");
+void check_layout(const spec::ParallelSpec& layout) {
+  const std::vector<std::string> missing = spec::untrained_keys(layout);
+  SINTER_CHECK(missing.empty(), "[parallel] {} is not trained yet: leave it out (docs/parallelism.md)",
+               fmt::join(missing, ", "));
 }
 
 void load_tokenizer(RunPlan& plan, const parallel::Mesh& mesh) {
@@ -244,7 +240,7 @@ void plan_device(RunPlan& plan, const parallel::Mesh& mesh) {
   const spec::Recipe& recipe = plan.recipe;
   plan.device = comm::local_device(recipe.train.device, comm::launch());
   if (base::is_fp8(recipe.train.precision)) check_fp8(plan.device);
-  check_layout(mesh.layout(), plan.device);
+  check_layout(mesh.layout());
   load_tokenizer(plan, mesh);
   const std::string& dir = recipe.checkpoint.dir;
   SINTER_CHECK(!std::filesystem::exists(dir) || std::filesystem::is_directory(dir),

@@ -289,6 +289,7 @@ class Run {
 
   void finish() {
     reporter_.break_line();
+    reporter_.tell_offload(loop_.runner());
     if (!is_sound_ && result_.stopped.empty()) result_.stopped = "diverged: the last loss is no number";
     if (is_sound_) {
       checkpoints_.save_last();

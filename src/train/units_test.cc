@@ -41,13 +41,12 @@ TEST(Schedule, WarmsUpThenFollowsItsShapeToTheFinalRatio) {
   EXPECT_EQ(lr_factor(s, 99, 100), 1.0);
 }
 
-TEST(TrainedLayouts, GpusRefuseWhatNeverRanThere) {
-  spec::ParallelSpec tensor, context, data;
-  tensor.tp = context.cp = 2;
-  EXPECT_EQ(spec::untrained_keys(tensor, true), std::vector<std::string>{"tp = 2"});
-  EXPECT_EQ(spec::untrained_keys(context, true), std::vector<std::string>{"cp = 2"});
-  EXPECT_TRUE(spec::untrained_keys(data, true).empty());
-  EXPECT_TRUE(spec::untrained_keys(tensor, false).empty() && spec::untrained_keys(context, false).empty());
+TEST(TrainedLayouts, AnAxisThatDoesNotDivideItsRanksIsNamed) {
+  spec::ParallelSpec mixed, experts;
+  mixed.tp = mixed.cp = mixed.pp = 2;
+  EXPECT_TRUE(spec::untrained_keys(mixed).empty());
+  experts.shard = 4, experts.ep = 3;
+  EXPECT_EQ(spec::untrained_keys(experts), std::vector<std::string>{"ep = 3"});
 }
 
 // A guard on its own, fed numbers.

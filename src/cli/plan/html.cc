@@ -96,7 +96,7 @@ std::string layouts_table(const TrainingRequest& request, const TrainingPlan& p)
   bool has_marks = false;
   for (const plan::Candidate& layout : p.layouts) {
     const bool is_marked = request.software.name == "sinter" &&
-                           !spec::untrained_keys(layout.parallel, request.cluster.device.is_gpu()).empty();
+                           !spec::untrained_keys(layout.parallel).empty();
     has_marks = has_marks || is_marked;
     rows.push_back({spec::describe(layout.parallel) + (is_marked ? " *" : ""),
                     base::format_duration(layout.step.seconds), fmt::format("{:.1f} %", 100 * layout.step.mfu),
@@ -128,8 +128,8 @@ std::string banner(const TrainingRequest& request, const TrainingPlan& p) {
     text = fmt::format("Does not fit {}: the smallest layout needs {}.", request.cluster.device.name,
                        base::format_bytes(p.memory.worst().device.total()));
   if (p.trained)
-    text += fmt::format("{}sinter train does not do {} there yet; {}.", text.empty() ? "" : " ",
-                        fmt::join(spec::untrained_keys(p.parallel, request.cluster.device.is_gpu()), ", "),
+    text += fmt::format("{}sinter train does not do {} yet; {}.", text.empty() ? "" : " ",
+                        fmt::join(spec::untrained_keys(p.parallel), ", "),
                         p.trained->fits ? "the best it runs is " + spec::describe(p.trained->layout.parallel)
                                         : std::string("nothing that it runs fits"));
   const char* kind = p.fits && p.trained && p.trained->fits ? "banner note" : "banner";

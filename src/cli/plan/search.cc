@@ -35,7 +35,7 @@ struct SearchOptions {
   bool json = false, offload_optimizer = false, force = false;
 };
 
-json candidate_json(const plan::Candidate& c, bool on_gpu) {
+json candidate_json(const plan::Candidate& c) {
   const spec::ParallelSpec& p = c.parallel;
   json parts, causes;
   std::array<double, 8> memory = plan::part_values(c.memory.device);
@@ -61,7 +61,7 @@ json candidate_json(const plan::Candidate& c, bool on_gpu) {
           {"memory_bytes", c.memory.device.total()},
           {"memory_parts", parts},
           {"time_parts", causes},
-          {"untrained", spec::untrained_keys(p, on_gpu)},
+          {"untrained", spec::untrained_keys(p)},
           {"why", c.why}};
 }
 
@@ -76,7 +76,7 @@ void print_table(const SearchOptions& o, const plan::SearchResult& result, const
   bool has_untrained = false;
   base::Table table({"layout", "step", "tokens/s", "MFU", "memory", "why not"});
   for (const plan::Candidate& c : result.best) {
-    const bool is_trained = spec::untrained_keys(c.parallel, o.request.cluster.device.is_gpu()).empty();
+    const bool is_trained = spec::untrained_keys(c.parallel).empty();
     has_untrained = has_untrained || !is_trained;
     table.add_row({spec::describe(c.parallel) + (is_trained || !is_ours ? "" : " *"),
                    base::format_duration(c.step.seconds), base::format_count(c.step.tokens_per_second),
@@ -86,7 +86,7 @@ void print_table(const SearchOptions& o, const plan::SearchResult& result, const
   fmt::print("{}", table.to_string());
   if (has_untrained && is_ours) {
     fmt::print("* not in `sinter train` yet; {}\n",
-               spec::untrained_keys(written, o.request.cluster.device.is_gpu()).empty()
+               spec::untrained_keys(written).empty()
                    ? "the recipe is for the best it runs, " + spec::describe(written)
                    : "none of what it runs fits (--trained shows what it would need)");
   }
@@ -139,7 +139,7 @@ void fail_with_smallest(const SearchOptions& o, const plan::SearchResult& result
 // What the recipe is for: the best layout that `sinter train` runs, or the best of all where none of those fits.
 spec::ParallelSpec recipe_layout(const plan::SearchRequest& request, const plan::SearchResult& result) {
   const spec::ParallelSpec& best = result.best[0].parallel;
-  if (spec::untrained_keys(best, request.cluster.device.is_gpu()).empty()) return best;
+  if (spec::untrained_keys(best).empty()) return best;
   plan::SearchRequest trained = request;
   trained.trained_only = true;
   const plan::SearchResult found = plan::search_layouts(trained);
@@ -186,7 +186,7 @@ void run_search(SearchOptions& o) {
            {"usable_bytes", result.usable_bytes},
            {"computed_in", plan::format_name(r.cluster.device.compute_format(r.format))},
            {"recipe", recipe}};
-  for (const plan::Candidate& c : result.best) out["layouts"].push_back(candidate_json(c, r.cluster.device.is_gpu()));
+  for (const plan::Candidate& c : result.best) out["layouts"].push_back(candidate_json(c));
   for (const plan::Rejection& rejection : result.rejected) {
     out["rejected"].push_back(
         {{"reason", rejection.reason}, {"count", rejection.count}, {"example", spec::describe(rejection.example)}});

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/process.h"
+#include "core/device.h"
 #include "eval/recipes/continuations.h"
 #include "eval/recipes/draw.h"
 
@@ -50,6 +51,7 @@ struct Side {
   std::string run;  // its folder
   std::string device;
   std::vector<std::string> environment;
+  std::string precision = {};  // in place of the recipe's
 };
 
 // This program in a child; "" or what went wrong. What it says goes to `log`.
@@ -64,9 +66,18 @@ std::string run_child(const Side& side, const std::string& log, std::vector<std:
 }
 
 std::string train(const Side& side, const std::string& recipe) {
-  return run_child(
-      side, side.run + ".log",
-      {"train", recipe, "--quiet", "checkpoint.dir='" + side.run + "'", "train.device='" + side.device + "'"});
+  std::vector<std::string> arguments = {"train", recipe, "--quiet", "checkpoint.dir='" + side.run + "'",
+                                        "train.device='" + side.device + "'"};
+  if (!side.precision.empty()) arguments.push_back("train.precision='" + side.precision + "'");
+  return run_child(side, side.run + ".log", std::move(arguments));
+}
+
+Side reference_side(const RecipeComparison& c, const spec::Recipe& recipe, const std::string& run) {
+  Side side{run, "cpu", {}};
+  if (core::parse_device(c.device).kind == core::DeviceKind::cpu)
+    side.environment.push_back("SINTER_KERNELS=reference");
+  if (base::is_fp8(recipe.train.precision)) side.precision = "bf16";
+  return side;
 }
 
 double relative(double a, double b) { return std::abs(a - b) / std::max(std::abs(b), 1e-6); }
@@ -143,7 +154,10 @@ RecipeOutcome compare_recipe(const RecipeComparison& c) {
     write_random_shard(recipe.data.sources[1].path, recipe.model.vocab_size, (c.seed ^ c.index) + 1);
   }
   base::write_file_atomic(file, spec::recipe_to_toml(recipe));
-  const Side ours{stem + "/fast", c.device, {}}, theirs{stem + "/reference", "cpu", {"SINTER_KERNELS=reference"}};
+  Side ours{stem + "/fast", c.device, {}}, theirs = reference_side(c, recipe, stem + "/reference");
+  for (Side* side : {&ours, &theirs}) {
+    if (c.threads > 0) side->environment.push_back(fmt::format("SINTER_THREADS={}", c.threads));
+  }
   const std::string failure = train(ours, file), reference_failure = train(theirs, file);
   if (!failure.empty() || !reference_failure.empty()) {
     out.problem = failure.empty() ? "the reference failed: " + reference_failure : failure;

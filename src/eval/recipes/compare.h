@@ -1,6 +1,6 @@
-// Random recipes trained twice, by the fast kernels of a device and by the plain reference loops on the CPU, each in a
-// process of its own: a crash is a finding, not the end. Then both generate from the model that the fast kernels
-// trained.
+// Random recipes trained twice, each in a process of its own: a crash is a finding, not the end. The CPU's fast kernels
+// are compared with the plain reference loops, a GPU's with the CPU's fast ones, fp8 with the CPU's bf16. Then both
+// generate from the model that the first one trained.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,7 +10,8 @@ namespace sinter::eval {
 struct RecipeComparison {
   uint64_t seed = 1, index = 0;
   std::string device = "cpu";
-  std::string folder;  // an existing folder for recipes, shards and runs
+  std::string folder;   // an existing folder for recipes, shards and runs
+  int64_t threads = 0;  // of a child on the CPU; 0: as many as it finds
 };
 struct RecipeOutcome {
   std::string what;                       // the recipe in a line

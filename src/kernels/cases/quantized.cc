@@ -148,7 +148,7 @@ void product(Case& c, DType t, int64_t m, const std::vector<Part>& parts, int64_
     args.transpose_b = true;
     table.matmul(s, args);
   });
-  c.expect_close(y, "c", Result::rounded, t);  // weights are rounded to t
+  c.expect_close(y, "c", Result::rounded_weights, t);
 }
 
 // What training on a frozen weight needs: dx = dy w.

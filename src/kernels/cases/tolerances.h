@@ -9,6 +9,7 @@ namespace sinter::kernels::cases {
 // What a compared tensor is.
 enum class Result {
   rounded,             // an f32 expression, rounded once
+  rounded_weights,     // the same of weights that one side rounds to the format before
   statistic,           // f32 of a row: means, probabilities, losses; sums of numbers as they are
   exact_sum,           // sums in f64, and what is decided from few numbers
   weight_gradient,     // f32 sums of products over rows
@@ -44,6 +45,7 @@ inline Limits limits_of(Result result, base::DType format) {
   };
   static constexpr Row kRows[] = {
       {Result::rounded, both(1e-5, 1e-5), both(4e-3, 1.2e-2), both(6e-4, 1.5e-3)},
+      {Result::rounded_weights, both(1e-5, 1e-5), both(6e-3, 1.6e-2), both(9e-4, 2e-3)},
       {Result::statistic, both(1e-5, 1e-5)},
       {Result::exact_sum, both(1e-6, 1e-6)},
       {Result::weight_gradient, both(2e-5, 1e-5)},
