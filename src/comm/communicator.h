@@ -65,6 +65,8 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual const char* name() const = 0;  // the backend: "self", "mpi", "nccl"
+  // Whether its sums change nothing, so that they may be left out.
+  virtual bool is_trivial() const { return size() == 1; }
   // What the group is called in messages: "world", "tp".
   const std::string& label() const { return label_; }
   // Ranks of the same color form a group, ordered by (key, rank here). All ranks of this group call it.

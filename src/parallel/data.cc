@@ -15,7 +15,7 @@ GradientReducer::GradientReducer(const std::vector<Stretch>& stretches, core::Te
     : gradients_(std::move(gradients)) {
   const auto most = static_cast<int64_t>(std::max<size_t>(bucket_bytes / base::dtype_bytes(gradients_.dtype()), 1));
   for (auto stretch = stretches.rbegin(); stretch != stretches.rend(); ++stretch) {
-    if (stretch->comm->size() == 1) continue;
+    if (stretch->comm->is_trivial()) continue;
     for (int64_t end = stretch->end; end > stretch->begin; end -= most)
       buckets_.push_back({std::max(end - most, stretch->begin), end, 0, stretch->comm, nullptr});
   }

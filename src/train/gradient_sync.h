@@ -43,7 +43,7 @@ class GradientSync {
   int64_t num_overlapped() const;
   double copy_seconds() const { return copy_seconds_; }  // spent here on copies to the host's memory
   bool has_work() const {
-    return mesh_.gradient().size() > 1 || (axes_ && !axes_->is_whole()) || store_.divides_gradients();
+    return !mesh_.gradient().is_trivial() || (axes_ && !axes_->is_whole()) || store_.divides_gradients();
   }
   // squares (1) f32 = the sum of the squares of this rank's gradients of the first pass, before they are summed over
   // ranks: begins before that pass, is there after it.

@@ -286,7 +286,7 @@ void plan_passes(RunPlan& plan, const parallel::Mesh& mesh) {
   plan.shape.gradients = recipe.train.gradients;
   plan.shape.mtp_weight = recipe.model.mtp_weight;
   plan.shape.seed = static_cast<uint64_t>(recipe.train.seed);
-  plan.shape.graphs = wants_graphs(plan, mesh.all().size());
+  plan.shape.graphs = wants_graphs(plan, mesh.all().is_trivial() ? 1 : 2);
   plan.flops_per_token =
       plan::train_flops_per_token(plan::make_flop_basis(plan.model), static_cast<double>(plan.shape.window),
                                   plan::flop_convention("palm-causal"))

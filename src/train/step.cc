@@ -117,9 +117,10 @@ StepRunner::StepRunner(std::vector<models::Transformer*> chunks, const parallel:
       weights_(transformer_.store(), mesh, copies_.get()),
       trace_(mesh, transformer_.store().options().device),
       fp8_(make_fp8(shape, transformer_.store())),
-      uses_graphs_(shape.graphs && !transformer_.store().options().division.is_on() && !objective_.reads_values() &&
-                   !has_dropout(transformer_.spec(), transformer_.store()) &&
-                   graph_obstacle(transformer_.spec(), device_.stream().device, mesh.all().size()).empty()) {
+      uses_graphs_(
+          shape.graphs && !transformer_.store().options().division.is_on() && !objective_.reads_values() &&
+          !has_dropout(transformer_.spec(), transformer_.store()) &&
+          graph_obstacle(transformer_.spec(), device_.stream().device, mesh.all().is_trivial() ? 1 : 2).empty()) {
   const spec::ModelSpec& spec = transformer_.spec();
   const parallel::ContextAxis* context = axes ? axes->context() : nullptr;
   const int64_t T = local_tokens(shape_, context), A = shape_.max_micro_batches, heads = spec.mtp_heads;

@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "core/stream_trace.h"
 
 namespace sinter::comm {
 namespace {
@@ -164,8 +165,9 @@ class NcclWork : public Work {
 class Nccl : public Communicator {
  public:
   // through: for tensors on the host; may be null.
-  Nccl(ncclComm_t comm, core::Device device, Communicator* through, std::unique_ptr<Communicator> owned)
-      : comm_(comm), device_(device), through_(through), owned_(std::move(owned)) {
+  Nccl(ncclComm_t comm, core::Device device, Communicator* through, std::unique_ptr<Communicator> owned,
+       bool is_alone = false)
+      : comm_(comm), device_(device), through_(through), owned_(std::move(owned)), is_alone_(is_alone) {
     check(ncclCommUserRank(comm_, &rank_), "nccl");
     check(ncclCommCount(comm_, &size_), "nccl");
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "nccl");
@@ -181,6 +183,7 @@ class Nccl : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   const char* name() const override { return "nccl"; }
+  bool is_trivial() const override { return size_ == 1 && !is_alone_; }
 
  protected:
   std::unique_ptr<Communicator> make_group(int color, int key) override {
@@ -188,7 +191,7 @@ class Nccl : public Communicator {
     check(ncclCommSplit(comm_, color, key, &group, nullptr), "split of '" + label() + "'", comm_);
     std::unique_ptr<Communicator> host = through_ ? through_->split(color, key, label()) : nullptr;
     Communicator* host_view = host.get();
-    return std::make_unique<Nccl>(group, device_, host_view, std::move(host));
+    return std::make_unique<Nccl>(group, device_, host_view, std::move(host), is_alone_);
   }
 
   Handle start(Call call) override {
@@ -197,7 +200,8 @@ class Nccl : public Communicator {
     auto* main = static_cast<cudaStream_t>(core::runtime(device_).stream().native);
     check(cudaEventRecord(ready_, main), describe(call));
     check(cudaStreamWaitEvent(stream_, ready_, 0), describe(call));
-    enqueue(call);
+    core::Stream own{device_, stream_};
+    core::trace_on(collective_name(call.kind), own, [&] { enqueue(call); });
     auto pending = std::make_shared<Pending>(fmt::format("rank {}: {} in '{}'", rank_, describe(call), label()), comm_,
                                              device_, deadline());
     return std::make_unique<NcclWork>(std::move(pending), stream_, main);
@@ -299,6 +303,7 @@ class Nccl : public Communicator {
   Communicator* through_;
   std::unique_ptr<Communicator> owned_;
   int rank_ = 0, size_ = 1;
+  bool is_alone_;  // a run of one rank that asked for NCCL
   cudaStream_t stream_ = nullptr;
   cudaEvent_t ready_ = nullptr;
 };
@@ -334,7 +339,8 @@ std::unique_ptr<Communicator> make_nccl(Communicator& through, core::Device devi
   NcclId id;
   if (through.rank() == 0) id = new_id();
   through.broadcast(std::as_writable_bytes(std::span(id.bytes)), 0);
-  return std::make_unique<Nccl>(join(id, through.rank(), through.size(), device), device, &through, nullptr);
+  return std::make_unique<Nccl>(join(id, through.rank(), through.size(), device), device, &through, nullptr,
+                                through.size() == 1);
 }
 
 std::unique_ptr<Communicator> make_nccl(const NcclId& id, int rank, int ranks, core::Device device) {

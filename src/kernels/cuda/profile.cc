@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExt.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <type_traits>
@@ -11,6 +12,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "core/cuda/check.h"
+#include "core/stream_trace.h"
 #include "kernels/cuda/cuda_kernels.h"
 
 namespace sinter::kernels::cuda {
@@ -20,6 +22,7 @@ namespace {
 struct Span {
   const char* name;
   std::string detail;
+  void* stream;
   cudaEvent_t begin, end;
 };
 
@@ -43,16 +46,21 @@ struct Trace {
   void write() {
     is_done = true;
     if (spans.empty()) return;
-    SINTER_CUDA_CHECK(cudaEventSynchronize(spans.back().end));
+    std::vector<void*> streams;  // a row each
+    for (const Span& span : spans) {
+      SINTER_CUDA_CHECK(cudaEventSynchronize(span.end));
+      if (std::find(streams.begin(), streams.end(), span.stream) == streams.end()) streams.push_back(span.stream);
+    }
     std::string text = "{\"traceEvents\":[";
     for (size_t i = 0; i < spans.size(); ++i) {
       float begin = 0, length = 0;
       SINTER_CUDA_CHECK(cudaEventElapsedTime(&begin, spans[0].begin, spans[i].begin));
       SINTER_CUDA_CHECK(cudaEventElapsedTime(&length, spans[i].begin, spans[i].end));
       text += fmt::format(
-          "{}\n{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":0,\"tid\":0,\"ts\":{:.2f},\"dur\":{:.2f},"
+          "{}\n{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":0,\"tid\":{},\"ts\":{:.2f},\"dur\":{:.2f},"
           "\"args\":{{\"shape\":\"{}\"}}}}",
-          i ? "," : "", spans[i].name, begin * 1e3, length * 1e3, spans[i].detail);
+          i ? "," : "", spans[i].name, std::find(streams.begin(), streams.end(), spans[i].stream) - streams.begin(),
+          begin * 1e3, length * 1e3, spans[i].detail);
     }
     for (const Span& span : spans) {  // not before: all times are from the first one's begin
       SINTER_CUDA_CHECK(cudaEventDestroy(span.begin));
@@ -60,7 +68,8 @@ struct Trace {
     }
     text += "\n]}\n";
     base::write_file_atomic(path, text);
-    base::log_info("wrote the timeline of step {} ({} kernel calls) to {}", step, spans.size(), path);
+    base::log_info("wrote the timeline of step {} ({} calls on {} stream{}) to {}", step, spans.size(), streams.size(),
+                   streams.size() == 1 ? "" : "s", path);
     spans.clear();
   }
 };
@@ -93,7 +102,8 @@ void run_traced(const char* name, Stream& stream, const Args& args, Call&& call)
   nvtxRangePushA(name);
   Trace& t = trace();
   bool records = t.is_recording();
-  Span span{name, records ? detail_of(args) : std::string(), records ? t.mark(stream) : nullptr, nullptr};
+  Span span{name, records ? detail_of(args) : std::string(), stream.native, records ? t.mark(stream) : nullptr,
+            nullptr};
   bool is_done = true;
   if constexpr (std::is_same_v<std::invoke_result_t<Call>, bool>) {
     is_done = call();
@@ -161,6 +171,8 @@ const KernelTable* traced_table(const KernelTable* table) {
   trace().path = path;
   trace().table = table;
   if (const char* step = std::getenv("SINTER_TRACE_STEP")) trace().step = std::max(1, std::atoi(step));
+  core::set_stream_tracer(
+      [](const char* name, Stream& stream, const std::function<void()>& call) { trace_call(name, stream, call); });
   static KernelTable made = [&] {
     KernelTable t = *table;
     visit_kernels(PutTraces{t});
