@@ -141,11 +141,13 @@ std::vector<Output> Engine::take_outputs() { return std::exchange(state_->polled
 
 void Engine::weights_changed() {
   const std::lock_guard lock(state_->step_mutex);
+  state_->drop_steps();
   state_->scheduler.weights_changed();
 }
 
 void Engine::release_memory() {
   const std::lock_guard lock(state_->step_mutex);
+  state_->drop_steps();
   state_->scheduler.weights_changed();  // what was cached is gone
   state_->model->release_cache();
   state_->has_memory = false;

@@ -37,6 +37,8 @@ struct EngineOptions {
   int64_t max_logprobs = 64;
   bool checks_every_step = false;  // count every block's holders at every step, not every 64th
   bool fixed_shapes = false;       // pad steps to few shapes, as replayed graphs need them
+  // Enqueue a step before the tokens of the one before have come, where the model chooses them itself.
+  bool looks_ahead = true;
   bool prefix_cache = true;        // off: only the choices of one request share blocks
   int64_t vocab_limit = 0;         // choose only tokens below this: models pad their vocabulary. 0 = all
   // Of the cache (core/kv_format.h), but for the layers of `kv_plain_layers`; f32: the compute format.
@@ -109,7 +111,8 @@ class Engine {
   std::string describe() const;  // state in lines, for a dump
 
   // ---- one thread ----
-  // One step. False: there was nothing to do. An error of one request ends that request; what the model throws ends
+  // One step: where it looks ahead the next one is enqueued before this one's tokens are waited for. False: there was
+  // nothing to do. An error of one request ends that request; what the model throws ends
   // every request that ran, with the text, and is thrown on.
   bool step();
   // Outputs of requests without a callback, in order.

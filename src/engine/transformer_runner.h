@@ -2,7 +2,8 @@
 //
 // On the CPU steps take their memory from what earlier ones left. On a GPU they are padded to few shapes. Each shape
 // has its plan of one arena, and where it is decoding its CUDA graph, made when the shape first comes and kept: such a
-// step is one copy to the device, one launch, and one small copy back of the tokens that were chosen there.
+// step is one copy to the device, one launch, and one small copy back of the tokens that were chosen there. They also
+// stay on the device, where the next step takes them from: it may be enqueued before they have come back.
 #pragma once
 #include <map>
 #include <memory>
@@ -20,6 +21,7 @@ namespace sinter::engine {
 struct RunnerOptions {
   bool fixed_shapes = false;                 // pad steps to few shapes; on a GPU always
   bool graphs = true;                        // on a GPU
+  bool chooses = false;                      // choose tokens by the sampling kernel; on a GPU always
   core::DType kv_format = core::DType::f32;  // of keys and values; f32: the compute format
   std::vector<int64_t> kv_plain_layers;      // whose keys and values have the compute format in any case
 };
@@ -37,7 +39,7 @@ class TransformerRunner : public StepModel {
   void take_cache(int64_t num_blocks, int64_t block_size) override;
   void release_cache() override;
   void forward(const StepBatch& batch) override;
-  bool chooses() const override { return is_gpu_; }
+  bool chooses() const override { return is_gpu_ || options_.chooses; }
   Chosen chosen() override;
   std::span<const float> logits(int64_t first, int64_t count) override;
   std::vector<float> hidden_state(int64_t row) override;
@@ -60,6 +62,15 @@ class TransformerRunner : public StepModel {
   Step& step_for(const Kind& kind, const core::RaggedBatch& batch);
   void compute(Step& step, const ops::Context& context, const core::RaggedBatch& batch) const;
   void send_choices(const StepBatch& batch);
+  // Where the tokens of a step arrive on the host, and what is with them.
+  struct Arrival {
+    std::shared_ptr<std::byte[]> staging;  // tokens, ranks and log-probabilities, each of `room` rows
+    int64_t room = 0, rows = 0;
+    bool has_logprobs = false;
+    std::unique_ptr<core::Event> event;
+  };
+  void make_room_for_chosen(int64_t rows);
+  void feed(const StepBatch& batch);
   void fetch_chosen(const Step& step, int64_t rows);
   void forget_steps();
   // For work outside of planned arenas.
@@ -80,10 +91,9 @@ class TransformerRunner : public StepModel {
   std::unique_ptr<core::ArenaSet> arenas_;
   std::map<Kind, std::unique_ptr<Step>> steps_;
   Step* last_ = nullptr;
-  std::shared_ptr<std::byte[]> staging_;  // tokens, ranks and log-probabilities on the host
-  int64_t staging_rows_ = 0, chosen_rows_ = 0;
-  bool has_logprobs_ = false;
-  std::unique_ptr<core::Event> arrived_;
+  core::Tensor fed_;     // (rows) i32: what the last step that chose has chosen
+  Arrival arrivals_[2];  // of the steps that chosen() was not called for yet: num_awaited_ of them
+  int64_t first_awaited_ = 0, num_awaited_ = 0;
   core::Tensor logits_;  // (count, V) of the last logits()
   std::vector<float> host_logits_;
 };
