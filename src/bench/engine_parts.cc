@@ -127,9 +127,10 @@ constexpr Schema kSchemas[] = {
 
 Report bench_schedule(const Options& options) {
   Report report{.name = "schedule",
-                .title = "The host's part of one step, microseconds (fake model, all sequences decode): scheduling, and "
-                         "all with tokens taken up and handed out"};
-  report.columns = {{"running", "running", 0},   {"p50_us", "schedule p50", 1}, {"p99_us", "p99", 1},
+                .title =
+                    "The host's part of one step, microseconds (fake model, all sequences decode): scheduling, and "
+                    "all with tokens taken up and handed out"};
+  report.columns = {{"running", "running", 0},      {"p50_us", "schedule p50", 1}, {"p99_us", "p99", 1},
                     {"step_p50_us", "step p50", 1}, {"step_p99_us", "p99", 1},     {"steps", "steps", 0}};
   for (int64_t running : {64, 256, 1024}) {
     const HostTimes times = host_times(running, options.case_seconds);

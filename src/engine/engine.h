@@ -39,8 +39,8 @@ struct EngineOptions {
   bool fixed_shapes = false;       // pad steps to few shapes, as replayed graphs need them
   // Enqueue a step before the tokens of the one before have come, where the model chooses them itself.
   bool looks_ahead = true;
-  bool prefix_cache = true;        // off: only the choices of one request share blocks
-  int64_t vocab_limit = 0;         // choose only tokens below this: models pad their vocabulary. 0 = all
+  bool prefix_cache = true;  // off: only the choices of one request share blocks
+  int64_t vocab_limit = 0;   // choose only tokens below this: models pad their vocabulary. 0 = all
   // Of the cache (core/kv_format.h), but for the layers of `kv_plain_layers`; f32: the compute format.
   core::DType kv_format = core::DType::f32;
   std::vector<int64_t> kv_plain_layers;

@@ -122,8 +122,8 @@ TEST_P(Invariance, FixedShapesChangeNothing) {
 // Tokens chosen by the sampling kernel and taken from there by the next step, which is enqueued before they are known.
 TEST_P(Invariance, LookingAheadChangesNothing) {
   for (bool looks_ahead : {false, true}) {
-    Engine engine(std::make_unique<TransformerRunner>(
-                      *model_.transformer, RunnerOptions{.fixed_shapes = looks_ahead, .chooses = true}),
+    Engine engine(std::make_unique<TransformerRunner>(*model_.transformer,
+                                                      RunnerOptions{.fixed_shapes = looks_ahead, .chooses = true}),
                   {.kv_tokens = 300, .block_size = 4, .step_tokens = 23, .looks_ahead = looks_ahead});
     const auto completions = run_batch(engine, requests_);
     for (size_t i = 0; i < requests_.size(); ++i) {

@@ -49,6 +49,7 @@ class FakeModel : public StepModel {
     slots_.assign(static_cast<size_t>(num_blocks * block_size), {});
   }
   void release_cache() override {
+    finish_unasked();
     SINTER_CHECK(queue_.empty(), "the cache is released while {} steps use it", queue_.size());
     slots_.clear();
   }
@@ -58,6 +59,7 @@ class FakeModel : public StepModel {
       base::fail("the fake model failed");
     }
     calls += 'f';
+    finish_unasked();
     SINTER_CHECK(queue_.size() < 2, "a third step is enqueued before the first was waited for");
     queue_.push_back({batch, version_});
     most_enqueued = std::max(most_enqueued, queue_.size());
@@ -66,6 +68,7 @@ class FakeModel : public StepModel {
   bool chooses() const override { return chooses_itself_; }
   Chosen chosen() override {
     calls += 'c';
+    finish_unasked();
     SINTER_CHECK(!queue_.empty(), "no step is there to wait for");
     if (fails_next_wait) {
       fails_next_wait = false;
@@ -100,6 +103,10 @@ class FakeModel : public StepModel {
     StepBatch batch;
     uint64_t version;
   };
+  // Steps whose logits nobody asked for.
+  void finish_unasked() {
+    while (!queue_.empty() && !queue_.front().batch.rows.empty() && queue_.front().batch.choices.empty()) run_oldest();
+  }
   void run_oldest() {
     const Queued step = std::move(queue_.front());
     queue_.pop_front();
@@ -137,16 +144,18 @@ class FakeModel : public StepModel {
     };
     core::Stream stream;
     kernels::kernels_for({}).sample(
-        stream, {.logits = view(logits, {rows, limits_.vocab_size}, core::DType::f32),
-                 .vocab = batch.vocab_limit,
-                 .rows = bytes(batch.choices),
-                 .edits = bytes(batch.edits),
-                 .masks = view(batch.masks, {static_cast<int64_t>(batch.masks.size()) / words, words}, core::DType::i32),
-                 .tokens = view(chosen_, {rows}, core::DType::i32),
-                 .ranks = view(ranks_, {rows}, core::DType::i32)});
+        stream,
+        {.logits = view(logits, {rows, limits_.vocab_size}, core::DType::f32),
+         .vocab = batch.vocab_limit,
+         .rows = bytes(batch.choices),
+         .edits = bytes(batch.edits),
+         .masks = view(batch.masks, {static_cast<int64_t>(batch.masks.size()) / words, words}, core::DType::i32),
+         .tokens = view(chosen_, {rows}, core::DType::i32),
+         .ranks = view(ranks_, {rows}, core::DType::i32)});
     chosen_logprobs_.assign(ranks_.size(), 0.0f);
     for (size_t r = 0; r < ranks_.size(); ++r)
-      chosen_logprobs_[r] = logits[r * static_cast<size_t>(limits_.vocab_size) + static_cast<size_t>(std::max(chosen_[r], 0))];
+      chosen_logprobs_[r] =
+          logits[r * static_cast<size_t>(limits_.vocab_size) + static_cast<size_t>(std::max(chosen_[r], 0))];
   }
   struct Slot {
     int32_t token = -1, position = -1;

@@ -1,4 +1,5 @@
-// A step enqueued before the tokens of the one before are known: the same answers, and nothing of what was guessed stays.
+// A step enqueued before the tokens of the one before are known: the same answers, and nothing of what was guessed
+// stays.
 #include <gtest/gtest.h>
 
 #include "engine/batch.h"

@@ -99,7 +99,8 @@ inline void expect_random_run_holds(uint64_t seed, int64_t num_steps, int64_t* p
     try {
       engine.step();
     } catch (const base::Error& e) {
-      ASSERT_TRUE(std::string(e.what()).find("fake model failed") < 9 || std::string(e.what()).find("fake device failed") < 9)
+      ASSERT_TRUE(std::string(e.what()).find("fake model failed") < 9 ||
+                  std::string(e.what()).find("fake device failed") < 9)
           << e.what();
     }
     for (const Output& out : engine.take_outputs()) take(out);

@@ -245,8 +245,7 @@ void Scheduler::check(bool deep) const {
     taking_part += !s->is_ending;
     has_whole |= is_whole(*s);
   }
-  SINTER_CHECK((total <= options_.step_tokens || has_whole) &&
-                   taking_part <= options_.max_running &&
+  SINTER_CHECK((total <= options_.step_tokens || has_whole) && taking_part <= options_.max_running &&
                    scheduled_.size() <= running_.size(),
                "[scheduler] {} tokens scheduled, at most {}; {} running, at most {}", total, options_.step_tokens,
                taking_part, options_.max_running);

@@ -44,7 +44,7 @@ struct Sequence {
   int64_t num_pending = 0;   // 1: it chooses a token that will stand behind `tokens`
   int32_t pending_row = -1;  // which of its choices that is
   bool is_ending = false;    // it chooses the last token: the sequence takes part in no further step
-  SamplingOptions sampling;       // the request's, with this choice's seed
+  SamplingOptions sampling;  // the request's, with this choice's seed
   std::shared_ptr<TokenMask> mask;
   std::optional<TextStop> text_stop;
   bool has_begun = false, has_token = false, has_left_queue = false;

@@ -12,7 +12,7 @@ namespace sinter::engine {
 
 // One step's work, on the host. Used again from step to step.
 struct StepBatch {
-  core::HostBatch tokens;       // S sequences, each behind its cached tokens; -(r + 1): what row r of the last step chose
+  core::HostBatch tokens;  // S sequences, each behind its cached tokens; -(r + 1): what row r of the last step chose
   std::vector<int32_t> slots;   // (T): block * block_size + place of each token's key and value
   std::vector<int32_t> tables;  // (S, table_width): blocks of each sequence; places that are not read hold 0
   int64_t table_width = 0;
