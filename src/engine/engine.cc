@@ -17,6 +17,7 @@ Engine::Engine(const models::Transformer& transformer, const EngineOptions& opti
     : Engine(
           std::make_unique<TransformerRunner>(transformer, RunnerOptions{.fixed_shapes = options.fixed_shapes,
                                                                          .graphs = true,
+                                                                         .keeps_choices = options.keeps_choices,
                                                                          .kv_format = options.kv_format,
                                                                          .kv_plain_layers = options.kv_plain_layers}),
           options) {}

@@ -44,6 +44,7 @@ struct EngineOptions {
   // Of the cache (core/kv_format.h), but for the layers of `kv_plain_layers`; f32: the compute format.
   core::DType kv_format = core::DType::f32;
   std::vector<int64_t> kv_plain_layers;
+  bool keeps_choices = false;  // what kernels choose by measuring is kept in a file (kernels/kept_choices.h)
   const tokenizer::Tokenizer* tokenizer = nullptr;  // for stop strings; must outlive the engine
 };
 

@@ -17,6 +17,7 @@ constexpr int64_t kLogitBytes = int64_t{64} << 20;
 
 constexpr int64_t kMostDecodeQueries = 8, kPieceTokens = 256;  // as GPUs' attention of few queries has them
 constexpr int64_t kMostGraphTokens = 1024;                     // of a step that is worth a graph
+constexpr std::chrono::seconds kSavePause{30};
 constexpr int64_t kWordsPerChoice = sizeof(kernels::SampleRow) / sizeof(int32_t);
 
 // The least of 1, 2, 3, 4, 6, 8, 12, 16, 24, ... that is not below n.
@@ -96,6 +97,7 @@ TransformerRunner::TransformerRunner(const models::Transformer& transformer, con
     limits_.window = window == 0 || limits_.window == 0 ? 0 : std::max(limits_.window, window);
   }
   if (spec.rope.kind == spec::RopeKind::dynamic) limits_.whole_beyond = spec.rope.original_max_positions;
+  if (options.keeps_choices) kept_choices_.emplace(device_.allocator().device());
   count_weights();
   max_rows_ = std::clamp<int64_t>(kLogitBytes / (4 * spec.vocab_size), 16, 1024);
 }
@@ -296,6 +298,10 @@ void TransformerRunner::compute(Step& step, const ops::Context& context, const c
 
 TransformerRunner::Step& TransformerRunner::step_for(const Kind& kind, const core::RaggedBatch& batch) {
   if (auto found = steps_.find(kind); found != steps_.end()) return *found->second;
+  if (const auto now = std::chrono::steady_clock::now(); kept_choices_ && now - last_save_ > kSavePause) {
+    kept_choices_->save();  // what the last new kinds measured; the rest at the end
+    last_save_ = now;
+  }
   core::RecordingAllocator recorder;
   core::DeviceRuntime& nowhere = core::runtime({core::DeviceKind::shapes, 0});
   auto step = std::make_unique<Step>();

@@ -5,8 +5,10 @@
 // step is one copy to the device, one launch, and one small copy back of the tokens that were chosen there. They also
 // stay on the device, where the next step takes them from: it may be enqueued before they have come back.
 #pragma once
+#include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/arena.h"
@@ -14,6 +16,7 @@
 #include "core/graph.h"
 #include "core/recycling.h"
 #include "engine/step_model.h"
+#include "kernels/kept_choices.h"
 #include "models/transformer.h"
 
 namespace sinter::engine {
@@ -22,6 +25,7 @@ struct RunnerOptions {
   bool fixed_shapes = false;                 // pad steps to few shapes; on a GPU always
   bool graphs = true;                        // on a GPU
   bool chooses = false;                      // choose tokens by the sampling kernel; on a GPU always
+  bool keeps_choices = false;                // of kernels, in a file (kernels/kept_choices.h)
   core::DType kv_format = core::DType::f32;  // of keys and values; f32: the compute format
   std::vector<int64_t> kv_plain_layers;      // whose keys and values have the compute format in any case
 };
@@ -90,6 +94,8 @@ class TransformerRunner : public StepModel {
   core::Tensor edits_, masks_;  // room on the device, u8 and i32
   std::unique_ptr<core::ArenaSet> arenas_;
   std::map<Kind, std::unique_ptr<Step>> steps_;
+  std::optional<kernels::KeptChoices> kept_choices_;
+  std::chrono::steady_clock::time_point last_save_;
   Step* last_ = nullptr;
   core::Tensor fed_;     // (rows) i32: what the last step that chose has chosen
   Arrival arrivals_[2];  // of the steps that chosen() was not called for yet: num_awaited_ of them
