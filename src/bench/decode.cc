@@ -38,17 +38,32 @@ std::string format_of(const DecodeCase& c) {
   return c.weights.group > 0 ? fmt::format("{} g{}", name, c.weights.group) : name;
 }
 
-// Tells for how long the host certainly waited for the GPU.
+// Tells for how long the GPU certainly had work: while the host waited for a step and, where that step had been
+// enqueued before the one before it ended, from that end on. A step that was there without waiting says nothing.
 class WatchedRunner : public engine::TransformerRunner {
  public:
   using TransformerRunner::TransformerRunner;
+  void forward(const engine::StepBatch& batch) override {
+    TransformerRunner::forward(batch);
+    ++num_enqueued_;
+  }
   Chosen chosen() override {
+    constexpr double kMerelyAsked = 20e-6;
     const double begin = now_seconds();
     const Chosen result = TransformerRunner::chosen();
-    waited_seconds += now_seconds() - begin;
+    const double end = now_seconds();
+    const bool has_waited = end - begin > kMerelyAsked;
+    busy_seconds += end - (has_waited && was_enqueued_ ? last_end_ : begin);
+    was_enqueued_ = --num_enqueued_ > 0;
+    last_end_ = end;
     return result;
   }
-  double waited_seconds = 0;
+  double busy_seconds = 0;
+
+ private:
+  int64_t num_enqueued_ = 0;
+  bool was_enqueued_ = false;
+  double last_end_ = 0;
 };
 
 struct Watched {
@@ -63,7 +78,7 @@ struct Watched {
 };
 
 struct Times {
-  double prefill_seconds = 0, decode_seconds = 0, waited_seconds = 0;
+  double prefill_seconds = 0, decode_seconds = 0, busy_seconds = 0;
   int64_t decode_tokens = 0, decode_steps = 0;
 };
 
@@ -81,7 +96,7 @@ Times run_once(Watched& watched, const DecodeCase& c, int64_t vocab, uint64_t se
   Times times;
   int64_t with_tokens = 0, tokens = 0, last_prefill_step = before;
   const double begin = now_seconds();
-  double decode_begin = begin, waited = 0;
+  double decode_begin = begin, busy = 0;
   while (engine.has_work()) {
     engine.step();
     for (const engine::Output& out : engine.take_outputs()) {
@@ -92,12 +107,12 @@ Times run_once(Watched& watched, const DecodeCase& c, int64_t vocab, uint64_t se
       decode_begin = now_seconds();
       times.decode_tokens = -tokens;
       last_prefill_step = engine.stats().num_steps;
-      waited = watched.runner->waited_seconds;
+      busy = watched.runner->busy_seconds;
     }
   }
   times.prefill_seconds = decode_begin - begin;
   times.decode_seconds = now_seconds() - decode_begin;
-  times.waited_seconds = watched.runner->waited_seconds - waited;
+  times.busy_seconds = watched.runner->busy_seconds - busy;
   times.decode_tokens += tokens;
   times.decode_steps = engine.stats().num_steps - last_prefill_step;
   return times;
@@ -198,7 +213,7 @@ Report bench_decode(const Options& options) {
                            is_long ? Cell{} : Cell{static_cast<double>(c.batch * c.prompt) / t.prefill_seconds},
                            static_cast<double>(t.decode_tokens) / t.decode_seconds, 1e3 * t.decode_seconds / steps,
                            is_sparse ? Cell{} : Cell{rate / 1e12}, is_sparse ? Cell{} : Cell{100 * rate / copy_bytes},
-                           100 * (1 - t.waited_seconds / t.decode_seconds)});
+                           100 * (1 - t.busy_seconds / t.decode_seconds)});
     std::fputs((report.to_text() + "\n").c_str(), stderr);
   }
   return report;

@@ -87,6 +87,7 @@ void measure_engine(Flags flags) {
   models::OpenModel model = open_for_generation(flags.generation, flags.target);
   flags.engine.tokenizer = &tokenizer;
   flags.engine.vocab_limit = tokenizer.vocab_size();
+  flags.engine.keeps_choices = true;
   auto requests = make_requests(flags, flags.vocab > 0 ? flags.vocab : tokenizer.vocab_size());
   for (bench::LoadRequest& r : requests) {
     if (r.ids.empty()) r.ids = engine::encode_prompt(tokenizer, r.text, model.spec);

@@ -126,8 +126,10 @@ std::string counted(int64_t count, const std::string& unit) {
 
 engine::EngineOptions engine_options(std::span<const engine::Request> requests, const tokenizer::Tokenizer& tokenizer,
                                      const std::string& kv_cache) {
-  engine::EngineOptions options{
-      .vocab_limit = tokenizer.vocab_size(), .kv_format = core::parse_kv_format(kv_cache), .tokenizer = &tokenizer};
+  engine::EngineOptions options{.vocab_limit = tokenizer.vocab_size(),
+                                .kv_format = core::parse_kv_format(kv_cache),
+                                .keeps_choices = true,
+                                .tokenizer = &tokenizer};
   int64_t longest = 1, total = 0;
   for (const engine::Request& r : requests) {
     const int64_t length = static_cast<int64_t>(r.prompt.size()) + r.max_new_tokens;

@@ -39,7 +39,9 @@ void print_samples(const models::Transformer& transformer, const tokenizer::Toke
     prompts.push_back(prompt);
   }
   if (requests.empty()) return;
-  engine::Engine engine(transformer, engine_options(requests, tokenizer));
+  engine::EngineOptions options = engine_options(requests, tokenizer);
+  options.keeps_choices = false;  // a run's own stand in its checkpoints
+  engine::Engine engine(transformer, options);
   const auto results = engine::run_batch(engine, requests);
   for (size_t i = 0; i < results.size(); ++i) {
     std::string text = prompts[i] + engine::continuation_text(tokenizer, requests[i].prompt, results[i][0].tokens);

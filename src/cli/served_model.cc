@@ -31,6 +31,7 @@ struct OpenServedModel::Parts {
     flags.engine.tokenizer = &tokenizer;
     flags.engine.kv_format = core::parse_kv_format(flags.generation.kv_cache);
     flags.engine.vocab_limit = tokenizer.vocab_size();
+    flags.engine.keeps_choices = true;
     for (const std::string& layer : flags.kv_plain_layers) flags.engine.kv_plain_layers.push_back(layer_number(layer));
     if (flags.name.empty()) flags.name = std::filesystem::weakly_canonical(flags.model).filename().string();
     if (!flags.chat_template.empty()) {

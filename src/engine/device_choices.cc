@@ -27,8 +27,12 @@ class Edits {
   std::unordered_map<int32_t, size_t> places_;
 };
 
+bool has_penalties(const SamplingOptions& o) {
+  return o.repetition_penalty != 1.0f || o.presence_penalty != 0.0f || o.frequency_penalty != 0.0f;
+}
+
 void add_penalties(Edits& edits, const SamplingOptions& o, const Sequence& s) {
-  if (o.repetition_penalty == 1.0f && o.presence_penalty == 0.0f && o.frequency_penalty == 0.0f) return;
+  if (!has_penalties(o)) return;
   std::unordered_map<int32_t, int32_t> counts;  // in the output
   for (size_t i = 0; i < s.tokens.size(); ++i)
     counts[s.tokens[i]] += static_cast<int64_t>(i) >= s.prompt_length ? 1 : 0;
@@ -54,34 +58,44 @@ bool needs_host(const Request& r, const SamplingOptions& o) {
 
 }  // namespace
 
-// Fills batch.choices; leaves them empty where a row asks for what the model cannot do.
-void Engine::State::describe_choices() {
+bool ends_next(const Sequence& s) { return s.num_new() + 1 >= s.request().max_new_tokens; }
+
+bool needs_own_tokens(const Sequence& s) {
+  const SamplingOptions& o = s.sampling;
+  return s.mask || has_penalties(o) ||
+         std::any_of(o.bad_words.begin(), o.bad_words.end(), [](const auto& word) { return word.size() > 1; });
+}
+
+// Fills the batch's choices; leaves them empty where a row asks for what the model cannot do.
+void Engine::State::describe_choices(StepUnderWay& step) const {
   if (!model->chooses()) return;
+  StepBatch& batch = step.batch;
   batch.vocab_limit = options.vocab_limit;
-  for (const Row& row : rows) {
+  for (const Row& row : step.rows) {
     const Sequence& s = *row.sequence;
     const Request& r = s.request();
-    if (row.target != s.length() || needs_host(r, s.sampling)) {
+    if (row.target != s.extent() || needs_host(r, s.sampling)) {
       batch.choices.clear(), batch.edits.clear(), batch.masks.clear();
       batch.wants_logprobs = false;
       return;
     }
     kernels::SampleRow choice;
-    if (s.num_new() < r.max_new_tokens && !(s.mask && !s.mask->forced().empty())) {
+    const int64_t num_new = s.extent() - s.prompt_length;  // what is pending counts
+    if (num_new < r.max_new_tokens && !(s.mask && !s.mask->forced().empty())) {
       const SamplingOptions& o = s.sampling;
       choice = {.temperature = o.temperature,
                 .top_p = o.top_p,
                 .min_p = o.min_p,
                 .top_k = static_cast<int32_t>(std::min<int64_t>(o.top_k, std::numeric_limits<int32_t>::max())),
                 .seed = o.seed,
-                .stream = base::mix_bits(kNoiseStream, static_cast<uint64_t>(s.length())),
+                .stream = base::mix_bits(kNoiseStream, static_cast<uint64_t>(s.extent())),
                 .mask = -1,
                 .first_edit = static_cast<int32_t>(batch.edits.size()),
                 .num_edits = 0,
                 .is_used = 1};
       Edits edits;
       for (const auto& [token, bias] : o.logit_bias) edits.of(token).bias += bias;
-      if (s.num_new() < r.min_new_tokens) {
+      if (num_new < r.min_new_tokens) {
         for (int32_t token : r.stop_tokens) edits.drop(token);
       }
       add_bad_words(edits, o, s.tokens);
@@ -102,27 +116,33 @@ void Engine::State::describe_choices() {
 }
 
 // Takes what the model chose.
-void Engine::State::take_choices() {
+void Engine::State::take_choices(StepUnderWay& step) {
+  const auto start = Clock::now();
+  step.is_awaited = false;
   const StepModel::Chosen all = model->chosen();
-  const bool has_logprobs = !all.logprobs.empty();
+  const auto arrived = Clock::now();
+  counts.model_seconds += std::chrono::duration<double>(arrived - start).count();
   chosen.assign(all.tokens.begin(), all.tokens.end());
-  logprobs.assign(chosen.size(), 0.0f);
-  ranks.assign(chosen.size(), 0);
-  if (has_logprobs) {
-    logprobs.assign(all.logprobs.begin(), all.logprobs.end());
-    ranks.assign(all.ranks.begin(), all.ranks.end());
-  }
-  for (size_t i = 0; i < rows.size(); ++i) {
-    Sequence& s = *rows[i].sequence;
-    if (s.state == SequenceState::finished) continue;
+  logprobs.assign(all.logprobs.begin(), all.logprobs.end());
+  logprobs.resize(chosen.size(), 0.0f);
+  ranks.assign(all.ranks.begin(), all.ranks.end());
+  ranks.resize(chosen.size(), 0);
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    if (!step.rows[i].sequence) continue;
+    Sequence& s = *step.rows[i].sequence;
+    s.num_pending = 0;
+    s.is_ending = false;
     if (chosen[i] == -2) {
       finish(s, FinishReason::error, kLogitsNotFinite);
       continue;
     }
-    if (!batch.choices[i].is_used && s.mask && s.num_new() < s.request().max_new_tokens && !s.mask->forced().empty())
+    if (!step.batch.choices[i].is_used && s.mask && s.num_new() < s.request().max_new_tokens &&
+        !s.mask->forced().empty())
       chosen[i] = s.mask->forced().front();
     accept(s, chosen[i], i, {});
+    if (step.rows[i].sequence) scheduler.name_blocks(s);
   }
+  counts.sample_seconds += std::chrono::duration<double>(Clock::now() - arrived).count();
 }
 
 }  // namespace sinter::engine

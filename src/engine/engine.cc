@@ -17,6 +17,7 @@ Engine::Engine(const models::Transformer& transformer, const EngineOptions& opti
     : Engine(
           std::make_unique<TransformerRunner>(transformer, RunnerOptions{.fixed_shapes = options.fixed_shapes,
                                                                          .graphs = true,
+                                                                         .keeps_choices = options.keeps_choices,
                                                                          .kv_format = options.kv_format,
                                                                          .kv_plain_layers = options.kv_plain_layers}),
           options) {}
@@ -141,11 +142,13 @@ std::vector<Output> Engine::take_outputs() { return std::exchange(state_->polled
 
 void Engine::weights_changed() {
   const std::lock_guard lock(state_->step_mutex);
+  state_->drop_steps();
   state_->scheduler.weights_changed();
 }
 
 void Engine::release_memory() {
   const std::lock_guard lock(state_->step_mutex);
+  state_->drop_steps();
   state_->scheduler.weights_changed();  // what was cached is gone
   state_->model->release_cache();
   state_->has_memory = false;

@@ -37,11 +37,14 @@ struct EngineOptions {
   int64_t max_logprobs = 64;
   bool checks_every_step = false;  // count every block's holders at every step, not every 64th
   bool fixed_shapes = false;       // pad steps to few shapes, as replayed graphs need them
-  bool prefix_cache = true;        // off: only the choices of one request share blocks
-  int64_t vocab_limit = 0;         // choose only tokens below this: models pad their vocabulary. 0 = all
+  // Enqueue a step before the tokens of the one before have come, where the model chooses them itself.
+  bool looks_ahead = true;
+  bool prefix_cache = true;  // off: only the choices of one request share blocks
+  int64_t vocab_limit = 0;   // choose only tokens below this: models pad their vocabulary. 0 = all
   // Of the cache (core/kv_format.h), but for the layers of `kv_plain_layers`; f32: the compute format.
   core::DType kv_format = core::DType::f32;
   std::vector<int64_t> kv_plain_layers;
+  bool keeps_choices = false;  // what kernels choose by measuring is kept in a file (kernels/kept_choices.h)
   const tokenizer::Tokenizer* tokenizer = nullptr;  // for stop strings; must outlive the engine
 };
 
@@ -109,7 +112,8 @@ class Engine {
   std::string describe() const;  // state in lines, for a dump
 
   // ---- one thread ----
-  // One step. False: there was nothing to do. An error of one request ends that request; what the model throws ends
+  // One step: where it looks ahead the next one is enqueued before this one's tokens are waited for. False: there was
+  // nothing to do. An error of one request ends that request; what the model throws ends
   // every request that ran, with the text, and is thrown on.
   bool step();
   // Outputs of requests without a callback, in order.

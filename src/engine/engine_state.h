@@ -21,12 +21,30 @@ struct Engine::State {
   bool run_step();
   void take_inbox();                   // new requests and cancellations
   void expire(Clock::time_point now);  // deadlines
-  void build_batch(const std::vector<Sequence*>& scheduled);
-  double bytes_of_step(const std::vector<Sequence*>& scheduled) const;
-  void describe_choices();
-  void take_choices();
-  void run_rows();
-  void run_row_chunk(int64_t first, int64_t count);
+  struct Row {
+    Sequence* sequence;  // null: it has ended meanwhile
+    int64_t target;      // the token to score or to choose stands here
+  };
+  // A step from its schedule to its tokens.
+  struct StepUnderWay {
+    StepBatch batch;
+    std::vector<Row> rows;
+    std::vector<Sequence*> scheduled;  // null: likewise
+    bool is_chosen_by_model = false;   // or it has no rows, and is waited for in the same way
+    bool is_enqueued = false;          // the model works on it, or has
+    bool is_awaited = false;           // StepModel::chosen() is still to be called for it
+  };
+  bool may_look_ahead() const;
+  bool start_step();
+  void end_step();
+  void drop_steps();
+  void fail_steps(const std::string& error);
+  void build_batch(StepUnderWay& step);
+  double bytes_of(const StepUnderWay& step) const;
+  void describe_choices(StepUnderWay& step) const;
+  void take_choices(StepUnderWay& step);
+  void run_rows(StepUnderWay& step);
+  void run_row_chunk(std::span<Row> rows, int64_t first);
   void finish(Sequence& s, FinishReason reason, const std::string& error = {});
   void publish();  // numbers for other threads
   struct Event {
@@ -46,12 +64,11 @@ struct Engine::State {
   std::unordered_map<Sequence*, std::unique_ptr<Sequence>> sequences;
   std::unordered_map<RequestId, std::shared_ptr<RequestState>> requests;
   uint64_t next_number = 0;
-  StepBatch batch;
-  struct Row {
-    Sequence* sequence;
-    int64_t target;  // the token to score or to choose stands here
-  };
-  std::vector<Row> rows;
+  // At most two: one whose tokens are still to come, and the one behind it. Which is which goes back and forth.
+  StepUnderWay steps[2];
+  int64_t first_under_way = 0, num_under_way = 0;
+  StepUnderWay& under_way(int64_t i) { return steps[(first_under_way + i) % 2]; }
+  const StepUnderWay& under_way(int64_t i) const { return steps[(first_under_way + i) % 2]; }
   std::vector<int32_t> chosen;          // per row of a chunk: the token, or -1
   std::vector<std::string> row_errors;  // likewise
   std::vector<std::span<const uint32_t>> masks;
@@ -83,6 +100,7 @@ struct Engine::State {
  private:
   Sequence& make_sequence(const std::shared_ptr<RequestState>& owner, int32_t choice);
   void leave_queue(const Sequence& s);  // its place is free
+  void forget(Sequence& s);             // steps under way go on without it
   void choose(Sequence& s, std::span<const float> logits, size_t row, SamplerScratch& own);
   void accept(Sequence& s, int32_t token, size_t row, std::span<const float> logits);
   void append(Sequence& s, OutputToken&& token);

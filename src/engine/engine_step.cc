@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/log.h"
 #include "base/rng.h"
-#include "base/threads.h"
 #include "engine/engine_state.h"
 
 namespace sinter::engine {
@@ -13,8 +13,6 @@ namespace {
 constexpr int64_t kDeepCheckEvery = 64;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-bool wants_logprobs(const Request& r) { return r.logprobs >= 0 || r.best_of > r.n; }
 
 int64_t blocks_of(const EngineOptions& o, const StepModel& model) {
   SINTER_CHECK(o.block_size > 0 && o.step_tokens > 0 && o.max_running > 0 && o.kv_tokens >= 0 && o.kv_bytes >= 0,
@@ -128,43 +126,49 @@ void Engine::State::leave_queue(const Sequence& s) {
 }
 
 // The batch of the scheduled sequences, and which of its tokens' logits are wanted for what.
-void Engine::State::build_batch(const std::vector<Sequence*>& scheduled) {
+void Engine::State::build_batch(StepUnderWay& step) {
+  StepBatch& batch = step.batch;
   batch.clear();
-  rows.clear();
-  const int64_t block_size = options.block_size;
-  for (const Sequence* s : scheduled) {
+  step.rows.clear();
+  const auto block_size = static_cast<int32_t>(options.block_size);
+  for (const Sequence* s : step.scheduled) {
     batch.table_width = std::max(batch.table_width, static_cast<int64_t>(s->blocks.size()));
   }
-  for (Sequence* s : scheduled) {
+  for (Sequence* s : step.scheduled) {
     const int64_t first = s->num_computed, end = first + s->num_scheduled;
     const auto base = static_cast<int64_t>(batch.slots.size());
-    batch.tokens.add_sequence(
-        std::span(s->tokens).subspan(static_cast<size_t>(first), static_cast<size_t>(end - first)),
-        static_cast<int32_t>(first));
+    if (s->num_pending > 0) {  // all before it is computed
+      const int32_t fed = -(s->pending_row + 1);
+      batch.tokens.add_sequence({&fed, 1}, static_cast<int32_t>(first));
+    } else {
+      batch.tokens.add_sequence(
+          std::span(s->tokens).subspan(static_cast<size_t>(first), static_cast<size_t>(end - first)),
+          static_cast<int32_t>(first));
+    }
     for (int64_t p = first; p < end; ++p) {
       const int32_t block = s->blocks[static_cast<size_t>(p / block_size)];
-      batch.slots.push_back(block * static_cast<int32_t>(block_size) + static_cast<int32_t>(p % block_size));
+      batch.slots.push_back(block * block_size + static_cast<int32_t>(p % block_size));
     }
     for (int32_t block : s->blocks) batch.tables.push_back(std::max(block, 0));
     batch.tables.resize(batch.tables.size() + static_cast<size_t>(batch.table_width) - s->blocks.size(), 0);
     const int64_t first_scored = std::max(first + 1, s->next_prompt_score);
     for (int64_t target = first_scored; target <= std::min(end, s->prompt_length - 1); ++target) {
       batch.rows.push_back(static_cast<int32_t>(base + target - 1 - first));
-      rows.push_back({s, target});
+      step.rows.push_back({s, target});
     }
-    if (end == s->length()) {
+    if (end == s->extent()) {
       batch.rows.push_back(static_cast<int32_t>(base + end - 1 - first));
-      rows.push_back({s, end});
+      step.rows.push_back({s, end});
     }
   }
 }
 
-// What the step under way reads: the weights once, and the keys that its sequences see.
-double Engine::State::bytes_of_step(const std::vector<Sequence*>& scheduled) const {
+// What a step reads: the weights once, and the keys that its sequences see.
+double Engine::State::bytes_of(const StepUnderWay& step) const {
   int64_t keys = 0;
-  for (const Sequence* s : scheduled) keys += s->num_computed - s->num_dropped * options.block_size;
+  for (const Sequence* s : step.scheduled) keys += s->num_computed - s->num_dropped * options.block_size;
   const double key_bytes = static_cast<double>(counts.kv_bytes) / static_cast<double>(num_blocks * options.block_size);
-  return model->weight_bytes(batch.tokens.num_tokens(), static_cast<int64_t>(batch.rows.size())) +
+  return model->weight_bytes(step.batch.tokens.num_tokens(), static_cast<int64_t>(step.batch.rows.size())) +
          static_cast<double>(keys) * key_bytes;
 }
 
@@ -174,283 +178,115 @@ bool Engine::State::run_step() {
   take_inbox();
   expire(start);
   if (!has_memory) return false;
-  const std::vector<Sequence*> scheduled = scheduler.schedule();
-  scheduler.check(counts.num_steps % kDeepCheckEvery == 0 || options.checks_every_step);
-  for (Sequence* s : scheduled) {
-    if (s->has_left_queue) continue;
-    s->has_left_queue = true;
-    leave_queue(*s);
-  }
-  if (scheduled.empty()) return false;
-  build_batch(scheduled);
-  describe_choices();
-  step_tokens = batch.tokens.num_tokens();
-  step_sequences = batch.tokens.num_sequences();
-  const auto built = Clock::now();
   try {
-    phase = "the model's forward";
-    model->forward(batch);
-    phase = "choosing tokens";
-    for (Sequence* s : scheduled) scheduler.commit(*s);
-    const auto computed = Clock::now();
-    batch.choices.empty() ? run_rows() : take_choices();
-    counts.schedule_seconds += std::chrono::duration<double>(built - start).count();
-    counts.bytes_read += bytes_of_step(scheduled);
-    counts.model_seconds += std::chrono::duration<double>(computed - built).count();
-    counts.sample_seconds += seconds_since(computed);
+    if (num_under_way == 0 && !start_step()) return false;
+    if (may_look_ahead()) start_step();
+    end_step();
   } catch (const std::exception& e) {
-    for (Sequence* s : scheduled) {
-      if (s->state != SequenceState::finished) finish(*s, FinishReason::error, e.what());
-    }
+    fail_steps(e.what());
     throw;
-  }
-  for (Sequence* s : scheduled) {
-    if (sequences.contains(s)) emit(*s, FinishReason::none);
   }
   ++counts.num_steps;
   return true;
 }
 
-void Engine::State::run_rows() {
-  const auto total = static_cast<int64_t>(rows.size());
-  for (int64_t first = 0; first < total; first += model->max_rows()) {
-    run_row_chunk(first, std::min(model->max_rows(), total - first));
-  }
-}
-
-// Chooses on the host, a row per task; the masks are asked for before, on this thread.
-void Engine::State::run_row_chunk(int64_t first, int64_t count) {
-  const std::span<const float> logits = model->logits(first, count);
-  const auto V = static_cast<size_t>(model->limits().vocab_size);
-  const auto n = static_cast<size_t>(count);
-  chosen.assign(n, -1);
-  row_errors.assign(n, {});
-  masks.assign(n, {});
-  scratch.resize(static_cast<size_t>(base::num_threads()));
-  bool has_logprobs = false;
-  auto row_of = [&](size_t i) -> Row& { return rows[static_cast<size_t>(first) + i]; };
-  auto is_choice = [&](size_t i) { return row_of(i).target == row_of(i).sequence->length(); };
-  for (size_t i = 0; i < n; ++i) {
-    Sequence& s = *row_of(i).sequence;
-    if (!is_choice(i)) {
-      chosen[i] = s.tokens[static_cast<size_t>(row_of(i).target)];
-      has_logprobs = true;
-      continue;
-    }
-    has_logprobs |= wants_logprobs(s.request());
-    if (s.request().embeds) {
-      s.event.embedding = model->hidden_state(first + static_cast<int64_t>(i));
-      chosen[i] = 0;  // nothing is to be chosen
-      continue;
-    }
-    if (!s.mask || s.num_new() >= s.request().max_new_tokens) continue;
-    const std::span<const int32_t> forced = s.mask->forced();
-    if (!forced.empty()) {
-      chosen[i] = forced.front();
-    } else {
-      masks[i] = s.mask->mask();
-    }
-  }
-  base::parallel_for(count, 1, [&](int64_t begin, int64_t end) {
-    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-      if (!is_choice(i) || chosen[i] >= 0) continue;
-      try {
-        choose(*row_of(i).sequence, logits.subspan(i * V, V), i, scratch[static_cast<size_t>(base::thread_index())]);
-      } catch (const std::exception& e) {
-        row_errors[i] = e.what();
-      }
-    }
+// Whether the step behind the one under way can be made without the tokens that this one chooses.
+bool Engine::State::may_look_ahead() const {
+  const StepUnderWay& step = under_way(0);
+  if (!options.looks_ahead || num_under_way != 1 || !step.is_chosen_by_model) return false;
+  return std::all_of(step.rows.begin(), step.rows.end(), [&](const Row& row) {
+    if (!row.sequence) return true;
+    const Sequence& s = *row.sequence;
+    return ends_next(s) || (!needs_own_tokens(s) && !scheduler.is_whole(s.length() + 1));
   });
-  logprobs.assign(n, 0.0f);
-  if (has_logprobs) model->logprobs(chosen, logprobs);
-  for (size_t i = 0; i < n; ++i) {
-    Sequence& s = *row_of(i).sequence;
-    if (s.state == SequenceState::finished) continue;
-    const std::span<const float> own = logits.subspan(i * V, V);
-    if (!row_errors[i].empty()) {
-      finish(s, FinishReason::error, row_errors[i]);
-    } else if (!is_choice(i)) {
-      s.event.prompt_tokens.push_back(describe_token(chosen[i], i, s.request().prompt_logprobs, own));
-      s.next_prompt_score = row_of(i).target + 1;
-      s.has_event = true;
-    } else {
-      accept(s, chosen[i], i, own);
+}
+
+// Schedules a step and enqueues it; false: there is nothing to do. What the step under way chooses is taken as given:
+// a sequence that turns out to have ended is dropped from the next step when that becomes known. The keys that it
+// writes there lie in blocks without a name, and whoever gets these blocks writes them in a later step still.
+bool Engine::State::start_step() {
+  const auto start = Clock::now();
+  phase = "scheduling";
+  if (num_under_way > 0) {
+    const std::vector<Row>& rows = under_way(0).rows;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (!rows[i].sequence) continue;
+      Sequence& s = *rows[i].sequence;
+      s.is_ending = ends_next(s);
+      s.num_pending = s.is_ending ? 0 : 1;
+      s.pending_row = static_cast<int32_t>(i);
     }
   }
+  const std::vector<Sequence*>& scheduled = scheduler.schedule();
+  scheduler.check((counts.num_steps + num_under_way) % kDeepCheckEvery == 0 || options.checks_every_step);
+  if (scheduled.empty()) return false;
+  for (Sequence* s : scheduled) {
+    if (s->has_left_queue) continue;
+    s->has_left_queue = true;
+    leave_queue(*s);
+  }
+  StepUnderWay& step = under_way(num_under_way++);
+  step.scheduled = scheduled;
+  step.is_enqueued = step.is_awaited = false;
+  build_batch(step);
+  describe_choices(step);
+  step.is_chosen_by_model = model->chooses() && (step.rows.empty() || !step.batch.choices.empty());
+  step_tokens = step.batch.tokens.num_tokens();
+  step_sequences = step.batch.tokens.num_sequences();
+  const auto built = Clock::now();
+  phase = "the model's forward";
+  model->forward(step.batch);
+  step.is_enqueued = true;
+  step.is_awaited = step.is_chosen_by_model;
+  for (Sequence* s : step.scheduled) scheduler.commit(*s);
+  counts.schedule_seconds += std::chrono::duration<double>(built - start).count();
+  counts.model_seconds += seconds_since(built);
+  counts.bytes_read += bytes_of(step);
+  return true;
 }
 
-void Engine::State::choose(Sequence& s, std::span<const float> logits, size_t row, SamplerScratch& own) {
-  const Request& r = s.request();
-  if (s.num_new() >= r.max_new_tokens) return;  // only the prompt was asked for
-  logits = logits.first(static_cast<size_t>(options.vocab_limit));
-  const SamplingHistory history{
-      .tokens = s.tokens,
-      .prompt_length = s.prompt_length,
-      .mask = masks[row],
-      .banned = s.num_new() < r.min_new_tokens ? std::span<const int32_t>(r.stop_tokens) : std::span<const int32_t>{}};
-  chosen[row] = sample_token(logits, s.sampling, static_cast<uint64_t>(s.length()), history, own);
-}
-
-OutputToken Engine::State::describe_token(int32_t token, size_t row, int32_t wanted,
-                                          std::span<const float> logits) const {
-  const float logprob = logprobs[row];
-  OutputToken out{.token = token, .logprob = logprob, .top = {}, .rank = 0};
-  if (wanted < 0) return out;
-  if (logits.empty()) {
-    out.rank = ranks[row];
-    return out;
-  }
-  const float own = logits[static_cast<size_t>(token)];
-  for (size_t i = 0; i < logits.size(); ++i) {
-    out.rank += logits[i] > own || (logits[i] == own && static_cast<int32_t>(i) < token);
-  }
-  if (wanted == 0) return out;
-  std::vector<int32_t> order(logits.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
-  const auto count = std::min<int64_t>(wanted, static_cast<int64_t>(order.size()));
-  std::partial_sort(order.begin(), order.begin() + count, order.end(), [&](int32_t a, int32_t b) {
-    const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
-    return x != y ? x > y : a < b;
-  });
-  for (int64_t i = 0; i < count; ++i) {
-    const int32_t t = order[static_cast<size_t>(i)];
-    // Beside the token's own, so that equal logits have equal numbers.
-    out.top.push_back({t, logprob + (logits[static_cast<size_t>(t)] - own)});
-  }
-  return out;
-}
-
-// A token was chosen or forced (-1: none may come): it ends the choice or becomes part of it.
-void Engine::State::accept(Sequence& s, int32_t token, size_t row, std::span<const float> logits) {
-  const Request& r = s.request();
-  if (r.embeds) return finish(s, FinishReason::stop);
-  if (s.num_new() >= r.max_new_tokens) return finish(s, FinishReason::length);
-  if (!s.has_token) {
-    s.has_token = true;
-    s.first_token = Clock::now();
-  }
-  if (token < 0) return finish(s, FinishReason::stop);
-  ++counts.output_tokens;
-  if (s.num_new() >= r.min_new_tokens &&
-      std::find(r.stop_tokens.begin(), r.stop_tokens.end(), token) != r.stop_tokens.end()) {
-    s.event.stop_token = token;
-    return finish(s, FinishReason::stop);
-  }
-  OutputToken described = describe_token(token, row, r.logprobs, logits);
-  if (!wants_logprobs(r)) described.logprob = 0;
-  append(s, std::move(described));
-  bool goes_on = after_token(s, token);
-  // Forced tokens need no logits of their own; where log-probabilities are asked for they come one a step.
-  while (goes_on && s.mask && !wants_logprobs(s.request())) {
-    const std::span<const int32_t> forced = s.mask->forced();
-    if (forced.empty()) break;
-    const int32_t next = forced.front();
-    append(s, {.token = next, .logprob = 0, .top = {}, .rank = 0});
-    ++counts.output_tokens;
-    goes_on = after_token(s, next);
-  }
-}
-
-void Engine::State::append(Sequence& s, OutputToken&& token) {
-  s.tokens.push_back(token.token);
-  ++s.usage.output_tokens;
-  s.logprob_sum += static_cast<double>(token.logprob);
-  s.event.tokens.push_back(std::move(token));
-  s.has_event = true;
-}
-
-bool Engine::State::after_token(Sequence& s, int32_t token) {
-  const Request& r = s.request();
-  auto end = [&](FinishReason reason) {
-    finish(s, reason);
-    return false;
-  };
-  if (s.mask) {
-    s.mask->accept(token);
-    if (s.mask->is_complete()) return end(FinishReason::stop);
-  }
-  if (s.text_stop) {
-    const int32_t found = s.text_stop->push(token);
-    if (found >= 0 && s.num_new() >= r.min_new_tokens) {
-      s.event.stop_string = found;
-      return end(FinishReason::stop);
-    }
-  }
-  return s.num_new() < r.max_new_tokens || end(FinishReason::length);
-}
-
-void Engine::State::finish(Sequence& s, FinishReason reason, const std::string& error) {
-  if (!s.has_left_queue) leave_queue(s);
-  --num_choices;
-  scheduler.remove(s);
-  s.event.error = error;
-  emit(s, reason);
-  int64_t* const counters[] = {nullptr,           &counts.finished_stop, &counts.finished_length,
-                               &counts.cancelled, &counts.expired,       &counts.failed};
-  ++*counters[static_cast<size_t>(reason)];
-  const double since = seconds_since(last_finish);
-  last_finish = Clock::now();
-  {
-    const std::lock_guard lock(stats_mutex);
-    seconds_per_finish += 0.1 * (since - seconds_per_finish);
-  }
-  const std::shared_ptr<RequestState> owner = s.owner;
-  std::erase(owner->sequences, &s);
-  sequences.erase(&s);
-  if (!owner->sequences.empty()) return;
-  if (!owner->finished.empty()) emit_best(owner);
-  requests.erase(owner->id);
-  --num_alive;
-}
-
-void Engine::State::emit(Sequence& s, FinishReason reason) {
-  if (!s.has_event && reason == FinishReason::none) return;
-  const Request& r = s.request();
-  if (r.best_of > r.n && reason == FinishReason::none) return;  // all at the end
-  Output& out = s.event;
-  out.finish = reason;
-  out.usage = s.usage;
-  if (s.has_begun) out.queue_seconds = std::chrono::duration<double>(s.begun - s.owner->submitted).count();
-  if (s.has_token) out.prefill_seconds = std::chrono::duration<double>(s.first_token - s.begun).count();
-  Output next;
-  next.id = out.id;
-  next.choice = out.choice;
-  if (r.best_of > r.n) {
-    s.owner->finished.push_back(std::move(out));
-    s.owner->means.push_back(s.logprob_sum / static_cast<double>(std::max<int64_t>(1, s.num_new())));
+// Takes up what the oldest step under way chose.
+void Engine::State::end_step() {
+  phase = "choosing tokens";
+  StepUnderWay& step = under_way(0);
+  if (step.is_chosen_by_model) {
+    take_choices(step);
   } else {
-    events.push_back({std::move(out), s.owner});
+    const auto start = Clock::now();
+    run_rows(step);
+    counts.sample_seconds += seconds_since(start);
   }
-  s.event = std::move(next);
-  s.has_event = false;
+  for (const Row& row : step.rows) {
+    if (row.sequence) emit(*row.sequence, FinishReason::none);
+  }
+  first_under_way ^= 1;
+  --num_under_way;
 }
 
-void Engine::State::emit_best(const std::shared_ptr<RequestState>& shared) {
-  RequestState& owner = *shared;
-  std::vector<size_t> order(owner.finished.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    const auto rank = [&](size_t i) { return std::pair(-owner.means[i], owner.finished[i].choice); };
-    return rank(a) < rank(b);
-  });
-  for (size_t i = 0; i < order.size() && i < static_cast<size_t>(owner.request.n); ++i) {
-    Output out = std::move(owner.finished[order[i]]);
-    out.choice = static_cast<int32_t>(i);
-    if (owner.request.logprobs < 0) {
-      for (OutputToken& t : out.tokens) t.logprob = 0;
+// Waits for the steps under way and forgets what they chose: their sequences choose again.
+void Engine::State::drop_steps() {
+  for (; num_under_way > 0; --num_under_way, first_under_way ^= 1) {
+    if (!std::exchange(under_way(0).is_awaited, false)) continue;
+    try {
+      model->chosen();
+    } catch (const std::exception& e) {  // an error that lasts will end the next step
+      base::log_warning("a step that is not wanted any more failed: {}", e.what());
     }
-    events.push_back({std::move(out), shared});
   }
 }
 
-void Engine::State::deliver(std::vector<Event>& ready) {
-  for (Event& event : ready) {
-    if (event.owner->request.on_output) {
-      event.owner->request.on_output(std::move(event.output));
-    } else {
-      polled.push_back(std::move(event.output));
+// Ends all that took part in the steps under way.
+void Engine::State::fail_steps(const std::string& error) {
+  bool has_written = false;
+  for (int64_t i = 0; i < num_under_way; ++i) {
+    StepUnderWay& step = under_way(i);
+    has_written |= step.is_enqueued;
+    for (size_t k = 0; k < step.scheduled.size(); ++k) {
+      if (Sequence* s = step.scheduled[k]) finish(*s, FinishReason::error, error);
     }
   }
+  drop_steps();
+  if (has_written) scheduler.weights_changed();  // blocks may not hold what their names say
 }
 
 void Engine::State::publish() {

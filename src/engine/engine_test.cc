@@ -8,6 +8,7 @@
 
 #include "engine/batch.h"
 #include "engine/test_model.h"
+#include "engine/transformer_runner.h"
 #include "models/open_model.h"
 
 namespace sinter::engine {
@@ -117,6 +118,19 @@ TEST_P(Invariance, PreemptionChangesNothing) {
 }
 TEST_P(Invariance, FixedShapesChangeNothing) {
   EXPECT_EQ(run(model_, {.kv_tokens = 4000, .step_tokens = 50, .fixed_shapes = true}, requests_), alone_);
+}
+// Tokens chosen by the sampling kernel and taken from there by the next step, which is enqueued before they are known.
+TEST_P(Invariance, LookingAheadChangesNothing) {
+  for (bool looks_ahead : {false, true}) {
+    Engine engine(std::make_unique<TransformerRunner>(*model_.transformer,
+                                                      RunnerOptions{.fixed_shapes = looks_ahead, .chooses = true}),
+                  {.kv_tokens = 300, .block_size = 4, .step_tokens = 23, .looks_ahead = looks_ahead});
+    const auto completions = run_batch(engine, requests_);
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      EXPECT_EQ(completions[i][0].tokens, alone_.tokens[i]) << "request " << i;
+      EXPECT_EQ(completions[i][0].logprobs, alone_.logprobs[i]) << "request " << i;
+    }
+  }
 }
 TEST_P(Invariance, ARestartChangesNothing) {
   const TestModel again(GetParam().first, GetParam().second);

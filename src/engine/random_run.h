@@ -1,4 +1,5 @@
-// Random submit, cancel, finish, preempt and deadline steps over a fake model: tests of the engine.
+// Random submit, cancel, finish, preempt, deadline and failing steps over a fake model that chooses tokens itself or
+// does not, with and without looking ahead: tests of the engine.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -11,13 +12,15 @@
 namespace sinter::engine {
 
 // Runs `num_steps` steps under a small cache and a full queue and checks each request's end: whole answers are those of
-// the request alone, cut ones their beginnings, and in the end nothing is held.
-inline void expect_random_run_holds(uint64_t seed, int64_t num_steps) {
+// the request alone, cut ones their beginnings, and in the end nothing is held. Adds up preemptions: a draw with much
+// memory has none.
+inline void expect_random_run_holds(uint64_t seed, int64_t num_steps, int64_t* preemptions) {
   const base::CounterRng rng{seed, 77};
   uint64_t drawn = 0;
   auto draw = [&](uint32_t below) { return rng.bits(drawn++) % below; };
   const int64_t window = draw(3) == 0 ? 9 : 0;
-  auto owned = std::make_unique<FakeModel>(16, window);
+  const bool chooses_itself = draw(4) != 0, looks_ahead = draw(4) != 0;
+  auto owned = std::make_unique<FakeModel>(16, window, chooses_itself);
   FakeModel& model = *owned;
   Engine engine(std::move(owned), {.kv_tokens = 96 + draw(200),
                                    .block_size = 1 + draw(7),
@@ -26,6 +29,7 @@ inline void expect_random_run_holds(uint64_t seed, int64_t num_steps) {
                                    .max_waiting = 24,
                                    .max_waiting_tokens = 600,
                                    .checks_every_step = true,
+                                   .looks_ahead = looks_ahead,
                                    .prefix_cache = draw(4) != 0});
   struct Asked {
     Request request;
@@ -42,6 +46,9 @@ inline void expect_random_run_holds(uint64_t seed, int64_t num_steps) {
     r.max_new_tokens = draw(30);
     r.sampling = {.temperature = draw(2) ? 1.0f : 0.0f, .seed = draw(1000)};
     if (draw(3) == 0) r.stop_tokens = {3};
+    if (draw(40) == 0) r.sampling.presence_penalty = 0.5f;
+    if (draw(40) == 0) r.sampling.bad_words = {{1, 2}, {5}};
+    if (draw(40) == 0) r.sampling.typical_p = 0.9f;  // for the host alone
     if (draw(6) == 0) r.n = static_cast<int32_t>(1 + draw(4));
     r.priority = static_cast<int32_t>(draw(3));
     r.cache_salt = draw(2);
@@ -87,10 +94,19 @@ inline void expect_random_run_holds(uint64_t seed, int64_t num_steps) {
       engine.step();
       engine.take_memory();
     }
-    engine.step();
+    if (draw(701) == 0) model.fails_next = true;
+    if (draw(701) == 0) model.fails_next_wait = true;
+    try {
+      engine.step();
+    } catch (const base::Error& e) {
+      ASSERT_TRUE(std::string(e.what()).find("fake model failed") < 9 ||
+                  std::string(e.what()).find("fake device failed") < 9)
+          << e.what();
+    }
     for (const Output& out : engine.take_outputs()) take(out);
     if (::testing::Test::HasFatalFailure()) return;
   }
+  model.fails_next = model.fails_next_wait = false;
   engine.drain();
   while (engine.has_work()) {
     engine.step();
@@ -103,8 +119,9 @@ inline void expect_random_run_holds(uint64_t seed, int64_t num_steps) {
   EXPECT_EQ(stats.waiting_tokens, 0);
   EXPECT_EQ(stats.refused, num_refused);
   EXPECT_GT(num_whole, num_steps / 100) << "the run did nothing";
-  EXPECT_GT(stats.preemptions, 0);
+  *preemptions += stats.preemptions;
   EXPECT_GT(stats.cancelled, 0);
+  EXPECT_EQ(model.most_enqueued, chooses_itself && looks_ahead ? 2u : 1u);
 }
 
 }  // namespace sinter::engine

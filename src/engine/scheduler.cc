@@ -13,7 +13,7 @@ constexpr int64_t kDecodeTokens = 8;
 // Kernels read whole tiles of keys and hide those outside the window: a tile more is kept.
 constexpr int64_t kTileMargin = 128;
 
-bool is_decode(const Sequence& s) { return s.is_decoding() && s.length() - s.num_computed <= kDecodeTokens; }
+bool is_decode(const Sequence& s) { return s.is_decoding() && s.extent() - s.num_computed <= kDecodeTokens; }
 
 }  // namespace
 
@@ -108,13 +108,13 @@ void Scheduler::take_tokens(Sequence& s, int64_t count) {
 void Scheduler::schedule_running(bool decoding) {
   for (size_t i = 0; i < running_.size() && budget_ > 0; ++i) {
     Sequence& s = *running_[i];
-    if (s.num_scheduled > 0 || is_decode(s) != decoding) continue;
+    if (s.is_ending || s.num_scheduled > 0 || is_decode(s) != decoding) continue;
     if (is_whole(s)) {
       // Its keys change at every step: blocks that others may find or hold must not be written.
       if (s.num_named > 0) release_blocks(s);
       s.num_computed = 0;
     }
-    const int64_t left = s.length() - s.num_computed;
+    const int64_t left = s.extent() - s.num_computed;
     const int64_t count = is_whole(s) ? left : std::min(left, budget_);
     if (make_room(s, s.num_computed + count)) take_tokens(s, count);
   }
@@ -175,7 +175,7 @@ bool Scheduler::admit(Sequence& s) {
 
 void Scheduler::admit_waiting() {
   for (auto next = waiting_.begin(); next != waiting_.end() && budget_ > 0;) {
-    if (static_cast<int64_t>(running_.size()) >= options_.max_running) break;
+    if (static_cast<int64_t>(running_.size()) - num_ending_ >= options_.max_running) break;
     Sequence& s = **next++;
     if (waits_for_sibling(s)) continue;
     if (!admit(s)) break;  // first come, first served: a short one does not overtake
@@ -185,7 +185,11 @@ void Scheduler::admit_waiting() {
 const std::vector<Sequence*>& Scheduler::schedule() {
   budget_ = options_.step_tokens;
   has_preempted_ = false;
-  for (Sequence* s : running_) s->num_scheduled = 0;
+  num_ending_ = 0;
+  for (Sequence* s : running_) {
+    s->num_scheduled = 0;
+    num_ending_ += s->is_ending;
+  }
   schedule_running(true);
   schedule_running(false);
   if (!has_preempted_) admit_waiting();
@@ -214,33 +218,37 @@ void Scheduler::commit(Sequence& s) {
   counts_.recomputed_tokens += again;
   counts_.prompt_tokens += std::max<int64_t>(0, std::min(s.num_computed, s.prompt_length) - before - again);
   s.most_computed = std::max(s.most_computed, s.num_computed);
-  if (!is_whole(s)) {
-    for (; (s.num_named + 1) * options_.block_size <= s.num_computed; ++s.num_named) {
-      const int32_t block = s.blocks[static_cast<size_t>(s.num_named)];
-      pool_.name(block, hash_of(s, s.num_named), parent_of(s, s.num_named), block_tokens(s, s.num_named));
-    }
-    drop_behind_window(s);
+  name_blocks(s);
+  if (!is_whole(s)) drop_behind_window(s);
+}
+
+void Scheduler::name_blocks(Sequence& s) {
+  if (is_whole(s)) return;
+  const int64_t certain = std::min(s.num_computed, s.length());
+  for (; (s.num_named + 1) * options_.block_size <= certain; ++s.num_named) {
+    const int32_t block = s.blocks[static_cast<size_t>(s.num_named)];
+    pool_.name(block, hash_of(s, s.num_named), parent_of(s, s.num_named), block_tokens(s, s.num_named));
   }
 }
 
 void Scheduler::check(bool deep) const {
-  int64_t total = 0;
+  int64_t total = 0, taking_part = 0;
   bool has_whole = false;
   for (const Sequence* s : running_) {
     const auto room = static_cast<int64_t>(s->blocks.size()) * options_.block_size;
-    SINTER_CHECK(s->state == SequenceState::running && s->num_computed + s->num_scheduled <= s->length() &&
+    SINTER_CHECK(s->state == SequenceState::running && s->num_computed + s->num_scheduled <= s->extent() &&
                      s->num_computed + s->num_scheduled <= room,
                  "[scheduler] request {} choice {}: {} computed and {} scheduled of {} tokens, {} blocks of {}",
-                 s->owner->id, s->choice, s->num_computed, s->num_scheduled, s->length(), s->blocks.size(),
+                 s->owner->id, s->choice, s->num_computed, s->num_scheduled, s->extent(), s->blocks.size(),
                  options_.block_size);
     total += s->num_scheduled;
+    taking_part += !s->is_ending;
     has_whole |= is_whole(*s);
   }
-  SINTER_CHECK((total <= options_.step_tokens || has_whole) &&
-                   static_cast<int64_t>(running_.size()) <= options_.max_running &&
+  SINTER_CHECK((total <= options_.step_tokens || has_whole) && taking_part <= options_.max_running &&
                    scheduled_.size() <= running_.size(),
                "[scheduler] {} tokens scheduled, at most {}; {} running, at most {}", total, options_.step_tokens,
-               running_.size(), options_.max_running);
+               taking_part, options_.max_running);
   if (!deep) return;
   std::vector<int32_t> held(static_cast<size_t>(pool_.num_blocks()), 0);
   for (const Sequence* s : running_) {

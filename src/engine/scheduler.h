@@ -34,14 +34,18 @@ class Scheduler {
   void remove(Sequence& sequence);  // from wherever it is; its blocks are released
   // The sequences of the next step, num_scheduled of each set; valid until the next call.
   const std::vector<Sequence*>& schedule();
-  // The scheduled tokens of a sequence are computed: names full blocks, releases those behind the window.
+  // The scheduled tokens of a sequence are computed, or will be before anything of a later step is: names full blocks,
+  // releases those behind the window.
   void commit(Sequence& sequence);
+  // Names full blocks whose tokens are known by now. A block with a pending token has no name yet.
+  void name_blocks(Sequence& sequence);
   // All running sequences wait again, without blocks.
   void preempt_all();
   // Keys of before are of no use any more: preempt_all(), and no prefix of before is found.
   void weights_changed();
   // Whether the sequence is computed from its beginning at every step.
-  bool is_whole(const Sequence& s) const { return options_.whole_beyond > 0 && s.length() > options_.whole_beyond; }
+  bool is_whole(const Sequence& s) const { return is_whole(s.extent()); }
+  bool is_whole(int64_t extent) const { return options_.whole_beyond > 0 && extent > options_.whole_beyond; }
 
   const std::vector<Sequence*>& running() const { return running_; }
   const std::set<Sequence*, GoesFirst>& waiting() const { return waiting_; }
@@ -77,6 +81,7 @@ class Scheduler {
   std::vector<Sequence*> scheduled_;
   int64_t budget_ = 0;
   bool has_preempted_ = false;
+  int64_t num_ending_ = 0;  // running sequences that take part in no further step
   uint64_t weight_version_ = 0;
   SchedulerCounts counts_;
 };

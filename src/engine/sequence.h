@@ -39,8 +39,12 @@ struct Sequence {
   std::vector<BlockHash> hashes;  // of full blocks, as far as they were needed
   int64_t next_prompt_score = 0;  // first prompt token whose log-probability is still to come; prompt_length: none
   int64_t most_computed = 0;      // before preemptions: what comes again is recomputation
-  int64_t num_scheduled = 0;      // tokens in the step under way
-  SamplingOptions sampling;       // the request's, with this choice's seed
+  int64_t num_scheduled = 0;      // tokens in the step that is being prepared
+  // Of the step under way, while the next one is prepared:
+  int64_t num_pending = 0;   // 1: it chooses a token that will stand behind `tokens`
+  int32_t pending_row = -1;  // which of its choices that is
+  bool is_ending = false;    // it chooses the last token: the sequence takes part in no further step
+  SamplingOptions sampling;  // the request's, with this choice's seed
   std::shared_ptr<TokenMask> mask;
   std::optional<TextStop> text_stop;
   bool has_begun = false, has_token = false, has_left_queue = false;
@@ -52,9 +56,15 @@ struct Sequence {
 
   const Request& request() const { return owner->request; }
   int64_t length() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t extent() const { return length() + num_pending; }
   int64_t num_new() const { return length() - prompt_length; }
   bool is_decoding() const { return num_computed >= prompt_length; }
 };
+
+// Whether the next token is the last one, whichever it is.
+bool ends_next(const Sequence& sequence);
+// Whether the choice of a token depends on those before it beyond what the model says: masks, penalties, bad words.
+bool needs_own_tokens(const Sequence& sequence);
 
 // Who goes first: lower priority value, then order of arrival.
 struct GoesFirst {

@@ -12,7 +12,7 @@ namespace sinter::engine {
 
 // One step's work, on the host. Used again from step to step.
 struct StepBatch {
-  core::HostBatch tokens;       // S sequences, each behind its cached tokens
+  core::HostBatch tokens;  // S sequences, each behind its cached tokens; -(r + 1): what row r of the last step chose
   std::vector<int32_t> slots;   // (T): block * block_size + place of each token's key and value
   std::vector<int32_t> tables;  // (S, table_width): blocks of each sequence; places that are not read hold 0
   int64_t table_width = 0;
@@ -48,12 +48,15 @@ class StepModel {
   virtual void take_cache(int64_t num_blocks, int64_t block_size) = 0;
   virtual void release_cache() = 0;
 
-  // Computes all tokens of the batch and writes their keys and values.
+  // Computes all tokens of the batch and writes their keys and values, behind all that was asked for before. Where the
+  // model chooses it may return before that is done.
   virtual void forward(const StepBatch& batch) = 0;
-  // Whether forward() also chooses tokens by batch.choices. Then chosen() waits for them, and there are no logits.
+  // Whether forward() also chooses tokens by batch.choices. Then there are no logits, and chosen() is to be called once
+  // for each batch with choices or without rows, in their order: it waits for that batch. One more forward() may come
+  // before, whose tokens may be what that batch chooses (of a row that has ended, anything).
   virtual bool chooses() const { return false; }
   struct Chosen {
-    std::span<const int32_t> tokens;  // as kernels::SampleArgs says; until the next forward
+    std::span<const int32_t> tokens;  // as kernels::SampleArgs says; until the next chosen()
     std::span<const float> logprobs;  // with wants_logprobs
     std::span<const int32_t> ranks;   // likewise
   };

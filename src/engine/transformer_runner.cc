@@ -17,6 +17,7 @@ constexpr int64_t kLogitBytes = int64_t{64} << 20;
 
 constexpr int64_t kMostDecodeQueries = 8, kPieceTokens = 256;  // as GPUs' attention of few queries has them
 constexpr int64_t kMostGraphTokens = 1024;                     // of a step that is worth a graph
+constexpr std::chrono::seconds kSavePause{30};
 constexpr int64_t kWordsPerChoice = sizeof(kernels::SampleRow) / sizeof(int32_t);
 
 // The least of 1, 2, 3, 4, 6, 8, 12, 16, 24, ... that is not below n.
@@ -71,8 +72,8 @@ struct TransformerRunner::Step {
   Kind kind{};
   core::PlannedArena* arena = nullptr;
   core::RepeatedWork work;
-  core::Tensor hidden;                   // (rows, C)
-  core::Tensor tokens, ranks, logprobs;  // (rows) i32, i32, f32: of the choices
+  core::Tensor hidden;           // (rows, C)
+  core::Tensor ranks, logprobs;  // (rows) i32, f32: of the choices; their tokens are in fed_
 };
 
 TransformerRunner::TransformerRunner(const models::Transformer& transformer, const RunnerOptions& options)
@@ -96,6 +97,7 @@ TransformerRunner::TransformerRunner(const models::Transformer& transformer, con
     limits_.window = window == 0 || limits_.window == 0 ? 0 : std::max(limits_.window, window);
   }
   if (spec.rope.kind == spec::RopeKind::dynamic) limits_.whole_beyond = spec.rope.original_max_positions;
+  if (options.keeps_choices) kept_choices_.emplace(device_.allocator().device());
   count_weights();
   max_rows_ = std::clamp<int64_t>(kLogitBytes / (4 * spec.vocab_size), 16, 1024);
 }
@@ -199,7 +201,7 @@ TransformerRunner::Kind TransformerRunner::kind_of(const StepBatch& batch) const
             .rows = static_cast<int64_t>(batch.rows.size()),
             .max_query = 0,
             .vocab_limit = batch.vocab_limit,
-            .chooses = is_gpu_ && !batch.choices.empty(),
+            .chooses = chooses() && !batch.choices.empty(),
             .has_masks = !batch.masks.empty(),
             .has_edits = !batch.edits.empty(),
             .wants_logprobs = batch.wants_logprobs};
@@ -238,7 +240,6 @@ void TransformerRunner::make_room(const core::BatchShape& shape, const StepBatch
     device_.synchronize(device_.stream());
     batch_ = std::make_unique<core::DeviceBatch>(device_.allocator(), most);
   }
-  if (!is_gpu_) return;
   auto grow = [&](core::Tensor& room, size_t needed_bytes) {
     if (room && room.bytes() >= needed_bytes) return;
     forget_steps();
@@ -249,12 +250,22 @@ void TransformerRunner::make_room(const core::BatchShape& shape, const StepBatch
   };
   if (!batch.edits.empty()) grow(edits_, batch.edits.size() * sizeof(kernels::LogitEdit));
   if (!batch.masks.empty()) grow(masks_, batch.masks.size() * sizeof(uint32_t));
-  if (staging_rows_ < shape.rows) {
+}
+
+void TransformerRunner::make_room_for_chosen(int64_t rows) {
+  rows = std::max<int64_t>(rows, 1024);  // growing costs all graphs
+  if (!fed_ || fed_.size(0) < rows) {
+    forget_steps();
+    core::Tensor more(device_.allocator(), {2 * rows}, core::DType::i32);
+    if (fed_) device_.copy_within(more.raw(), fed_.raw(), fed_.bytes(), device_.stream());
     device_.synchronize(device_.stream());
-    staging_rows_ = 2 * shape.rows;
-    staging_ = device_.allocate_staging(static_cast<size_t>(staging_rows_) * 3 * sizeof(int32_t));
-    if (!arrived_) arrived_ = device_.make_event();
+    fed_ = std::move(more);
   }
+  Arrival& arrival = arrivals_[(first_awaited_ + num_awaited_) % 2];
+  if (!arrival.event) arrival.event = device_.make_event();
+  if (arrival.room >= rows) return;
+  arrival.room = 2 * rows;
+  arrival.staging = device_.allocate_staging(static_cast<size_t>(arrival.room) * 3 * sizeof(int32_t));
 }
 
 // All a step does on the device, its results in step's tensors.
@@ -268,7 +279,7 @@ void TransformerRunner::compute(Step& step, const ops::Context& context, const c
   context.kernels.embedding_forward(context.stream, {.tokens = batch_->rows(), .table = all, .y = step.hidden});
   if (!kind.chooses) return;
   const core::Tensor logits = transformer_.logits(context, step.hidden);  // (rows, V) f32
-  step.tokens = context.make({kind.rows}, core::DType::i32);
+  const core::Tensor tokens = fed_.slice(0, kind.rows);
   step.ranks = kind.wants_logprobs ? context.make({kind.rows}, core::DType::i32) : core::Tensor();
   const int64_t mask_words = (logits.size(1) + 31) / 32;
   const auto num_masks = kind.has_masks ? static_cast<int64_t>(masks_.bytes()) / 4 / mask_words : 0;
@@ -280,19 +291,23 @@ void TransformerRunner::compute(Step& step, const ops::Context& context, const c
                           .masks = kind.has_masks ? core::Tensor::view_of(masks_.raw(), {num_masks, mask_words},
                                                                           core::DType::i32, masks_.device())
                                                   : core::Tensor(),
-                          .tokens = step.tokens,
+                          .tokens = tokens,
                           .ranks = step.ranks});
-  if (kind.wants_logprobs) step.logprobs = losses_of(context, logits, step.hidden.dtype(), step.tokens);
+  if (kind.wants_logprobs) step.logprobs = losses_of(context, logits, step.hidden.dtype(), tokens);
 }
 
 TransformerRunner::Step& TransformerRunner::step_for(const Kind& kind, const core::RaggedBatch& batch) {
   if (auto found = steps_.find(kind); found != steps_.end()) return *found->second;
+  if (const auto now = std::chrono::steady_clock::now(); kept_choices_ && now - last_save_ > kSavePause) {
+    kept_choices_->save();  // what the last new kinds measured; the rest at the end
+    last_save_ = now;
+  }
   core::RecordingAllocator recorder;
   core::DeviceRuntime& nowhere = core::runtime({core::DeviceKind::shapes, 0});
   auto step = std::make_unique<Step>();
   step->kind = kind;
   compute(*step, {*kernels::shapes_table(), nowhere.stream(), recorder, nullptr}, batch);
-  step->hidden = step->tokens = step->ranks = step->logprobs = {};
+  step->hidden = step->ranks = step->logprobs = {};
   const core::MemoryPlan plan = core::plan_memory(recorder.trace());
   if (!arenas_ || arenas_->bytes() < plan.total_bytes) {
     forget_steps();
@@ -311,24 +326,44 @@ void TransformerRunner::send_choices(const StepBatch& batch) {
   send(masks_, batch.masks.data(), batch.masks.size() * sizeof(uint32_t));
 }
 
-// Enqueues the copies of what was chosen.
-void TransformerRunner::fetch_chosen(const Step& step, int64_t rows) {
-  auto* to = reinterpret_cast<int32_t*>(staging_.get());
-  const size_t bytes = static_cast<size_t>(rows) * sizeof(int32_t);
-  chosen_rows_ = rows;
-  has_logprobs_ = step.kind.wants_logprobs;
-  device_.copy_to_host(to, step.tokens.raw(), bytes, device_.stream());
-  if (has_logprobs_) {
-    device_.copy_to_host(to + staging_rows_, step.ranks.raw(), bytes, device_.stream());
-    device_.copy_to_host(to + 2 * staging_rows_, step.logprobs.raw(), bytes, device_.stream());
+// Puts what the last step chose where the batch asks for it. Those that go on stand in the same order in both, so there
+// are few ranges.
+void TransformerRunner::feed(const StepBatch& batch) {
+  const std::vector<int32_t>& tokens = batch.tokens.tokens;
+  auto* to = batch_->get().tokens.data<int32_t>();
+  for (size_t begin = 0, end = 0; begin < tokens.size(); begin = end) {
+    end = begin + 1;
+    if (tokens[begin] >= 0) continue;
+    const auto row = static_cast<size_t>(-tokens[begin]) - 1;
+    while (end < tokens.size() && tokens[end] == tokens[end - 1] - 1) ++end;
+    device_.copy_within(to + begin, fed_.data<int32_t>() + row, (end - begin) * sizeof(int32_t), device_.stream());
+    // A row without a token: its sequence has ended. The GPU's kernels read no row outside the table.
+    for (size_t t = begin; t < end && !is_gpu_; ++t) to[t] = std::max(to[t], 0);
   }
-  arrived_->record(device_.stream());
+}
+
+// Enqueues the copies of what was chosen, if anything was, and marks when they have come.
+void TransformerRunner::fetch_chosen(const Step& step, int64_t rows) {
+  SINTER_CHECK(num_awaited_ < 2, "[transformer_runner] a third step before the tokens of the first were asked for");
+  Arrival& arrival = arrivals_[(first_awaited_ + num_awaited_++) % 2];
+  auto* to = reinterpret_cast<int32_t*>(arrival.staging.get());
+  const size_t bytes = static_cast<size_t>(rows) * sizeof(int32_t);
+  arrival.rows = rows;
+  arrival.has_logprobs = rows > 0 && step.kind.wants_logprobs;
+  if (rows > 0) device_.copy_to_host(to, fed_.raw(), bytes, device_.stream());
+  if (arrival.has_logprobs) {
+    device_.copy_to_host(to + arrival.room, step.ranks.raw(), bytes, device_.stream());
+    device_.copy_to_host(to + 2 * arrival.room, step.logprobs.raw(), bytes, device_.stream());
+  }
+  arrival.event->record(device_.stream());
 }
 
 void TransformerRunner::forward(const StepBatch& batch) {
   const Kind kind = kind_of(batch);
   const core::BatchShape shape = shape_of(kind);
   make_room(shape, batch);
+  const bool is_awaited = chooses() && (kind.chooses || batch.rows.empty());
+  if (is_awaited) make_room_for_chosen(kind.rows);
   // A fixed shape has fixed bounds, whatever the sequences' lengths.
   const core::DeviceBatch::Lengths lengths = {
       .max_query = kind.max_query, .max_context = kind.max_query > 0 ? shape.table_width * cache_.block_size() : 0};
@@ -341,15 +376,17 @@ void TransformerRunner::forward(const StepBatch& batch) {
                                                   .rows = batch.rows,
                                                   .extra = choices});
   batch_->kv().cache = &cache_;
+  feed(batch);
+  if (kind.chooses) send_choices(batch);
   if (!is_gpu_) {
     const kernels::WithoutMeasuring without_measuring;  // hardly two steps have as many rows
     Step& step = *(steps_[Kind{}] = std::make_unique<Step>());
     step.kind = kind;
     last_ = &step;
     compute(step, context(), ragged);
+    if (is_awaited) fetch_chosen(step, static_cast<int64_t>(batch.rows.size()));
     return device_.synchronize(device_.stream());
   }
-  send_choices(batch);
   Step& step = step_for(kind, ragged);
   last_ = &step;
   auto work = [&] {
@@ -373,22 +410,21 @@ void TransformerRunner::forward(const StepBatch& batch) {
     const kernels::WithoutMeasuring without_measuring;
     work();
   }
-  if (kind.chooses) fetch_chosen(step, static_cast<int64_t>(batch.rows.size()));
+  if (is_awaited) fetch_chosen(step, static_cast<int64_t>(batch.rows.size()));
 }
 
 StepModel::Chosen TransformerRunner::chosen() {
-  arrived_->wait();
-  const auto* from = reinterpret_cast<const int32_t*>(staging_.get());
-  const auto rows = static_cast<size_t>(chosen_rows_), apart = static_cast<size_t>(staging_rows_);
-  if (!has_logprobs_) return {.tokens = {from, rows}, .logprobs = {}, .ranks = {}};
-  for (size_t i = 0; i < rows; ++i) {  // what came are losses
-    float& loss = reinterpret_cast<float*>(staging_.get())[2 * apart + i];
-    loss = -loss;
-  }
-  has_logprobs_ = false;
-  return {.tokens = {from, rows},
-          .logprobs = {reinterpret_cast<const float*>(from) + 2 * apart, rows},
-          .ranks = {from + apart, rows}};
+  SINTER_CHECK(num_awaited_ > 0, "[transformer_runner] no step is awaited");
+  Arrival& arrival = arrivals_[first_awaited_];
+  first_awaited_ ^= 1;
+  --num_awaited_;
+  arrival.event->wait();
+  const auto* from = reinterpret_cast<const int32_t*>(arrival.staging.get());
+  const auto rows = static_cast<size_t>(arrival.rows), apart = static_cast<size_t>(arrival.room);
+  if (!arrival.has_logprobs) return {.tokens = {from, rows}, .logprobs = {}, .ranks = {}};
+  auto* logprobs = reinterpret_cast<float*>(arrival.staging.get()) + 2 * apart;
+  for (size_t i = 0; i < rows; ++i) logprobs[i] = -logprobs[i];  // what came are losses
+  return {.tokens = {from, rows}, .logprobs = {logprobs, rows}, .ranks = {from + apart, rows}};
 }
 
 std::span<const float> TransformerRunner::logits(int64_t first, int64_t count) {

@@ -25,7 +25,7 @@ void limit_measuring(MeasuringLimit limit, int change) {
   if (backend.limit_measuring) backend.limit_measuring(limit, change);
 }
 
-std::atomic<bool> g_allows_integer_products{false};
+std::atomic<bool> g_allows_integer_products{false}, g_is_strict{false};
 
 }  // namespace
 
@@ -66,12 +66,22 @@ void restore_kernel_choices(core::Device device, const std::vector<std::string>&
   if (backend.restore_choices && !lines.empty()) backend.restore_choices(device, lines);
 }
 
+bool may_keep_choices() {
+  const auto is_set = [](const char* name) {
+    const char* text = std::getenv(name);
+    return text && *text && std::string_view(text) != "0";
+  };
+  return !g_is_strict && !is_set("SINTER_DETERMINISTIC") && !is_set("SINTER_BATCH_INVARIANT");
+}
+
 void set_deterministic(core::Device device) {
+  g_is_strict = true;
   const Backend& backend = backend_of(device.kind);
   if (backend.set_deterministic) backend.set_deterministic();
 }
 
 void set_batch_invariant(core::Device device) {
+  g_is_strict = true;
   if (device.kind == core::DeviceKind::cuda) set_cuda_batch_invariant();
 }
 

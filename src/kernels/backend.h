@@ -34,6 +34,9 @@ struct Backend {
 
 const Backend& backend_of(core::DeviceKind kind);
 
+// Whether choices may be those of an earlier run: neither deterministic nor batch-invariant mode is on.
+bool may_keep_choices();
+
 // What kernels keep between the calls of a training pass: an estimate; 0 where they keep nothing to speak of.
 size_t workspace_bytes(core::Device device, const PassSizes& sizes);
 

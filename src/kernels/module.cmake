@@ -22,6 +22,7 @@ list(APPEND tests ${cases})
 list(REMOVE_ITEM cases ${folder}/cases/cpu_target.cc)
 list(APPEND slow_tests ${cpu_slow_tests})
 list(APPEND MODULE_LIBS highway)
+set_source_files_properties(${folder}/kept_choices.cc PROPERTIES COMPILE_DEFINITIONS "SINTER_VERSION=\"${PROJECT_VERSION}\"")
 # Results must not depend on how the compiler fuses multiplications; kernels that want FMA say so.
 set_source_files_properties(${cpu_sources} PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off"
                             SKIP_PRECOMPILE_HEADERS ON)  # parsed with other options
