@@ -36,6 +36,13 @@ enum class Fuse {
   all,
 };
 
+// How prompts read the cache (attention/page_attention.h; SINTER_CUDA_PAGES).
+enum class PageAttention {
+  none,      // 0: by our flash kernel
+  gathered,  // 1, by default
+  direct,    // 2: pages as the cache has them
+};
+
 // Switches, read from the environment once.
 struct CudaOptions {
   bool tf32 = false;    // SINTER_TF32=1: f32 matrix products round their factors to TF32
@@ -46,6 +53,7 @@ struct CudaOptions {
   bool decode_attention = true;  // SINTER_CUDA_DECODE=0: no kernel of its own for few queries over pages
   bool sm90_attention = true;    // our attention for Hopper; SINTER_SM90_ATTENTION=0: cuDNN's or our other kernels
   Fuse fuse = Fuse::own;
+  PageAttention pages = PageAttention::gathered;
   bool grouped = true;         // CUTLASS's products over groups on Hopper; SINTER_CUDA_GROUPED=0: our own
   bool deterministic = false;  // SINTER_DETERMINISTIC=1: no algorithm whose result may differ from run to run
   size_t shared_bytes = 0;  // SINTER_CUDA_SHARED=bytes: as if blocks had no more shared memory; a test of other cards
@@ -64,7 +72,8 @@ bool is_tracing();
 
 // Device memory a backend keeps between calls: at least `bytes`, aligned to 256, valid for work enqueued on `stream`
 // until the same slot is asked for again with the same stream. Grows by a fresh block; must not grow inside a capture.
-enum class Scratch { partials, sort, workspace, attention, tokens, weight, zeros };
+// `pages` is for work that is never captured.
+enum class Scratch { partials, sort, workspace, attention, tokens, weight, zeros, pages };
 void* scratch(Stream& stream, Scratch slot, size_t bytes);
 // Memory of zeros, shared by all that ask: whoever changes it leaves zeros behind. As scratch() otherwise.
 void* zeroed_scratch(Stream& stream, size_t bytes);

@@ -29,6 +29,14 @@ bool read_switch(const char* name, bool otherwise) {
   return value == "1";
 }
 
+PageAttention read_pages() {
+  const char* text = std::getenv("SINTER_CUDA_PAGES");
+  if (!text || !*text) return PageAttention::gathered;
+  const std::string value = text;
+  SINTER_CHECK(value == "0" || value == "1" || value == "2", "SINTER_CUDA_PAGES is '{}'; expected 0, 1 or 2", value);
+  return static_cast<PageAttention>(value[0] - '0');
+}
+
 struct Block {
   void* data = nullptr;
   size_t bytes = 0;
@@ -43,6 +51,7 @@ static void apply_batch_invariance(CudaOptions& o) {
   o.small_products = o.decode_attention = false;  // of few rows, of few queries
   o.cudnn = o.sm90_attention = false;             // of training alone
   o.grouped = false;                              // tiles by measure
+  o.pages = PageAttention::none;                  // of many queries
   o.fuse = Fuse::none;
 }
 
@@ -64,6 +73,7 @@ static CudaOptions& mutable_options() {
       SINTER_CHECK(*end == 0 && o.shared_bytes > 0, "SINTER_CUDA_SHARED is '{}'; expected a number of bytes", bytes);
     }
     o.grouped = read_switch("SINTER_CUDA_GROUPED", o.grouped);
+    o.pages = read_pages();
     if (read_switch("SINTER_CUDA_FUSE", false)) {
       o.fuse = Fuse::all;
     } else if (!read_switch("SINTER_CUDA_FUSE", true)) {
@@ -93,7 +103,8 @@ void* scratch(Stream& stream, Scratch slot, size_t bytes) {
                  "[cuda] scratch memory must grow to {} bytes inside a graph capture; run the step once before", bytes);
     core::Allocator& allocator = core::runtime(stream.device).allocator();
     // cudaFree waits for work that still uses the block; graphs will use it again, so theirs stay.
-    if (block.data && !core::has_captured()) allocator.release(block.data, block.bytes);
+    const bool may_be_in_graphs = slot != Scratch::pages && core::has_captured();
+    if (block.data && !may_be_in_graphs) allocator.release(block.data, block.bytes);
     block = {};
     size_t rounded = (bytes + (size_t{1} << 20) - 1) >> 20 << 20;
     block.data = allocator.allocate(rounded);
@@ -161,10 +172,10 @@ static void run_sm90_backward(Stream& stream, const AttentionBackwardArgs& args,
   sm90_attention_backward(stream, args, cos_sin);
 }
 
-// Whether prompts that begin in this batch may go past the cache: their keys are the batch's own, which training's
-// kernels read faster than pages. SINTER_CUDA_FRESH=1: not by default until it has been measured.
+// Whether prompts that begin in this batch go past the cache: their keys are the batch's own, which training's kernels
+// read in place. cuDNN's have a graph for every length, which takes up to a second to make: lengths that are common.
 static bool is_fresh(const AttentionForwardArgs& args) {
-  static const bool is_on = read_switch("SINTER_CUDA_FRESH", false);
+  static const bool is_on = read_switch("SINTER_CUDA_FRESH", true);
   constexpr int64_t kLeastTokens = 256;
   const RaggedBatch& b = *args.batch;
   if (!is_on || is_batch_invariant() || !args.cache || !b.equal_lengths || b.max_query < kLeastTokens) return false;
@@ -174,17 +185,16 @@ static bool is_fresh(const AttentionForwardArgs& args) {
 }
 
 void attention_forward(Stream& stream, const AttentionForwardArgs& args) {
-  if (is_fresh(args)) {
-    AttentionForwardArgs own = args;
-    own.cache = {};
-    own.block_tables = {};
-    return attention_forward(stream, own);
-  }
-  if (!args.cache && sm90_takes_attention(stream, args.shape, *args.batch, {&args.qkv, &args.out})) {
+  constexpr int64_t kCommonTokens = 2048;  // steps are multiples of it, and so are the chunks that fill one
+  AttentionForwardArgs own = args;
+  if (is_fresh(args)) own.cache = {}, own.block_tables = {};
+  if (!own.cache && sm90_takes_attention(stream, args.shape, *args.batch, {&args.qkv, &args.out})) {
     ++sm90_attention_calls;
-    return sm90_attention_forward(stream, args);
+    return sm90_attention_forward(stream, own);
   }
-  if (!cudnn_attention_forward(stream, args)) flash_forward(stream, args);
+  const bool has_new_graph = args.cache && args.batch->max_query % kCommonTokens != 0;
+  if (!has_new_graph && cudnn_attention_forward(stream, own)) return;
+  flash_forward(stream, args);
 }
 
 void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {

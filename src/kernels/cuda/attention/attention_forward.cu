@@ -1,6 +1,7 @@
 // Flash attention forward on tensor cores (mma.sync), for every case of the table: ragged sequences, sliding windows,
 // grouped heads, paged keys, dropout. f32 goes to attention_f32.cu.
 #include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/attention/page_attention.h"
 
 namespace sinter::kernels::cuda {
 namespace {
@@ -31,6 +32,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionParams p) {
   int row0 = static_cast<int>(block - tile_start(p.offsets, s_index, p.group, kRows)) * kRows;
   int num_rows = s.queries * p.group;
   if (row0 >= num_rows || row0 < 0 || s.queries < p.least_queries) return;
+  if (p.most_queries > 0 && s.queries > p.most_queries) return;
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
   int last_query = min((row0 + kRows - 1) / p.group, s.queries - 1);
@@ -298,6 +300,10 @@ void flash_forward(Stream& stream, const AttentionForwardArgs& args) {
     p.least_queries = kMostDecodeQueries + 1;
   } else {
     zero_padding_rows(stream, p, args.out, p.lse);
+  }
+  if (page_attention(stream, args, p)) {
+    if (batch.equal_lengths) return;
+    p.most_queries = kLeastPieceQueries - 1;
   }
   switch (args.qkv.dtype()) {
     case base::DType::f32:

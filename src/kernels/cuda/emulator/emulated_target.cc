@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "kernels/cases/case.h"
+#include "kernels/cuda/attention/page_attention.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/matmul/small_product.h"
@@ -56,6 +57,48 @@ SortedKeys sort_keys(Stream&, const int32_t* keys, int64_t count, int64_t key_co
                    [&](int32_t a, int32_t b) { return own[static_cast<size_t>(a)] < own[static_cast<size_t>(b)]; });
   for (size_t i = 0; i < own.size(); ++i) sorted[i] = static_cast<int32_t>(own[static_cast<size_t>(positions[i])]);
   return {sorted.data(), positions.data()};
+}
+
+// ---- cuDNN's attention for pieces of queries, by plain loops over what it is told ----
+
+bool find_piece_kernel(Stream&, const PieceShape&, size_t& workspace_bytes) {
+  workspace_bytes = 0;
+  return true;
+}
+
+template <class T>
+static void attend_pieces(const PieceCall& call) {
+  const PieceShape& s = call.shape;
+  auto row_of = [&](const void* cache, int64_t piece, int64_t head, int64_t key) {
+    const int64_t page = call.pieces.tables[piece * s.table_width() + key / s.page_tokens];
+    return static_cast<const T*>(cache) + page * s.page_stride + head * s.head_stride +
+           key % s.page_tokens * s.token_stride;
+  };
+  std::vector<float> out(static_cast<size_t>(s.dim));
+  for (int64_t piece = 0; piece < s.pieces; ++piece) {
+    const int64_t queries = call.pieces.query_lengths[piece], keys = call.pieces.key_lengths[piece];
+    for (int64_t i = 0; i < queries * s.heads; ++i) {
+      const int64_t query = i / s.heads, head = i % s.heads, kv_head = head / (s.heads / s.kv_heads);
+      const T* q = static_cast<const T*>(call.queries) + call.pieces.query_places[piece] + query * s.row_width +
+                   head * s.dim;
+      const int64_t position = keys - queries + query;
+      float sum = 0;
+      std::fill(out.begin(), out.end(), 0.0f);
+      for (int64_t j = s.window > 0 ? std::max<int64_t>(0, position - s.window + 1) : 0; j <= position; ++j) {
+        const T *key = row_of(call.keys, piece, kv_head, j), *value = row_of(call.values, piece, kv_head, j);
+        float score = 0;
+        for (int64_t d = 0; d < s.dim; ++d) score += to_float(q[d]) * to_float(key[d]);
+        const float e = std::exp(score * s.scale);
+        sum += e;
+        for (int64_t d = 0; d < s.dim; ++d) out[static_cast<size_t>(d)] += e * to_float(value[d]);
+      }
+      T* to = static_cast<T*>(call.out) + call.pieces.output_places[piece] + (query * s.heads + head) * s.dim;
+      for (int64_t d = 0; d < s.dim; ++d) to[d] = from_float<T>(out[static_cast<size_t>(d)] / sum);
+    }
+  }
+}
+void piece_attention(Stream&, const PieceCall& call) {
+  call.shape.dtype == base::DType::bf16 ? attend_pieces<bfloat16>(call) : attend_pieces<half>(call);
 }
 
 // ---- entries whose choice among kernels is not emulated ----
