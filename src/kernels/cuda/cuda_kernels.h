@@ -50,6 +50,9 @@ struct CudaOptions {
   bool cudnn = true;    // SINTER_CUDNN=0: our own attention kernel everywhere
   bool overlap = true;  // SINTER_CUDA_OVERLAP=0: no kernel of a decoding step begins before the one before it ends
   bool small_products = true;    // SINTER_CUDA_SMALL=0: products of few rows by cuBLASLt too
+  // SINTER_CUDA_FP8_ROWS=N: products of so many rows or more with weights in fp8 round their rows too; 0: none do.
+  int64_t fp8_rows = 17;
+  size_t prefetched_bytes = size_t{16} << 20;  // SINTER_CUDA_PREFETCH=MIB: of the next weight (matmul/weight_order.h)
   bool decode_attention = true;  // SINTER_CUDA_DECODE=0: no kernel of its own for few queries over pages
   bool sm90_attention = true;    // our attention for Hopper; SINTER_SM90_ATTENTION=0: cuDNN's or our other kernels
   Fuse fuse = Fuse::own;

@@ -29,6 +29,15 @@ bool read_switch(const char* name, bool otherwise) {
   return value == "1";
 }
 
+size_t read_number(const char* name, size_t otherwise) {
+  const char* text = std::getenv(name);
+  if (!text || !*text) return otherwise;
+  char* end = nullptr;
+  const size_t value = std::strtoull(text, &end, 10);
+  SINTER_CHECK(*end == 0 && *text != '-', "{} is '{}'; expected a whole number", name, text);
+  return value;
+}
+
 PageAttention read_pages() {
   const char* text = std::getenv("SINTER_CUDA_PAGES");
   if (!text || !*text) return PageAttention::gathered;
@@ -67,11 +76,9 @@ static CudaOptions& mutable_options() {
     o.decode_attention = read_switch("SINTER_CUDA_DECODE", o.decode_attention);
     o.cudnn = read_switch("SINTER_CUDNN", o.cudnn);
     o.sm90_attention = read_switch("SINTER_SM90_ATTENTION", o.sm90_attention);
-    if (const char* bytes = std::getenv("SINTER_CUDA_SHARED"); bytes && *bytes) {
-      char* end = nullptr;
-      o.shared_bytes = std::strtoull(bytes, &end, 10);
-      SINTER_CHECK(*end == 0 && o.shared_bytes > 0, "SINTER_CUDA_SHARED is '{}'; expected a number of bytes", bytes);
-    }
+    o.shared_bytes = read_number("SINTER_CUDA_SHARED", o.shared_bytes);
+    o.prefetched_bytes = read_number("SINTER_CUDA_PREFETCH", o.prefetched_bytes >> 20) << 20;
+    o.fp8_rows = static_cast<int64_t>(read_number("SINTER_CUDA_FP8_ROWS", static_cast<size_t>(o.fp8_rows)));
     o.grouped = read_switch("SINTER_CUDA_GROUPED", o.grouped);
     o.pages = read_pages();
     if (read_switch("SINTER_CUDA_FUSE", false)) {

@@ -10,7 +10,9 @@
 #include "kernels/cuda/attention/page_attention.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/emulator/emulator.h"
+#include "kernels/cuda/matmul/fp8_rows.h"
 #include "kernels/cuda/matmul/small_product.h"
+#include "kernels/cuda/matmul/weight_order.h"
 #include "kernels/cuda/sm90/sm90.h"
 #include "kernels/reference/reference.h"
 
@@ -26,6 +28,7 @@ const CudaOptions& options() {
 int num_multiprocessors(const Stream&) { return 4; }
 int compute_capability(core::Device) { return 90; }
 bool is_batch_invariant() { return false; }
+NextWeights next_weights(Stream&, const void*, size_t, int) { return {}; }
 size_t most_shared_bytes(core::Device) { return emulator::kSharedBytes; }
 
 static void* room(std::vector<std::byte>& block, size_t bytes, std::byte filling) {
@@ -101,10 +104,41 @@ void piece_attention(Stream&, const PieceCall& call) {
   call.shape.dtype == base::DType::bf16 ? attend_pieces<bfloat16>(call) : attend_pieces<half>(call);
 }
 
+// ---- cuBLASLt's product of fp8 codes, by plain loops ----
+
+bool scaled_product(Stream&, const ScaledProduct& s) {
+  const bool is_bf16 = s.out == base::DType::bf16;
+  auto number = [&](const void* from, int64_t at) {
+    if (s.out == base::DType::f32) return static_cast<const float*>(from)[at];
+    return is_bf16 ? to_float(static_cast<const bfloat16*>(from)[at]) : to_float(static_cast<const half*>(from)[at]);
+  };
+  auto code = [](const void* from, int64_t at) { return float(static_cast<const __nv_fp8_e4m3*>(from)[at]); };
+  for (int64_t i = 0; i < s.m * s.n; ++i) {
+    const int64_t row = i / s.n, column = i % s.n;
+    float sum = 0;
+    for (int64_t k = 0; k < s.k; ++k) {
+      const int64_t group = s.has_groups ? k / kFp8Group : 0;
+      sum += code(s.a, row * s.k + k) * s.a_scales[group * s.m + row] * code(s.b, column * s.k + k) *
+             s.b_scales[group * s.n + column];
+    }
+    const int64_t at = row * s.d_stride + column;
+    sum = s.alpha * sum + (s.bias ? number(s.bias, column) : 0.0f) + (s.addend ? s.beta * number(s.addend, at) : 0.0f);
+    if (s.out == base::DType::f32) {
+      static_cast<float*>(s.d)[at] = sum;
+    } else if (is_bf16) {
+      static_cast<bfloat16*>(s.d)[at] = from_float<bfloat16>(sum);
+    } else {
+      static_cast<half*>(s.d)[at] = from_float<half>(sum);
+    }
+  }
+  return true;
+}
+
 // ---- entries whose choice among kernels is not emulated ----
 
 void matmul(Stream& stream, const MatmulArgs& args) {
   if (small_matmul(stream, args)) return;
+  if (takes_fp8_rows(stream, args) && fp8_rows_matmul(stream, args)) return;
   reference_table()->matmul(stream, args);
 }
 bool fused_matmul(Stream& stream, const FusedMatmulArgs& args) { return small_fused_matmul(stream, args); }
