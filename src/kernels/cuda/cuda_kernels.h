@@ -36,13 +36,6 @@ enum class Fuse {
   all,
 };
 
-// How prompts read the cache (attention/page_attention.h; SINTER_CUDA_PAGES).
-enum class PageAttention {
-  none,      // 0: by our flash kernel
-  gathered,  // 1, by default
-  direct,    // 2: pages as the cache has them
-};
-
 // Switches, read from the environment once.
 struct CudaOptions {
   bool tf32 = false;    // SINTER_TF32=1: f32 matrix products round their factors to TF32
@@ -50,13 +43,9 @@ struct CudaOptions {
   bool cudnn = true;    // SINTER_CUDNN=0: our own attention kernel everywhere
   bool overlap = true;  // SINTER_CUDA_OVERLAP=0: no kernel of a decoding step begins before the one before it ends
   bool small_products = true;    // SINTER_CUDA_SMALL=0: products of few rows by cuBLASLt too
-  // SINTER_CUDA_FP8_ROWS=N: products of so many rows or more with weights in fp8 round their rows too; 0: none do.
-  int64_t fp8_rows = 17;
-  size_t prefetched_bytes = size_t{16} << 20;  // SINTER_CUDA_PREFETCH=MIB: of the next weight (matmul/weight_order.h)
   bool decode_attention = true;  // SINTER_CUDA_DECODE=0: no kernel of its own for few queries over pages
   bool sm90_attention = true;    // our attention for Hopper; SINTER_SM90_ATTENTION=0: cuDNN's or our other kernels
   Fuse fuse = Fuse::own;
-  PageAttention pages = PageAttention::gathered;
   bool grouped = true;         // CUTLASS's products over groups on Hopper; SINTER_CUDA_GROUPED=0: our own
   bool deterministic = false;  // SINTER_DETERMINISTIC=1: no algorithm whose result may differ from run to run
   size_t shared_bytes = 0;  // SINTER_CUDA_SHARED=bytes: as if blocks had no more shared memory; a test of other cards
@@ -75,8 +64,7 @@ bool is_tracing();
 
 // Device memory a backend keeps between calls: at least `bytes`, aligned to 256, valid for work enqueued on `stream`
 // until the same slot is asked for again with the same stream. Grows by a fresh block; must not grow inside a capture.
-// `pages` is for work that is never captured.
-enum class Scratch { partials, sort, workspace, attention, tokens, weight, zeros, pages };
+enum class Scratch { partials, sort, workspace, attention, tokens, weight, zeros };
 void* scratch(Stream& stream, Scratch slot, size_t bytes);
 // Memory of zeros, shared by all that ask: whoever changes it leaves zeros behind. As scratch() otherwise.
 void* zeroed_scratch(Stream& stream, size_t bytes);

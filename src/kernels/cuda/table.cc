@@ -14,6 +14,7 @@
 #include "kernels/choices.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/profile.h"
+#include "kernels/cuda/serving_options.h"
 #include "kernels/cuda/sm90/sm90.h"
 #include "kernels/fused.h"
 
@@ -60,7 +61,6 @@ static void apply_batch_invariance(CudaOptions& o) {
   o.small_products = o.decode_attention = false;  // of few rows, of few queries
   o.cudnn = o.sm90_attention = false;             // of training alone
   o.grouped = false;                              // tiles by measure
-  o.pages = PageAttention::none;                  // of many queries
   o.fuse = Fuse::none;
 }
 
@@ -77,10 +77,7 @@ static CudaOptions& mutable_options() {
     o.cudnn = read_switch("SINTER_CUDNN", o.cudnn);
     o.sm90_attention = read_switch("SINTER_SM90_ATTENTION", o.sm90_attention);
     o.shared_bytes = read_number("SINTER_CUDA_SHARED", o.shared_bytes);
-    o.prefetched_bytes = read_number("SINTER_CUDA_PREFETCH", o.prefetched_bytes >> 20) << 20;
-    o.fp8_rows = static_cast<int64_t>(read_number("SINTER_CUDA_FP8_ROWS", static_cast<size_t>(o.fp8_rows)));
     o.grouped = read_switch("SINTER_CUDA_GROUPED", o.grouped);
-    o.pages = read_pages();
     if (read_switch("SINTER_CUDA_FUSE", false)) {
       o.fuse = Fuse::all;
     } else if (!read_switch("SINTER_CUDA_FUSE", true)) {
@@ -92,6 +89,18 @@ static CudaOptions& mutable_options() {
   return options;
 }
 const CudaOptions& options() { return mutable_options(); }
+
+// Batch-invariant mode leaves these out by itself: cuDNN is off, and so is what asks is_batch_invariant().
+const ServingOptions& serving_options() {
+  static const ServingOptions options = [] {
+    ServingOptions o;
+    o.pages = read_pages();
+    o.fp8_rows = static_cast<int64_t>(read_number("SINTER_CUDA_FP8_ROWS", static_cast<size_t>(o.fp8_rows)));
+    o.prefetched_bytes = read_number("SINTER_CUDA_PREFETCH", o.prefetched_bytes >> 20) << 20;
+    return o;
+  }();
+  return options;
+}
 
 static thread_local int t_without_measuring = 0;
 bool is_measuring_off() { return t_without_measuring > 0; }
@@ -110,7 +119,7 @@ void* scratch(Stream& stream, Scratch slot, size_t bytes) {
                  "[cuda] scratch memory must grow to {} bytes inside a graph capture; run the step once before", bytes);
     core::Allocator& allocator = core::runtime(stream.device).allocator();
     // cudaFree waits for work that still uses the block; graphs will use it again, so theirs stay.
-    const bool may_be_in_graphs = slot != Scratch::pages && core::has_captured();
+    const bool may_be_in_graphs = slot != kPageScratch && core::has_captured();
     if (block.data && !may_be_in_graphs) allocator.release(block.data, block.bytes);
     block = {};
     size_t rounded = (bytes + (size_t{1} << 20) - 1) >> 20 << 20;

@@ -24,7 +24,7 @@ struct AttentionParams {
   int64_t tokens, width, max_blocks, first_token, first_head, total_heads;
   int num_sequences, num_heads, num_kv_heads, head_dim, group, block_size;
   int window;
-  int least_queries, most_queries;  // sequences with fewer, or more (0: none has), are another kernel's
+  int least_queries;  // sequences with fewer are another kernel's
   bool vector;        // every row of a head starts on a 16-byte boundary
   float scale, dropout, keep_factor;
   RandomKey key;

@@ -6,7 +6,7 @@
 #include "kernels/cuda/attention/attention_cases.h"
 #include "kernels/cuda/attention/cudnn_attention.h"
 #include "kernels/cuda/attention/page_attention.h"
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/serving_options.h"
 
 namespace sinter::kernels::cuda {
 namespace {
@@ -45,9 +45,9 @@ void expect_sm90(Case& c, DType t, const Attention& a, int64_t calls) {
 // Long chunks over pages must have taken cuDNN on Hopper.
 void expect_pieces(Case& c, int64_t most_queries) {
   const bool is_hopper = compute_capability({core::DeviceKind::cuda, 0}) >= 90;
-  if (pieces_before < 0 || !is_hopper || !options().cudnn || options().pages == PageAttention::none) return;
+  if (pieces_before < 0 || !is_hopper || !options().cudnn || serving_options().pages == PageAttention::none) return;
   const bool takes = most_queries >= kLeastPieceQueries;
-  if (takes && options().pages == PageAttention::direct) return;  // not of every format
+  if (takes && serving_options().pages == PageAttention::direct) return;  // not of every format
   c.expect_true((num_piece_calls() > pieces_before) == takes, takes ? "in pieces by cuDNN" : "by our own");
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/serving_options.h"
 
 namespace sinter::kernels::cuda {
 namespace {
@@ -181,7 +182,7 @@ Room take_room(Stream& stream, const PieceShape& shape, int64_t sequences, size_
   // In steps: what was taken before stays taken where graphs are in use.
   size_t taken = size_t{16} << 20;
   while (taken < bytes) taken *= 2;
-  char* base = static_cast<char*>(scratch(stream, Scratch::pages, taken));
+  char* base = static_cast<char*>(scratch(stream, kPageScratch, taken));
   Room room;
   room.pieces = {reinterpret_cast<int32_t*>(base + lengths[0]), reinterpret_cast<int32_t*>(base + lengths[1]),
                  reinterpret_cast<int64_t*>(base + places[0]), reinterpret_cast<int64_t*>(base + places[1]),
@@ -200,7 +201,7 @@ int64_t num_gathered_pages(const RaggedBatch& batch) {
 
 bool applies(const AttentionForwardArgs& args, const AttentionParams& p) {
   const RaggedBatch& batch = *args.batch;
-  if (options().pages == PageAttention::none || !p.keys || !p.vector || p.dropout > 0 || p.lse) return false;
+  if (serving_options().pages == PageAttention::none || !p.keys || !p.vector || p.dropout > 0 || p.lse) return false;
   if (args.qkv.dtype() != base::DType::bf16 && args.qkv.dtype() != base::DType::f16) return false;
   if (batch.max_query < kLeastPieceQueries || batch.num_sequences > kMostPieceSequences) return false;
   return args.shape.head_dim % 8 == 0 && static_cast<int64_t>(batch.host_contexts.size()) == batch.num_sequences;
@@ -215,7 +216,7 @@ bool page_attention(Stream& stream, const AttentionForwardArgs& args, const Atte
   const int64_t page_elements = int64_t{p.num_kv_heads} * kGatheredTokens * p.head_dim;
   const int64_t pages = num_gathered_pages(batch);
   const auto gathered_bytes = static_cast<size_t>(pages * page_elements) * sizeof(uint16_t);
-  const bool gathers = options().pages == PageAttention::gathered && gathered_bytes <= kMostGatheredBytes / 2;
+  const bool gathers = serving_options().pages == PageAttention::gathered && gathered_bytes <= kMostGatheredBytes / 2;
   if (!gathers && p.key_scales) return false;
   PieceShape shape{.pieces = piece_bound(p.tokens / kPieceQueries + most_long),
                    .keys = key_bound(batch.max_context),

@@ -13,6 +13,7 @@
 #include "kernels/cuda/matmul/fp8_rows.h"
 #include "kernels/cuda/matmul/small_product.h"
 #include "kernels/cuda/matmul/weight_order.h"
+#include "kernels/cuda/serving_options.h"
 #include "kernels/cuda/sm90/sm90.h"
 #include "kernels/reference/reference.h"
 
@@ -23,6 +24,10 @@ namespace cuda {
 
 const CudaOptions& options() {
   static const CudaOptions options;
+  return options;
+}
+const ServingOptions& serving_options() {
+  static const ServingOptions options;
   return options;
 }
 int num_multiprocessors(const Stream&) { return 4; }

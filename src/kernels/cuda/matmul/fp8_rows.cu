@@ -7,6 +7,7 @@
 
 #include "kernels/batch_invariance.h"
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/serving_options.h"
 
 namespace sinter::kernels::cuda {
 namespace {
@@ -102,7 +103,7 @@ bool has_groups_of(const core::WeightPart& part, int64_t columns) { return part.
 }  // namespace
 
 bool takes_fp8_rows(const Stream& stream, const MatmulArgs& args) {
-  const int64_t least_rows = options().fp8_rows;  // below, our own products read the codes (small_product.h)
+  const int64_t least_rows = serving_options().fp8_rows;  // below, our own products read the codes (small_product.h)
   if (least_rows == 0 || args.b.is_plain() || is_batch_invariant()) return false;
   const base::DType t = args.a.dtype();
   if (t != base::DType::bf16 && t != base::DType::f16) return false;

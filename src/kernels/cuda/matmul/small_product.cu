@@ -13,9 +13,16 @@
 
 #include "kernels/cuda/matmul/fp8_rows.h"
 #include "kernels/cuda/matmul/small_product.cuh"
+#include "kernels/cuda/matmul/weight_order.h"
 
 namespace sinter::kernels::cuda {
 namespace {
+
+// staged_stride: elements between rows of x in shared memory.
+struct SmallParams : ProductParams {
+  int staged_stride;
+  NextWeights next;
+};
 
 constexpr int kWarps = kProductWarps, kThreads = kProductThreads, kAhead = 4;
 
@@ -71,7 +78,7 @@ struct Streamer {
   static constexpr int kColumns = 2 * 4 * kElements;  // of a turn
   static constexpr int kBytes = kFp8 ? 1 : 2;
 
-  const ProductParams& p;
+  const SmallParams& p;
   const char *low, *high;
   const float *low_scales, *high_scales;
   float low_factor, high_factor;
@@ -79,7 +86,7 @@ struct Streamer {
   int quad, row;
   const T* staged;
 
-  __device__ Streamer(const ProductParams& params, const RowPair& rows, const T* shared_rows)
+  __device__ Streamer(const SmallParams& params, const RowPair& rows, const T* shared_rows)
       : p(params), quad(threadIdx.x % 4), row(threadIdx.x % 32 / 4), staged(shared_rows) {
     find(min(rows.low + row, p.n - 1), low, low_scales, low_factor, low_group);
     find(min(rows.high + row, p.n - 1), high, high_scales, high_factor, high_group);
@@ -169,7 +176,7 @@ constexpr int kStagedPad = kFp8 ? 8 : 32;
 constexpr size_t kMostStagedBytes = size_t{96} << 10;  // two blocks have room
 
 template <class T, bool kFp8>
-__device__ __forceinline__ void stage_rows(T* to, const ProductParams& p) {
+__device__ __forceinline__ void stage_rows(T* to, const SmallParams& p) {
   const int chunks = p.k / 8;
   for (int i = threadIdx.x; i < p.m * chunks; i += kThreads) {
     const int m = i / chunks, c = i % chunks * 8;
@@ -191,7 +198,7 @@ __device__ __forceinline__ void fetch_next(const NextWeights& next) {
 }
 
 template <class T, int kTiles, bool kFp8, ProductKind kKind, bool kStaged>
-__global__ void __launch_bounds__(kThreads, 2) small_product_kernel(const ProductParams p) {
+__global__ void __launch_bounds__(kThreads, 2) small_product_kernel(const SmallParams p) {
   extern __shared__ __align__(16) unsigned char staged_bytes[];
   __shared__ float parts[kWarps][kProductRows][kTiles * 8 + 1];
   let_next_begin();
@@ -223,7 +230,7 @@ __global__ void __launch_bounds__(kThreads, 2) small_product_kernel(const Produc
 }
 
 template <class T, int kTiles, bool kFp8, bool kStaged>
-void launch_kind(Stream& stream, const ProductParams& p, ProductKind kind) {
+void launch_kind(Stream& stream, const SmallParams& p, ProductKind kind) {
   const int blocks = kind == ProductKind::plain ? (p.n + 15) / 16 : p.n / 16;
   const size_t bytes = static_cast<size_t>(p.m * p.staged_stride) * sizeof(T);
   auto run = [&](auto kernel) {
@@ -242,7 +249,8 @@ void launch_kind(Stream& stream, const ProductParams& p, ProductKind kind) {
 }
 
 template <class T, bool kFp8>
-void launch(Stream& stream, ProductParams p, ProductKind kind) {
+void launch(Stream& stream, const ProductParams& product, ProductKind kind) {
+  SmallParams p{product, 0, {}};
   const ProductPart& first = p.parts[0];
   const int64_t rows = p.num_parts > 1 ? p.parts[1].first : p.n;
   const int blocks = (p.n + 15) / 16;

@@ -6,7 +6,6 @@
 #pragma once
 #include "base/weight_format.h"
 #include "kernels/cuda/matmul/small_product.h"
-#include "kernels/cuda/matmul/weight_order.h"
 #include "kernels/cuda/mma.cuh"
 
 namespace sinter::kernels::cuda {
@@ -41,8 +40,6 @@ struct ProductParams {
   int half_dim, num_rotated;  // rotated: of heads
   spec::Activation activation;
   bool c_is_f32, is_quantized;
-  int staged_stride;  // elements between rows of x in shared memory; 0: x is read where it lies
-  NextWeights next;
 };
 
 // quantized_product.cu: fills the parts of a weight in blocks or codes; false where its kernel does not read them.

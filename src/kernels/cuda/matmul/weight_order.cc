@@ -5,8 +5,8 @@
 #include <mutex>
 #include <utility>
 
-#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/matmul/fused_matmul.h"
+#include "kernels/cuda/serving_options.h"
 
 namespace sinter::kernels::cuda {
 
@@ -18,7 +18,7 @@ NextWeights next_weights(core::Stream& stream, const void* weight, size_t bytes,
   static std::mutex mutex;
   static std::map<void*, const void*> last;                              // of each stream
   static std::map<std::pair<void*, const void*>, Known> followers;
-  const size_t most = options().prefetched_bytes;
+  const size_t most = serving_options().prefetched_bytes;
   if (most == 0 || blocks == 0 || compute_capability(stream.device) < 90) return {};
   std::lock_guard lock(mutex);
   if (const void* before = std::exchange(last[stream.native], weight)) followers[{stream.native, before}] = {weight, bytes};
