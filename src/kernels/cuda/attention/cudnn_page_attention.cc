@@ -13,8 +13,8 @@ namespace fe = cudnn_frontend;
 
 enum Uid : int64_t { kQ = 1, kK, kV, kO, kQueryLengths, kKeyLengths, kQueryPlaces, kOutputPlaces, kKeyTable, kValueTable };
 
-// Pages there can be: only those that tables name are read.
-constexpr int64_t kMostPages = int64_t{1} << 20;
+// As if pages held so many tokens in all: only those that tables name are read.
+constexpr int64_t kMostTokens = int64_t{1} << 23;
 
 CudnnGraph build(const PieceShape& s, cudnnHandle_t handle) {
   auto graph = new_cudnn_graph(s.dtype);
@@ -29,7 +29,7 @@ CudnnGraph build(const PieceShape& s, cudnnHandle_t handle) {
     return graph->tensor(Tensor()
                              .set_name(name)
                              .set_uid(uid)
-                             .set_dim({kMostPages, s.kv_heads, s.page_tokens, s.dim})
+                             .set_dim({kMostTokens / s.page_tokens, s.kv_heads, s.page_tokens, s.dim})
                              .set_stride({s.page_stride, s.head_stride, s.token_stride, 1}));
   };
   auto table = [&](const char* name, int64_t uid) {

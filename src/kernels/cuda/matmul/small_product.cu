@@ -254,7 +254,8 @@ void launch(Stream& stream, const ProductParams& product, ProductKind kind) {
   const ProductPart& first = p.parts[0];
   const int64_t rows = p.num_parts > 1 ? p.parts[1].first : p.n;
   const int blocks = (p.n + 15) / 16;
-  p.next = next_weights(stream, first.rows, static_cast<size_t>(rows * p.k) * (kFp8 ? 1 : sizeof(T)), blocks);
+  const void* weight = p.c_is_f32 ? nullptr : first.rows;  // logits end a step
+  p.next = next_weights(stream, weight, static_cast<size_t>(rows * p.k) * (kFp8 ? 1 : sizeof(T)), blocks);
   if (p.m > 8) return launch_kind<T, 2, kFp8, false>(stream, p, kind);
   const int stride = p.k + kStagedPad<kFp8>;
   const size_t bytes = static_cast<size_t>(p.m) * static_cast<size_t>(stride) * sizeof(T);

@@ -19,8 +19,12 @@ NextWeights next_weights(core::Stream& stream, const void* weight, size_t bytes,
   static std::map<void*, const void*> last;                              // of each stream
   static std::map<std::pair<void*, const void*>, Known> followers;
   const size_t most = serving_options().prefetched_bytes;
-  if (most == 0 || blocks == 0 || compute_capability(stream.device) < 90) return {};
+  if (most == 0 || compute_capability(stream.device) < 90) return {};
   std::lock_guard lock(mutex);
+  if (!weight) {
+    last.erase(stream.native);
+    return {};
+  }
   if (const void* before = std::exchange(last[stream.native], weight)) followers[{stream.native, before}] = {weight, bytes};
   const auto found = followers.find({stream.native, weight});
   if (found == followers.end() || found->second.weight == weight || !is_capturing(stream)) return {};

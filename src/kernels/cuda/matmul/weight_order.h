@@ -16,7 +16,8 @@ struct NextWeights {
 };
 
 // Tells that a product of `blocks` blocks reads this weight now; returns what the product after it begins with. Nothing
-// outside of a capture: a weight that was next before may be gone.
+// outside of a capture: a weight that was next before may be gone. Without a weight the order ends, as behind a step's
+// last product: what comes next may be another model's.
 NextWeights next_weights(core::Stream& stream, const void* weight, size_t bytes, int blocks);
 
 }  // namespace sinter::kernels::cuda
