@@ -150,7 +150,7 @@ struct PrefillCase {
   PackedFormat weights{};
 };
 // Cases of one format stand together; 7,000: a length that fills no step.
-constexpr PrefillCase kPrefillCases[] = {{512, 0},      {2048, 0},  {7000, 0},       {8192, 0},
+constexpr PrefillCase kPrefillCases[] = {{512, 0},     {2048, 0},  {7000, 0},      {8192, 0},
                                          {8192, 4096}, {32768, 0}, {512, 0, kFp8}, {8192, 0, kFp8}};
 
 bool is_asked_for(const Options& options, const std::string& name) {
@@ -211,16 +211,17 @@ Report bench_decode(const Options& options) {
 }
 
 Report bench_prefill(const Options& options) {
-  Report report{"prefill",
-                "prompts of an 8B model with random weights; FLOPs: products and causal attention; shares of the bf16 rate",
-                {{"weights", "weights"},
-                 {"prompt", "prompt", 0},
-                 {"cached", "cached", 0},
-                 {"ms", "ms", 2},
-                 {"rate", "tok/s", 0},
-                 {"tflops", "TFLOP/s", 1},
-                 {"share", "of product rate %", 1}},
-                {}};
+  Report report{
+      "prefill",
+      "prompts of an 8B model with random weights; FLOPs: products and causal attention; shares of the bf16 rate",
+      {{"weights", "weights"},
+       {"prompt", "prompt", 0},
+       {"cached", "cached", 0},
+       {"ms", "ms", 2},
+       {"rate", "tok/s", 0},
+       {"tflops", "TFLOP/s", 1},
+       {"share", "of product rate %", 1}},
+      {}};
   double product_flops = 0;
   std::string loaded;
   std::unique_ptr<RandomModel> model;
@@ -255,8 +256,8 @@ Report bench_prefill(const Options& options) {
     const double pairs = tokens * before + tokens * tokens / 2;
     const double flops = model->flops_per_token() * tokens +
                          4.0 * static_cast<double>(model->spec.num_layers * model->spec.q_width()) * pairs;
-    report.rows.push_back({format, static_cast<double>(c.prompt), before, 1e3 * best, tokens / best, flops / best / 1e12,
-                           100 * flops / best / product_flops});
+    report.rows.push_back({format, static_cast<double>(c.prompt), before, 1e3 * best, tokens / best,
+                           flops / best / 1e12, 100 * flops / best / product_flops});
   }
   return report;
 }

@@ -25,8 +25,8 @@ void round_rows(const std::vector<float>& values, int64_t columns, uint8_t* code
   });
 }
 
-// Rows from row_begin on of every expert as one part: those of one tensor of the folder, of all where there is one expert
-// (one product then reads what files keep apart).
+// Rows from row_begin on of every expert as one part: those of one tensor of the folder, of all where there is one
+// expert (one product then reads what files keep apart).
 core::WeightPart read_rows(const spec::ParameterSpec& info, int64_t row_begin, const io::TensorFolder& folder,
                            const core::Device& device, std::set<std::string>& used) {
   const int64_t columns = info.shape[-1], E = info.shape.rank() == 3 ? info.shape[0] : 1;

@@ -232,8 +232,8 @@ void register_fp8_rows(DType t) {
     std::vector<Part> parts;
     for (int64_t rows : s.rows) parts.push_back({WeightFormat::fp8_e4m3, rows, s.group});
     const std::string shape = fmt::format("{}_rows_{}_parts_k_{}_groups_of_{}", s.m, parts.size(), s.k, s.group);
-    for (const auto& [extra, name] : {std::pair{Extra::none, ""}, {Extra::bias_and_addend, "_bias_addend"},
-                                      {Extra::f32_result, "_to_f32"}}) {
+    for (const auto& [extra, name] :
+         {std::pair{Extra::none, ""}, {Extra::bias_and_addend, "_bias_addend"}, {Extra::f32_result, "_to_f32"}}) {
       add("Fp8Rows", t, shape + name, s.size,
           [=, extra = extra](Case& c) { product(c, t, s.m, parts, s.k, extra, kRounded); });
     }

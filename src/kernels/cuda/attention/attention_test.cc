@@ -112,8 +112,7 @@ void captured(Case& c, DType t) {
 }  // namespace
 
 void register_attention_cases() {
-  cases::attention_witness() = {
-      .begin = begin_watch, .expect = expect_kernel, .expect_pages = expect_pieces};
+  cases::attention_witness() = {.begin = begin_watch, .expect = expect_kernel, .expect_pages = expect_pieces};
   for (DType t : {DType::bf16, DType::f16}) {
     cases::add_claim("CapturedAttention",
                      fmt::format("{}_ReplaysOverOtherDocumentsEqualTheReference", base::dtype_name(t)),

@@ -140,8 +140,8 @@ CudnnGraph build(const GraphKey& key, cudnnHandle_t handle) {
   }
   return build_cudnn_graph(
       std::move(graph), handle,
-      fmt::format("{} sequences of {}{}, {} over {} heads of {}", key.sequences, key.ragged_tokens > 0 ? "at most " : "",
-                  key.length, key.heads, key.kv_heads, key.dim));
+      fmt::format("{} sequences of {}{}, {} over {} heads of {}", key.sequences,
+                  key.ragged_tokens > 0 ? "at most " : "", key.length, key.heads, key.kv_heads, key.dim));
 }
 
 CudnnGraph& graph_for(Stream& stream, const GraphKey& key) {

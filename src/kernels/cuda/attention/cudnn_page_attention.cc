@@ -11,7 +11,18 @@ namespace {
 
 namespace fe = cudnn_frontend;
 
-enum Uid : int64_t { kQ = 1, kK, kV, kO, kQueryLengths, kKeyLengths, kQueryPlaces, kOutputPlaces, kKeyTable, kValueTable };
+enum Uid : int64_t {
+  kQ = 1,
+  kK,
+  kV,
+  kO,
+  kQueryLengths,
+  kKeyLengths,
+  kQueryPlaces,
+  kOutputPlaces,
+  kKeyTable,
+  kValueTable
+};
 
 // As if pages held so many tokens in all: only those that tables name are read.
 constexpr int64_t kMostTokens = int64_t{1} << 23;
@@ -59,10 +70,10 @@ CudnnGraph build(const PieceShape& s, cudnnHandle_t handle) {
   o->set_output(true);
   ragged_rows(*o, kO, s.heads * s.dim,
               cudnn_integers(*graph, "output places", kOutputPlaces, s.pieces + 1, fe::DataType_t::INT64));
-  return build_cudnn_graph(std::move(graph), handle,
-                           fmt::format("{} pieces over {} keys in pages of {}, {} over {} heads of {}{}", s.pieces,
-                                       s.keys, s.page_tokens, s.heads, s.kv_heads, s.dim,
-                                       s.window > 0 ? fmt::format(", window {}", s.window) : ""));
+  return build_cudnn_graph(
+      std::move(graph), handle,
+      fmt::format("{} pieces over {} keys in pages of {}, {} over {} heads of {}{}", s.pieces, s.keys, s.page_tokens,
+                  s.heads, s.kv_heads, s.dim, s.window > 0 ? fmt::format(", window {}", s.window) : ""));
 }
 
 CudnnGraph& graph_for(Stream& stream, const PieceShape& shape) {

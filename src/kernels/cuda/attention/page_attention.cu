@@ -1,9 +1,8 @@
 // Pieces of queries and gathered pages for attention of many queries over pages (page_attention.h).
-#include "kernels/cuda/attention/page_attention.h"
-
 #include <algorithm>
 
 #include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/attention/page_attention.h"
 #include "kernels/cuda/serving_options.h"
 
 namespace sinter::kernels::cuda {
@@ -177,7 +176,8 @@ Room take_room(Stream& stream, const PieceShape& shape, int64_t sequences, size_
   const int64_t n = shape.pieces;
   const size_t lengths[] = {add(n, 4), add(n, 4)}, places[] = {add(n + 1, 8), add(n + 1, 8)};
   const size_t tables = add(n * shape.table_width(), 4), first_pages = add(sequences + 1, 4);
-  const size_t keys = add(static_cast<int64_t>(gathered_bytes), 1), values = add(static_cast<int64_t>(gathered_bytes), 1),
+  const size_t keys = add(static_cast<int64_t>(gathered_bytes), 1),
+               values = add(static_cast<int64_t>(gathered_bytes), 1),
                workspace = add(static_cast<int64_t>(workspace_bytes), 1);
   // In steps: what was taken before stays taken where graphs are in use.
   size_t taken = size_t{16} << 20;

@@ -15,8 +15,8 @@ namespace sinter::kernels::cuda {
 
 struct AttentionParams;
 
-inline constexpr int kPieceQueries = 768;       // multiple of any kernel's tile of queries
-inline constexpr int kLeastPieceQueries = 64;   // sequences with fewer are left to others
+inline constexpr int kPieceQueries = 768;      // multiple of any kernel's tile of queries
+inline constexpr int kLeastPieceQueries = 64;  // sequences with fewer are left to others
 inline constexpr int kGatheredTokens = 128;
 inline constexpr int kMostPieceSequences = 1024;
 
@@ -24,10 +24,10 @@ inline constexpr int kMostPieceSequences = 1024;
 struct PieceShape {
   int64_t pieces, keys;  // at most, in coarse steps
   int64_t heads, kv_heads, dim;
-  int64_t row_width;                                // of packed queries, keys and values
-  int64_t window;                                   // 0: none
-  int64_t page_tokens;                              // of a page
-  int64_t page_stride, head_stride, token_stride;   // of keys and values, in elements
+  int64_t row_width;                               // of packed queries, keys and values
+  int64_t window;                                  // 0: none
+  int64_t page_tokens;                             // of a page
+  int64_t page_stride, head_stride, token_stride;  // of keys and values, in elements
   base::DType dtype;
   float scale;
   int64_t table_width() const { return (keys + page_tokens - 1) / page_tokens; }
@@ -36,9 +36,9 @@ struct PieceShape {
 
 // On the device. Pieces from the batch's own number on are empty.
 struct Pieces {
-  int32_t *query_lengths, *key_lengths;     // (pieces)
-  int64_t *query_places, *output_places;    // (pieces + 1): elements of packed rows and of outputs before each
-  int32_t* tables;                          // (pieces, table_width): pages of each piece's keys
+  int32_t *query_lengths, *key_lengths;   // (pieces)
+  int64_t *query_places, *output_places;  // (pieces + 1): elements of packed rows and of outputs before each
+  int32_t* tables;                        // (pieces, table_width): pages of each piece's keys
 };
 
 struct PieceCall {

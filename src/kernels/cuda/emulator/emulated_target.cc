@@ -87,8 +87,8 @@ static void attend_pieces(const PieceCall& call) {
     const int64_t queries = call.pieces.query_lengths[piece], keys = call.pieces.key_lengths[piece];
     for (int64_t i = 0; i < queries * s.heads; ++i) {
       const int64_t query = i / s.heads, head = i % s.heads, kv_head = head / (s.heads / s.kv_heads);
-      const T* q = static_cast<const T*>(call.queries) + call.pieces.query_places[piece] + query * s.row_width +
-                   head * s.dim;
+      const T* q =
+          static_cast<const T*>(call.queries) + call.pieces.query_places[piece] + query * s.row_width + head * s.dim;
       const int64_t position = keys - queries + query;
       float sum = 0;
       std::fill(out.begin(), out.end(), 0.0f);

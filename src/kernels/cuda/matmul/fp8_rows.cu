@@ -1,12 +1,11 @@
 // Rows rounded to fp8, and their products with weights in fp8 (fp8_rows.h).
-#include "kernels/cuda/matmul/fp8_rows.h"
-
 #include <cuda_fp8.h>
 
 #include <algorithm>
 
 #include "kernels/batch_invariance.h"
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/matmul/fp8_rows.h"
 #include "kernels/cuda/serving_options.h"
 
 namespace sinter::kernels::cuda {
@@ -117,7 +116,8 @@ bool takes_fp8_rows(const Stream& stream, const MatmulArgs& args) {
     if (part.format != base::WeightFormat::fp8_e4m3 || part.permutation || part.zeros || !part.scales) return false;
     if (part.rows % 16 != 0 || blocks.columns % 16 != 0 || !is_aligned(part.data.raw())) return false;
     if (part.group != blocks.parts[0].group) return false;
-    if (has_groups_of(part, blocks.columns) && (part.group != kFp8Group || blocks.columns % kFp8Group != 0)) return false;
+    if (has_groups_of(part, blocks.columns) && (part.group != kFp8Group || blocks.columns % kFp8Group != 0))
+      return false;
   }
   return args.b.blocks->columns == args.a.size(-1);
 }
@@ -131,8 +131,8 @@ bool fp8_rows_matmul(Stream& stream, const MatmulArgs& args) {
   for (const core::WeightPart& part : blocks.parts) most_rows = std::max(most_rows, part.rows);
   auto rounded = [](int64_t bytes) { return static_cast<size_t>((bytes + 255) / 256 * 256); };
   const size_t code_bytes = rounded(m * k), scale_bytes = rounded(m * groups * 4);
-  char* codes = static_cast<char*>(scratch(stream, Scratch::tokens,
-                                           code_bytes + scale_bytes + rounded(has_groups ? most_rows * groups * 4 : 0)));
+  char* codes = static_cast<char*>(
+      scratch(stream, Scratch::tokens, code_bytes + scale_bytes + rounded(has_groups ? most_rows * groups * 4 : 0)));
   auto* scales = reinterpret_cast<float*>(codes + code_bytes);
   auto* turned = reinterpret_cast<float*>(codes + code_bytes + scale_bytes);
   args.a.dtype() == base::DType::bf16 ? round_rows<bfloat16>(stream, args.a, has_groups, codes, scales)

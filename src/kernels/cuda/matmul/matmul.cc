@@ -20,7 +20,9 @@ namespace {
 // Of every matrix of a batch.
 int matrix_alignment(const Tensor& t, int64_t batch) {
   const int first = alignment_of(t.raw());
-  return batch == 1 ? first : std::min(first, alignment_of(reinterpret_cast<const void*>(t.bytes() / static_cast<size_t>(batch))));
+  return batch == 1
+             ? first
+             : std::min(first, alignment_of(reinterpret_cast<const void*>(t.bytes() / static_cast<size_t>(batch))));
 }
 
 void check(const MatmulArgs& args, int64_t m, int64_t n, int64_t k) {

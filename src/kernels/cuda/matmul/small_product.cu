@@ -57,7 +57,8 @@ __device__ __forceinline__ uint32_t scale_fp8_input(uint32_t pair) {
   }
 }
 
-// Eight numbers of a row as multiply() wants them beside codes: scaled, and in each four numbers 0, 2 and 1, 3 together.
+// Eight numbers of a row as multiply() wants them beside codes: scaled, and in each four numbers 0, 2 and 1, 3
+// together.
 template <class T>
 __device__ __forceinline__ uint4 order_for_fp8(const uint4& v) {
   const uint32_t a = scale_fp8_input<T>(v.x), b = scale_fp8_input<T>(v.y), c = scale_fp8_input<T>(v.z),

@@ -16,7 +16,7 @@ NextWeights next_weights(core::Stream& stream, const void* weight, size_t bytes,
     size_t bytes;
   };
   static std::mutex mutex;
-  static std::map<void*, const void*> last;                              // of each stream
+  static std::map<void*, const void*> last;  // of each stream
   static std::map<std::pair<void*, const void*>, Known> followers;
   const size_t most = serving_options().prefetched_bytes;
   if (most == 0 || compute_capability(stream.device) < 90) return {};
@@ -25,7 +25,8 @@ NextWeights next_weights(core::Stream& stream, const void* weight, size_t bytes,
     last.erase(stream.native);
     return {};
   }
-  if (const void* before = std::exchange(last[stream.native], weight)) followers[{stream.native, before}] = {weight, bytes};
+  if (const void* before = std::exchange(last[stream.native], weight))
+    followers[{stream.native, before}] = {weight, bytes};
   const auto found = followers.find({stream.native, weight});
   if (found == followers.end() || found->second.weight == weight || !is_capturing(stream)) return {};
   constexpr size_t kUnit = 128;

@@ -1,6 +1,6 @@
-// The order in which a step's products of few rows read their weights. It is learned when a step runs for the first time
-// and used when that is captured: what the next product begins with is then asked for while the kernels between the two
-// run, which read little.
+// The order in which a step's products of few rows read their weights. It is learned when a step runs for the first
+// time and used when that is captured: what the next product begins with is then asked for while the kernels between
+// the two run, which read little.
 #pragma once
 #include <cstddef>
 
