@@ -154,13 +154,19 @@ constexpr DecodeCase kCases[] = {{"7B", 1, 128, 256},
                                  {"8B", 64, 4096, 64, {}, true},
                                  {"8B", 1, 32768, 64},
                                  {"8B", 1, 32768, 64, {}, true},
+                                 {"8B", 1, 512, 256, kFp8},
+                                 {"8B", 32, 512, 256, kFp8},
+                                 {"8B", 128, 512, 256, kFp8},
                                  {"16x1B", 1, 512, 128},
                                  {"16x1B", 32, 512, 128}};
 
 struct PrefillCase {
   int64_t prompt, cached;
+  PackedFormat weights{};
 };
-constexpr PrefillCase kPrefillCases[] = {{512, 0}, {2048, 0}, {8192, 0}, {8192, 4096}, {32768, 0}};
+// Cases of one format stand together; 7,000: a length that fills no step.
+constexpr PrefillCase kPrefillCases[] = {{512, 0},     {2048, 0},  {7000, 0},      {8192, 0},
+                                         {8192, 4096}, {32768, 0}, {512, 0, kFp8}, {8192, 0, kFp8}};
 
 bool is_asked_for(const Options& options, const std::string& name) {
   return options.only.empty() || name.find(options.only) != std::string::npos;
@@ -220,21 +226,30 @@ Report bench_decode(const Options& options) {
 }
 
 Report bench_prefill(const Options& options) {
-  Report report{"prefill",
-                "prompts of an 8B model with random bf16 weights; FLOPs: products and causal attention",
-                {{"prompt", "prompt", 0},
-                 {"cached", "cached", 0},
-                 {"ms", "ms", 2},
-                 {"rate", "tok/s", 0},
-                 {"tflops", "TFLOP/s", 1},
-                 {"share", "of product rate %", 1}},
-                {}};
+  Report report{
+      "prefill",
+      "prompts of an 8B model with random weights; FLOPs: products and causal attention; shares of the bf16 rate",
+      {{"weights", "weights"},
+       {"prompt", "prompt", 0},
+       {"cached", "cached", 0},
+       {"ms", "ms", 2},
+       {"rate", "tok/s", 0},
+       {"tflops", "TFLOP/s", 1},
+       {"share", "of product rate %", 1}},
+      {}};
   double product_flops = 0;
+  std::string loaded;
   std::unique_ptr<RandomModel> model;
   uint64_t seed = 1;
   for (const PrefillCase& c : kPrefillCases) {
-    if (!is_asked_for(options, fmt::format("prefill {} cached {}", c.prompt, c.cached))) continue;
-    if (!model) product_flops = measure_ceilings(kDevice).matmul_flops, model = std::make_unique<RandomModel>("8B");
+    const std::string format = format_of({"8B", 1, 1, 1, c.weights});
+    if (!is_asked_for(options, fmt::format("prefill {} cached {} {}", c.prompt, c.cached, format))) continue;
+    if (product_flops == 0) product_flops = measure_ceilings(kDevice).matmul_flops;
+    if (loaded != format) {
+      model.reset();
+      model = std::make_unique<RandomModel>("8B", c.weights);
+      loaded = format;
+    }
     Watched watched(*model->transformer, engine_options(2, 2 * c.prompt + 64));
     auto seconds_of = [&](const std::vector<int32_t>& prompt) {
       engine::Request request;
@@ -256,8 +271,8 @@ Report bench_prefill(const Options& options) {
     const double pairs = tokens * before + tokens * tokens / 2;
     const double flops = model->flops_per_token() * tokens +
                          4.0 * static_cast<double>(model->spec.num_layers * model->spec.q_width()) * pairs;
-    report.rows.push_back({static_cast<double>(c.prompt), before, 1e3 * best, tokens / best, flops / best / 1e12,
-                           100 * flops / best / product_flops});
+    report.rows.push_back({format, static_cast<double>(c.prompt), before, 1e3 * best, tokens / best,
+                           flops / best / 1e12, 100 * flops / best / product_flops});
   }
   return report;
 }

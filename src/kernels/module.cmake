@@ -53,11 +53,11 @@ if(SINTER_CUDA)
   set(cuda_tests ${cuda_sources})
   list(FILTER cuda_tests INCLUDE REGEX "_test\\.cc$")
   list(FILTER cuda_sources EXCLUDE REGEX "_test\\.cc$")
-  # cuDNN's attention is one file, its absence another.
+  # cuDNN's attention is in files of its own, its absence another.
   if(SINTER_CUDNN)
     list(FILTER cuda_sources EXCLUDE REGEX "cudnn_attention_absent\\.cc$")
   else()
-    list(FILTER cuda_sources EXCLUDE REGEX "cudnn_attention\\.cc$")
+    list(FILTER cuda_sources EXCLUDE REGEX "/cudnn_(graph|attention|page_attention)\\.cc$")
   endif()
   # CUTLASS's kernels are files for sm_90a alone, whatever else is built for.
   set(sm90_sources ${cuda_sources})

@@ -25,23 +25,24 @@ void round_rows(const std::vector<float>& values, int64_t columns, uint8_t* code
   });
 }
 
-// The same rows of every expert as one part.
+// Rows from row_begin on of every expert as one part: those of one tensor of the folder, of all where there is one
+// expert (one product then reads what files keep apart).
 core::WeightPart read_rows(const spec::ParameterSpec& info, int64_t row_begin, const io::TensorFolder& folder,
                            const core::Device& device, std::set<std::string>& used) {
   const int64_t columns = info.shape[-1], E = info.shape.rank() == 3 ? info.shape[0] : 1;
   core::WeightPart part{.format = base::WeightFormat::fp8_e4m3, .group = columns};
-  Tensor codes, scales;
+  auto belongs = [&](const spec::ParameterPart& p) { return E == 1 || p.row_begin == row_begin; };
   for (const spec::ParameterPart& p : info.parts) {
-    if (p.row_begin != row_begin) continue;
-    const int64_t e = std::max<int64_t>(0, p.expert);
-    if (!codes) {
-      part.rows = p.rows;
-      codes = Tensor(core::runtime({}).allocator(), {E, p.rows * columns}, DType::u8);
-      scales = Tensor(core::runtime({}).allocator(), {E, p.rows, 1}, DType::f32);
-    }
+    if (belongs(p)) part.rows = std::max(part.rows, p.row_begin - row_begin + p.rows);
+  }
+  const Tensor codes(core::runtime({}).allocator(), {E, part.rows * columns}, DType::u8);
+  const Tensor scales(core::runtime({}).allocator(), {E, part.rows, 1}, DType::f32);
+  for (const spec::ParameterPart& p : info.parts) {
+    if (!belongs(p)) continue;
+    const int64_t first = std::max<int64_t>(0, p.expert) * part.rows + p.row_begin - row_begin;
     used.insert(find_plain_part(p, folder).name);
-    round_rows(read_plain_part(info, p, folder), columns, codes.data<uint8_t>() + e * p.rows * columns,
-               scales.data<float>() + e * p.rows);
+    round_rows(read_plain_part(info, p, folder), columns, codes.data<uint8_t>() + first * columns,
+               scales.data<float>() + first);
   }
   part.data = codes, part.scales = scales;
   if (device.kind == core::DeviceKind::cpu) return part;

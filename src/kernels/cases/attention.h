@@ -29,6 +29,8 @@ RaggedBatch make_batch(const Attention& a, const BatchHandles& h, const Case::At
 struct AttentionWitness {
   void (*begin)() = nullptr;
   void (*expect)(Case& c, DType t, const Attention& a, int64_t calls) = nullptr;
+  // The same for queries over pages, the longest sequence of which has so many.
+  void (*expect_pages)(Case& c, int64_t most_queries) = nullptr;
 };
 AttentionWitness& attention_witness();  // a target may set it
 

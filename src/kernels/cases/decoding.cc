@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "base/rng.h"
-#include "kernels/cases/case.h"
+#include "kernels/cases/attention.h"
 #include "kernels/fused.h"
 
 namespace sinter::kernels::cases {
@@ -162,6 +162,7 @@ void pages(Case& c, DType t, const Pages& p) {
             table_of = c.integers({S, width}, l.tables), out = c.output({T, p.heads * p.dim}, t),
             keys = c.random(cache_shape, t), key_scales = c.uniform({p.kv_heads}, DType::f32, 0.01f, 0.02f),
             value_scales = c.uniform({p.kv_heads}, DType::f32, 0.01f, 0.02f), values = c.random(cache_shape, t);
+  if (attention_witness().begin) attention_witness().begin();
   c.run([&](const KernelTable& table, Stream& s, const Case::At& at) {
     auto as_stored = [&](int handle) {
       const Tensor x = at(handle);
@@ -189,28 +190,45 @@ void pages(Case& c, DType t, const Pages& p) {
     table.attention_forward(s, args);
   });
   c.expect_close(out, "out", p.is_fp8 ? Result::fp8_cache : Result::decoding);
+  // Prompts that are the whole batch may go past the pages.
+  if (attention_witness().expect_pages && p.queries != p.contexts)
+    attention_witness().expect_pages(c, *std::max_element(p.queries.begin(), p.queries.end()));
 }
 
 void register_pages(DType t) {
-  const Pages all[] = {{{1, 1, 1}, {1, 100, 257}, 8, 2, 128},
-                       {{1, 2, 8, 3}, {33, 700, 512, 3}, 8, 2, 64, 0, 16, 3},
-                       {{1, 1}, {600, 90}, 4, 4, 96, 130, 32},
-                       {{4, 1}, {260, 61}, 16, 1, 256, 0, 16},
-                       {{1, 20, 1, 9}, {300, 20, 40, 900}, 8, 2, 128, 0, 16, 5},
-                       {{1, 8}, {300, 520}, 40, 2, 128, 64, 16, 0, false},
-                       {{1, 3}, {300, 77}, 4, 2, 80, 0, 7},
-                       {{1, 20}, {300, 520}, 8, 2, 128, 0, 16, 0, true, true},
-                       // fp8 and few queries: each head size, a window, pieces, padding.
-                       {{1, 4, 1}, {700, 513, 17}, 8, 2, 128, 0, 16, 2, true, true},
-                       {{1, 8}, {300, 520}, 8, 2, 64, 100, 16, 0, true, true},
-                       {{2, 1}, {290, 33}, 6, 3, 96, 0, 16, 0, true, true},
-                       {{1, 1}, {260, 600}, 4, 1, 256, 0, 32, 0, true, true},
-                       {{1, 2}, {40, 70}, 4, 2, 40, 0, 16, 0, true, true},
-                       // Prompts that have nothing in the cache before.
-                       {{256, 256}, {256, 256}, 8, 2, 64, 0, 16, 0, true, false, Size::medium},
-                       {{384}, {384}, 8, 2, 128, 0, 16, 0, true, false, Size::medium},
-                       {{1, 1}, {20000, 5000}, 8, 2, 128, 0, 16, 0, true, false, Size::large},
-                       {{1, 1}, {17000, 40}, 4, 1, 64, 3000, 16, 0, true, false, Size::large}};
+  const Pages all[] = {
+      {{1, 1, 1}, {1, 100, 257}, 8, 2, 128},
+      {{1, 2, 8, 3}, {33, 700, 512, 3}, 8, 2, 64, 0, 16, 3},
+      {{1, 1}, {600, 90}, 4, 4, 96, 130, 32},
+      {{4, 1}, {260, 61}, 16, 1, 256, 0, 16},
+      {{1, 20, 1, 9}, {300, 20, 40, 900}, 8, 2, 128, 0, 16, 5},
+      {{1, 8}, {300, 520}, 40, 2, 128, 64, 16, 0, false},
+      {{1, 3}, {300, 77}, 4, 2, 80, 0, 7},
+      {{1, 20}, {300, 520}, 8, 2, 128, 0, 16, 0, true, true},
+      // fp8 and few queries: each head size, a window, pieces, padding.
+      {{1, 4, 1}, {700, 513, 17}, 8, 2, 128, 0, 16, 2, true, true},
+      {{1, 8}, {300, 520}, 8, 2, 64, 100, 16, 0, true, true},
+      {{2, 1}, {290, 33}, 6, 3, 96, 0, 16, 0, true, true},
+      {{1, 1}, {260, 600}, 4, 1, 256, 0, 32, 0, true, true},
+      {{1, 2}, {40, 70}, 4, 2, 40, 0, 16, 0, true, true},
+      // Prompts that have nothing in the cache before.
+      {{256, 256}, {256, 256}, 8, 2, 64, 0, 16, 0, true, false, Size::medium},
+      {{384}, {384}, 8, 2, 128, 0, 16, 0, true, false, Size::medium},
+      {{2048}, {2048}, 8, 2, 128, 0, 16, 0, true, false, Size::large},
+      // Chunks of prompts among rows that decode: grouped heads, windows, head sizes, a cache in fp8,
+      // and more queries than a piece has.
+      {{100, 1, 20, 70}, {230, 300, 45, 70}, 8, 2, 128, 0, 16, 3},
+      {{64, 9, 65}, {300, 20, 129}, 4, 4, 96, 100, 32, 1},
+      {{1, 90}, {40, 233}, 4, 2, 64, 0, 16, 0, false},
+      {{90, 1}, {133, 5}, 4, 1, 256, 0, 16},
+      {{130, 64}, {131, 200}, 8, 2, 128, 0, 16, 2, true, true},
+      {{790, 1, 768}, {1000, 40, 769}, 2, 1, 16, 0, 16, 2},
+      {{800, 2}, {900, 30}, 2, 1, 16, 200, 16},
+      {{1700, 1, 800, 3, 64}, {4100, 900, 801, 50, 9000}, 8, 2, 128, 0, 16, 9, true, false, Size::large},
+      {{1600}, {3200}, 32, 8, 128, 0, 16, 0, true, false, Size::large},
+      {{1600}, {3200}, 8, 4, 256, 0, 16, 0, true, false, Size::large},
+      {{1, 1}, {20000, 5000}, 8, 2, 128, 0, 16, 0, true, false, Size::large},
+      {{1, 1}, {17000, 40}, 4, 1, 64, 3000, 16, 0, true, false, Size::large}};
   for (const Pages& p : all) {
     // The CPU's coded caches and its prompts have tests of their own (cpu/attention).
     if ((p.is_fp8 || p.queries == p.contexts) && !is_own_cuda()) continue;

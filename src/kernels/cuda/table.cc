@@ -14,6 +14,7 @@
 #include "kernels/choices.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/profile.h"
+#include "kernels/cuda/serving_options.h"
 #include "kernels/cuda/sm90/sm90.h"
 #include "kernels/fused.h"
 
@@ -27,6 +28,23 @@ bool read_switch(const char* name, bool otherwise) {
   std::string value = text;
   SINTER_CHECK(value == "0" || value == "1", "{} is '{}'; expected 0 or 1", name, value);
   return value == "1";
+}
+
+size_t read_number(const char* name, size_t otherwise) {
+  const char* text = std::getenv(name);
+  if (!text || !*text) return otherwise;
+  char* end = nullptr;
+  const size_t value = std::strtoull(text, &end, 10);
+  SINTER_CHECK(*end == 0 && *text != '-', "{} is '{}'; expected a whole number", name, text);
+  return value;
+}
+
+PageAttention read_pages() {
+  const char* text = std::getenv("SINTER_CUDA_PAGES");
+  if (!text || !*text) return PageAttention::gathered;
+  const std::string value = text;
+  SINTER_CHECK(value == "0" || value == "1" || value == "2", "SINTER_CUDA_PAGES is '{}'; expected 0, 1 or 2", value);
+  return static_cast<PageAttention>(value[0] - '0');
 }
 
 struct Block {
@@ -58,11 +76,7 @@ static CudaOptions& mutable_options() {
     o.decode_attention = read_switch("SINTER_CUDA_DECODE", o.decode_attention);
     o.cudnn = read_switch("SINTER_CUDNN", o.cudnn);
     o.sm90_attention = read_switch("SINTER_SM90_ATTENTION", o.sm90_attention);
-    if (const char* bytes = std::getenv("SINTER_CUDA_SHARED"); bytes && *bytes) {
-      char* end = nullptr;
-      o.shared_bytes = std::strtoull(bytes, &end, 10);
-      SINTER_CHECK(*end == 0 && o.shared_bytes > 0, "SINTER_CUDA_SHARED is '{}'; expected a number of bytes", bytes);
-    }
+    o.shared_bytes = read_number("SINTER_CUDA_SHARED", o.shared_bytes);
     o.grouped = read_switch("SINTER_CUDA_GROUPED", o.grouped);
     if (read_switch("SINTER_CUDA_FUSE", false)) {
       o.fuse = Fuse::all;
@@ -75,6 +89,18 @@ static CudaOptions& mutable_options() {
   return options;
 }
 const CudaOptions& options() { return mutable_options(); }
+
+// Batch-invariant mode leaves these out by itself: cuDNN is off, and so is what asks is_batch_invariant().
+const ServingOptions& serving_options() {
+  static const ServingOptions options = [] {
+    ServingOptions o;
+    o.pages = read_pages();
+    o.fp8_rows = static_cast<int64_t>(read_number("SINTER_CUDA_FP8_ROWS", static_cast<size_t>(o.fp8_rows)));
+    o.prefetched_bytes = read_number("SINTER_CUDA_PREFETCH", o.prefetched_bytes >> 20) << 20;
+    return o;
+  }();
+  return options;
+}
 
 static thread_local int t_without_measuring = 0;
 bool is_measuring_off() { return t_without_measuring > 0; }
@@ -93,7 +119,8 @@ void* scratch(Stream& stream, Scratch slot, size_t bytes) {
                  "[cuda] scratch memory must grow to {} bytes inside a graph capture; run the step once before", bytes);
     core::Allocator& allocator = core::runtime(stream.device).allocator();
     // cudaFree waits for work that still uses the block; graphs will use it again, so theirs stay.
-    if (block.data && !core::has_captured()) allocator.release(block.data, block.bytes);
+    const bool may_be_in_graphs = slot != kPageScratch && core::has_captured();
+    if (block.data && !may_be_in_graphs) allocator.release(block.data, block.bytes);
     block = {};
     size_t rounded = (bytes + (size_t{1} << 20) - 1) >> 20 << 20;
     block.data = allocator.allocate(rounded);
@@ -161,10 +188,10 @@ static void run_sm90_backward(Stream& stream, const AttentionBackwardArgs& args,
   sm90_attention_backward(stream, args, cos_sin);
 }
 
-// Whether prompts that begin in this batch may go past the cache: their keys are the batch's own, which training's
-// kernels read faster than pages. SINTER_CUDA_FRESH=1: not by default until it has been measured.
+// Whether prompts that begin in this batch go past the cache: their keys are the batch's own, which training's kernels
+// read in place. cuDNN's have a graph for every length, which takes up to a second to make: lengths that are common.
 static bool is_fresh(const AttentionForwardArgs& args) {
-  static const bool is_on = read_switch("SINTER_CUDA_FRESH", false);
+  static const bool is_on = read_switch("SINTER_CUDA_FRESH", true);
   constexpr int64_t kLeastTokens = 256;
   const RaggedBatch& b = *args.batch;
   if (!is_on || is_batch_invariant() || !args.cache || !b.equal_lengths || b.max_query < kLeastTokens) return false;
@@ -174,17 +201,16 @@ static bool is_fresh(const AttentionForwardArgs& args) {
 }
 
 void attention_forward(Stream& stream, const AttentionForwardArgs& args) {
-  if (is_fresh(args)) {
-    AttentionForwardArgs own = args;
-    own.cache = {};
-    own.block_tables = {};
-    return attention_forward(stream, own);
-  }
-  if (!args.cache && sm90_takes_attention(stream, args.shape, *args.batch, {&args.qkv, &args.out})) {
+  constexpr int64_t kCommonTokens = 2048;  // steps are multiples of it, and so are the chunks that fill one
+  AttentionForwardArgs own = args;
+  if (is_fresh(args)) own.cache = {}, own.block_tables = {};
+  if (!own.cache && sm90_takes_attention(stream, args.shape, *args.batch, {&args.qkv, &args.out})) {
     ++sm90_attention_calls;
-    return sm90_attention_forward(stream, args);
+    return sm90_attention_forward(stream, own);
   }
-  if (!cudnn_attention_forward(stream, args)) flash_forward(stream, args);
+  const bool has_new_graph = args.cache && args.batch->max_query % kCommonTokens != 0;
+  if (!has_new_graph && cudnn_attention_forward(stream, own)) return;
+  flash_forward(stream, args);
 }
 
 void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {

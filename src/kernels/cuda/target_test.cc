@@ -11,8 +11,7 @@ namespace {
 Target make_target() {
   // Hundreds of small products: measuring algorithms for each would take minutes. SINTER_CUDA_TUNE=1 asks for it.
   setenv("SINTER_CUDA_TUNE", "0", 0);
-  setenv("SINTER_CUDA_FUSE", "1", 0);   // the fused products are tested wherever the library has them
-  setenv("SINTER_CUDA_FRESH", "1", 0);  // so are prompts that go past the cache
+  setenv("SINTER_CUDA_FUSE", "1", 0);  // the fused products are tested wherever the library has them
   Target t;
   t.kernels = cuda_table();
   t.device = {core::DeviceKind::cuda, 0};

@@ -1,6 +1,9 @@
 // Flash attention forward on tensor cores (mma.sync), for every case of the table: ragged sequences, sliding windows,
 // grouped heads, paged keys, dropout. f32 goes to attention_f32.cu.
+#include <limits>
+
 #include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/attention/page_attention.h"
 
 namespace sinter::kernels::cuda {
 namespace {
@@ -18,7 +21,7 @@ constexpr size_t forward_shared_bytes() {
 // batch. A warp has kTiles pieces of 16 packed queries: with two, each key fragment read from shared memory feeds four
 // products.
 template <class T, int kDim, int kTiles, bool kDropout>
-__global__ void __launch_bounds__(kThreads) forward_kernel(AttentionParams p) {
+__global__ void __launch_bounds__(kThreads) forward_kernel(AttentionParams p, int most_queries) {
   extern __shared__ __align__(16) unsigned char shared[];
   constexpr int kStride = kDim + kPad, kRows = 64 * kTiles;
   T* q_tile = reinterpret_cast<T*>(shared);
@@ -31,6 +34,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionParams p) {
   int row0 = static_cast<int>(block - tile_start(p.offsets, s_index, p.group, kRows)) * kRows;
   int num_rows = s.queries * p.group;
   if (row0 >= num_rows || row0 < 0 || s.queries < p.least_queries) return;
+  if (s.queries > most_queries) return;
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
   int last_query = min((row0 + kRows - 1) / p.group, s.queries - 1);
@@ -203,25 +207,25 @@ __global__ void zero_padding_kernel(const int32_t* offsets, int num_sequences, u
 }
 
 template <class T, int kDim, int kTiles, bool kDropout>
-void launch_forward(Stream& stream, const AttentionParams& p) {
+void launch_forward(Stream& stream, const AttentionParams& p, int most_queries) {
   int64_t blocks = p.tokens * p.group / (64 * kTiles) + p.num_sequences;
   dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(p.num_kv_heads));
   constexpr size_t kBytes = forward_shared_bytes<kDim, kTiles>();
   auto kernel = forward_kernel<T, kDim, kTiles, kDropout>;
   SINTER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  kernel<<<grid, kThreads, kBytes, native(stream)>>>(p);
+  kernel<<<grid, kThreads, kBytes, native(stream)>>>(p, most_queries);
   SINTER_CUDA_LAUNCHED();
 }
 
 template <class T>
-void dispatch_forward(Stream& stream, const AttentionParams& p, int64_t max_query) {
+void dispatch_forward(Stream& stream, const AttentionParams& p, int64_t max_query, int most_queries) {
   dispatch_head_dim(p.head_dim, p.dropout > 0, [&](auto dim, auto dropout) {
     constexpr int kDim = decltype(dim)::value;
     constexpr bool kDropout = decltype(dropout)::value;
     if constexpr (kDim == 64 && !kDropout) {
-      if (max_query * p.group > 64) return launch_forward<T, kDim, 2, kDropout>(stream, p);
+      if (max_query * p.group > 64) return launch_forward<T, kDim, 2, kDropout>(stream, p, most_queries);
     }
-    launch_forward<T, kDim, 1, kDropout>(stream, p);
+    launch_forward<T, kDim, 1, kDropout>(stream, p, most_queries);
   });
 }
 
@@ -299,15 +303,20 @@ void flash_forward(Stream& stream, const AttentionForwardArgs& args) {
   } else {
     zero_padding_rows(stream, p, args.out, p.lse);
   }
+  int most_queries = std::numeric_limits<int>::max();  // others take sequences with more
+  if (page_attention(stream, args, p)) {
+    if (batch.equal_lengths) return;
+    most_queries = kLeastPieceQueries - 1;
+  }
   switch (args.qkv.dtype()) {
     case base::DType::f32:
       flash_forward_f32(stream, p);
       return;
     case base::DType::bf16:
-      dispatch_forward<bfloat16>(stream, p, args.batch->max_query);
+      dispatch_forward<bfloat16>(stream, p, batch.max_query, most_queries);
       return;
     case base::DType::f16:
-      dispatch_forward<half>(stream, p, args.batch->max_query);
+      dispatch_forward<half>(stream, p, batch.max_query, most_queries);
       return;
     default:
       base::fail("[attention] format {} on CUDA; expected f32, bf16 or f16", base::dtype_name(args.qkv.dtype()));

@@ -5,7 +5,8 @@
 #include "core/graph.h"
 #include "kernels/cuda/attention/attention_cases.h"
 #include "kernels/cuda/attention/cudnn_attention.h"
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/attention/page_attention.h"
+#include "kernels/cuda/serving_options.h"
 
 namespace sinter::kernels::cuda {
 namespace {
@@ -16,9 +17,12 @@ using cases::Attention;
 using cases::Case;
 using cases::Result;
 
-int64_t ragged_before = 0, sm90_before = 0;
+int64_t ragged_before = 0, sm90_before = 0, pieces_before = 0;
 
-void begin_watch() { ragged_before = num_ragged_cudnn_calls(), sm90_before = num_sm90_attention_calls(); }
+void begin_watch() {
+  ragged_before = num_ragged_cudnn_calls(), sm90_before = num_sm90_attention_calls();
+  pieces_before = num_piece_calls();
+}
 
 // Documents of training batches must have taken cuDNN: a call to either direction; f32, grouped heads and deterministic
 // runs aside.
@@ -36,6 +40,15 @@ void expect_sm90(Case& c, DType t, const Attention& a, int64_t calls) {
   if (options().deterministic) return;  // forward alone
   const bool takes = t == DType::bf16 && a.dim == 64;
   c.expect_true(num_sm90_attention_calls() - sm90_before == (takes ? calls : 0), takes ? "by ours" : "by others");
+}
+
+// Long chunks over pages must have taken cuDNN on Hopper.
+void expect_pieces(Case& c, int64_t most_queries) {
+  const bool is_hopper = compute_capability({core::DeviceKind::cuda, 0}) >= 90;
+  if (pieces_before < 0 || !is_hopper || !options().cudnn || serving_options().pages == PageAttention::none) return;
+  const bool takes = most_queries >= kLeastPieceQueries;
+  if (takes && serving_options().pages == PageAttention::direct) return;  // not of every format
+  c.expect_true((num_piece_calls() > pieces_before) == takes, takes ? "in pieces by cuDNN" : "by our own");
 }
 
 void expect_kernel(Case& c, DType t, const Attention& a, int64_t calls) {
@@ -99,7 +112,7 @@ void captured(Case& c, DType t) {
 }  // namespace
 
 void register_attention_cases() {
-  cases::attention_witness() = {.begin = begin_watch, .expect = expect_kernel};
+  cases::attention_witness() = {.begin = begin_watch, .expect = expect_kernel, .expect_pages = expect_pieces};
   for (DType t : {DType::bf16, DType::f16}) {
     cases::add_claim("CapturedAttention",
                      fmt::format("{}_ReplaysOverOtherDocumentsEqualTheReference", base::dtype_name(t)),

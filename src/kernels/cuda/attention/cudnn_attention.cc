@@ -6,18 +6,12 @@
 // one graph serves all batches of a run, or a few do.
 #include "kernels/cuda/attention/cudnn_attention.h"
 
-#include <cudnn.h>
-#include <cudnn_frontend.h>
-
 #include <map>
-#include <memory>
-#include <mutex>
-#include <unordered_map>
 #include <utility>
 
 #include "base/log.h"
 #include "core/cuda/check.h"
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/attention/cudnn_graph.h"
 
 namespace sinter::kernels::cuda {
 namespace {
@@ -52,23 +46,6 @@ struct GraphKey {
   bool is_backward, has_stats, is_deterministic;
   auto operator<=>(const GraphKey&) const = default;
 };
-
-struct Graph {
-  std::shared_ptr<fe::graph::Graph> graph;  // null: cuDNN has no engine for it
-  size_t workspace_bytes = 0;
-};
-
-cudnnHandle_t handle(Stream& stream) {
-  static std::map<void*, cudnnHandle_t> handles;
-  cudnnHandle_t& h = handles[stream.native];
-  if (!h) {
-    SINTER_CHECK(cudnnCreate(&h) == CUDNN_STATUS_SUCCESS, "[attention] cuDNN could not be started on {}",
-                 stream.device.to_string());
-    SINTER_CHECK(cudnnSetStream(h, static_cast<cudaStream_t>(stream.native)) == CUDNN_STATUS_SUCCESS,
-                 "[attention] cuDNN refused the stream");
-  }
-  return h;
-}
 
 using GraphTensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
@@ -116,12 +93,7 @@ class GraphTensors {
 
  private:
   GraphTensor integers(const char* name, Uid uid, int64_t count, fe::DataType_t type) const {
-    return graph_.tensor(fe::graph::Tensor_attributes()
-                             .set_name(name)
-                             .set_uid(uid)
-                             .set_dim({count, 1, 1, 1})
-                             .set_stride({1, 1, 1, 1})
-                             .set_data_type(type));
+    return cudnn_integers(graph_, name, uid, count, type);
   }
   void lay_out(fe::graph::Tensor_attributes& t, Uid uid, int64_t heads, Rows rows) const {
     int64_t width = (rows == Rows::packed ? key_.heads + 2 * key_.kv_heads : heads) * key_.dim;
@@ -136,12 +108,8 @@ class GraphTensors {
   GraphTensor query_lengths_, key_lengths_, rows_, outputs_, heads_;
 };
 
-Graph build(const GraphKey& key, cudnnHandle_t handle) {
-  Graph result;
-  auto graph = std::make_shared<fe::graph::Graph>();
-  graph->set_io_data_type(key.dtype == base::DType::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
-      .set_intermediate_data_type(fe::DataType_t::FLOAT)
-      .set_compute_data_type(fe::DataType_t::FLOAT);
+CudnnGraph build(const GraphKey& key, cudnnHandle_t handle) {
+  auto graph = new_cudnn_graph(key.dtype);
   using Rows = GraphTensors::Rows;
   GraphTensors tensors(*graph, key);
   GraphTensor q = tensors.in("q", kQ, key.heads), k = tensors.in("k", kK, key.kv_heads),
@@ -170,27 +138,16 @@ Graph build(const GraphKey& key, cudnnHandle_t handle) {
     tensors.set_out(dk, kDK, key.kv_heads);
     tensors.set_out(dv, kDV, key.kv_heads);
   }
-  auto status = graph->build(handle, {fe::HeurMode_t::A});
-  int64_t workspace = 0;
-  if (status.is_good()) status = graph->get_workspace_size(workspace);
-  if (!status.is_good()) {
-    base::log_warning(
-        "cuDNN has no attention for {} sequences of {}{}, {} over {} heads of {} ({}); our own kernel takes it",
-        key.sequences, key.ragged_tokens > 0 ? "at most " : "", key.length, key.heads, key.kv_heads, key.dim,
-        status.get_message());
-    return result;
-  }
-  result.graph = graph;
-  result.workspace_bytes = static_cast<size_t>(workspace);
-  return result;
+  return build_cudnn_graph(
+      std::move(graph), handle,
+      fmt::format("{} sequences of {}{}, {} over {} heads of {}", key.sequences,
+                  key.ragged_tokens > 0 ? "at most " : "", key.length, key.heads, key.kv_heads, key.dim));
 }
 
-std::mutex graphs_mutex;
-
-Graph& graph_for(Stream& stream, const GraphKey& key) {
-  static std::map<GraphKey, Graph> graphs;
+CudnnGraph& graph_for(Stream& stream, const GraphKey& key) {
+  static std::map<GraphKey, CudnnGraph> graphs;
   auto found = graphs.find(key);
-  if (found == graphs.end()) found = graphs.emplace(key, build(key, handle(stream))).first;
+  if (found == graphs.end()) found = graphs.emplace(key, build(key, cudnn_handle(stream))).first;
   return found->second;
 }
 
@@ -244,7 +201,7 @@ int64_t ragged_calls = 0;
 
 // Scratch memory of a call: statistics in cuDNN's order or what a ragged batch needs, then the graph's workspace.
 struct CallMemory {
-  CallMemory(Stream& stream, const GraphKey& key, const Graph& graph, size_t stats_bytes) {
+  CallMemory(Stream& stream, const GraphKey& key, const CudnnGraph& graph, size_t stats_bytes) {
     size_t bytes = 0;
     auto add = [&](int64_t count, size_t element) {
       return std::exchange(bytes, bytes + (static_cast<size_t>(count) * element + 255) / 256 * 256);
@@ -270,11 +227,6 @@ char* column(const Tensor& rows, int64_t first) {
   return rows.data<char>() + static_cast<size_t>(first) * base::dtype_bytes(rows.dtype());
 }
 
-void execute(Stream& stream, Graph& graph, std::unordered_map<int64_t, void*>& pointers, void* workspace) {
-  auto status = graph.graph->execute(handle(stream), pointers, workspace);
-  SINTER_CHECK(status.is_good(), "[attention] cuDNN failed: {}", status.get_message());
-}
-
 }  // namespace
 
 // Of equal lengths cuDNN keeps the statistics as (B, H, T), the table as (H, B T): a small permutation on the way,
@@ -283,9 +235,9 @@ bool cudnn_attention_forward(Stream& stream, const AttentionForwardArgs& args) {
   const AttentionShape& shape = args.shape;
   const RaggedBatch& batch = *args.batch;
   if (args.cache || !applies(shape, batch, args.qkv)) return false;
-  std::lock_guard lock(graphs_mutex);
+  std::lock_guard lock(cudnn_mutex());
   const GraphKey key = key_of(shape, batch, args.qkv, false, static_cast<bool>(args.lse));
-  Graph& graph = graph_for(stream, key);
+  const CudnnGraph& graph = graph_for(stream, key);
   if (!graph.graph) return false;
   bool permutes = args.lse && batch.equal_lengths && batch.num_sequences > 1;
   const CallMemory memory(stream, key, graph, permutes ? args.lse.bytes() : 0);
@@ -298,7 +250,7 @@ bool cudnn_attention_forward(Stream& stream, const AttentionForwardArgs& args) {
     memory.add_places(pointers);
     ++ragged_calls;
   }
-  execute(stream, graph, pointers, memory.workspace);
+  run_cudnn_graph(stream, graph, pointers, memory.workspace);
   if (permutes) {
     permute_rows(stream, reinterpret_cast<float*>(memory.stats), args.lse.data<float>(), batch.num_sequences,
                  shape.num_heads, batch.max_query);
@@ -310,9 +262,9 @@ bool cudnn_attention_backward(Stream& stream, const AttentionBackwardArgs& args)
   const AttentionShape& shape = args.shape;
   const RaggedBatch& batch = *args.batch;
   if (!applies(shape, batch, args.qkv)) return false;
-  std::lock_guard lock(graphs_mutex);
+  std::lock_guard lock(cudnn_mutex());
   const GraphKey key = key_of(shape, batch, args.qkv, true, true);
-  Graph& graph = graph_for(stream, key);
+  const CudnnGraph& graph = graph_for(stream, key);
   if (!graph.graph) return false;
   bool permutes = batch.equal_lengths && batch.num_sequences > 1;
   const CallMemory memory(stream, key, graph, permutes ? args.lse.bytes() : 0);
@@ -330,12 +282,12 @@ bool cudnn_attention_backward(Stream& stream, const AttentionBackwardArgs& args)
     memory.add_places(pointers);
     ++ragged_calls;
   }
-  execute(stream, graph, pointers, memory.workspace);
+  run_cudnn_graph(stream, graph, pointers, memory.workspace);
   return true;
 }
 
 int64_t num_ragged_cudnn_calls() {
-  std::lock_guard lock(graphs_mutex);
+  std::lock_guard lock(cudnn_mutex());
   return ragged_calls;
 }
 

@@ -8,6 +8,7 @@ import sys
 # Mnemonic (its beginning) -> statement; {0}, {1}, ... are the operands.
 INSTRUCTIONS = [
     ("griddepcontrol.", ";"),
+    ("cp.async.bulk.prefetch.L2.global", ";"),
     ("cp.async.commit_group", ";"),
     ("cp.async.wait_group", ";"),
     ("cp.async.cg.shared.global", "emulator::copy_16(emulator::shared_pointer({0}), {1}, {2});"),

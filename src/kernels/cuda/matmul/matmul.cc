@@ -8,6 +8,7 @@
 
 #include "kernels/batch_invariance.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/matmul/fp8_rows.h"
 #include "kernels/cuda/matmul/fused_matmul.h"
 #include "kernels/cuda/matmul/matmul_plan.h"
 #include "kernels/cuda/matmul/small_product.h"
@@ -16,11 +17,12 @@
 namespace sinter::kernels::cuda {
 namespace {
 
-// The largest power of two up to 256 that divides the address of every matrix of a batch: what algorithms may assume.
-int alignment_of(const Tensor& t, int64_t batch) {
-  auto address = reinterpret_cast<uintptr_t>(t.raw());
-  if (batch > 1) address |= t.bytes() / static_cast<size_t>(batch);
-  return static_cast<int>(std::min<uintptr_t>(256, address & (~address + 1)));
+// Of every matrix of a batch.
+int matrix_alignment(const Tensor& t, int64_t batch) {
+  const int first = alignment_of(t.raw());
+  return batch == 1
+             ? first
+             : std::min(first, alignment_of(reinterpret_cast<const void*>(t.bytes() / static_cast<size_t>(batch))));
 }
 
 void check(const MatmulArgs& args, int64_t m, int64_t n, int64_t k) {
@@ -110,10 +112,10 @@ bool run_product(Stream& stream, const FusedMatmulArgs& fused) {
                  static_cast<bool>(fused.pre_activation),
                  static_cast<bool>(fused.activation_input),
                  args.fast_accumulation,
-                 alignment_of(args.a, args.batch),
-                 alignment_of(args.b.data, args.batch),
-                 args.addend ? std::min(alignment_of(c, args.batch), alignment_of(addend, args.batch))
-                             : alignment_of(c, args.batch),
+                 matrix_alignment(args.a, args.batch),
+                 matrix_alignment(args.b.data, args.batch),
+                 args.addend ? std::min(matrix_alignment(c, args.batch), matrix_alignment(addend, args.batch))
+                             : matrix_alignment(c, args.batch),
                  args.c.size(-1)};
   std::lock_guard lock(plans_mutex());
   void* sums = fused.a_sums ? scratch(stream, Scratch::tokens, sizeof(float) * static_cast<size_t>(m)) : nullptr;
@@ -135,11 +137,7 @@ bool run_product(Stream& stream, const FusedMatmulArgs& fused) {
     measure(stream, plan, pointers, args.c.bytes(), extras ? apart : std::function<void(void*)>());
     if (plan.runs_apart) return false;
   }
-  cublasStatus_t status = run(stream, plan, plan.chosen, pointers);
-  for (size_t i = 0; status != CUBLAS_STATUS_SUCCESS && i < plan.candidates.size(); ++i) {
-    plan.chosen = i;  // a candidate may refuse at run time; take the next that does not
-    status = run(stream, plan, i, pointers);
-  }
+  const cublasStatus_t status = run_first_that_runs(stream, plan, pointers);
   SINTER_CHECK(status == CUBLAS_STATUS_SUCCESS, "[matmul] cuBLASLt failed with status {} for ({}, {}, {}) in {}",
                static_cast<int>(status), m, n, k, base::dtype_name(key.in_a));
   if (sums) {
@@ -153,6 +151,7 @@ bool run_product(Stream& stream, const FusedMatmulArgs& fused) {
 
 void matmul(Stream& stream, const MatmulArgs& args) {
   if (small_matmul(stream, args)) return;
+  if (takes_fp8_rows(stream, args) && fp8_rows_matmul(stream, args)) return;
   if (!args.b.is_plain()) return matmul(stream, with_plain_weight(stream, args));
   if (args.group_offsets) {
     SINTER_CHECK(args.c_columns == 0, "[matmul] a product in groups into columns of c: not on CUDA yet");

@@ -144,7 +144,9 @@ std::vector<int64_t> fields_of(const ProductKey& key) {
                               key.align_a,
                               key.align_b,
                               key.align_c};
-  if (key.c_stride != key.n) fields.push_back(key.c_stride);
+  const bool has_scales = key.scales != ProductScales::one;
+  if (key.c_stride != key.n || has_scales) fields.push_back(key.c_stride);
+  if (has_scales) fields.push_back(static_cast<int64_t>(key.scales));
   return fields;
 }
 
@@ -168,6 +170,14 @@ void take_up_choice(const ProductKey& key, Plan& plan) {
   }
   result.algo = found->second.algorithm;
   plan.candidates = {result};
+}
+
+void set_scale_mode(Plan& plan, ProductScales scales) {
+  if (scales == ProductScales::one) return;
+  const cublasLtMatmulMatrixScale_t mode = scales == ProductScales::rows ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+                                                                         : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+  set(plan.operation, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
+  set(plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
 }
 
 void set_scales(Plan& plan, const Pointers& p) {
@@ -201,6 +211,7 @@ Plan make_plan(const ProductKey& key, const Pointers& p) {
   };
   if (base::is_fp8(key.in_a)) {
     set(plan.operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(key.is_fast));
+    set_scale_mode(plan, key.scales);
     set_scales(plan, p);
   }
   const int64_t b_columns = key.transpose_b ? key.k : key.n, a_columns = key.transpose_a ? key.m : key.k;
@@ -211,7 +222,12 @@ Plan make_plan(const ProductKey& key, const Pointers& p) {
   bool has_extras = key.has_sums || key.has_gelu || key.has_gelu_gradient;
   plan.runs_apart = has_extras && plan.candidates.empty();
   take_up_choice(key, plan);
-  SINTER_CHECK(plan.runs_apart || !plan.candidates.empty(),
+  const bool may_be_missing = plan.runs_apart || key.scales != ProductScales::one;
+  if (key.scales != ProductScales::one && plan.candidates.empty()) {
+    base::log_warning("cuBLASLt {} has no product of fp8 rows with scales for {} for ({}, {}, {}): it goes another way",
+                      cublasLtGetVersion(), key.scales == ProductScales::rows ? "rows" : "groups", key.m, key.n, key.k);
+  }
+  SINTER_CHECK(may_be_missing || !plan.candidates.empty(),
                "[matmul] cuBLASLt has no algorithm for ({}, {}, {}) in {} to {}", key.m, key.n, key.k,
                base::dtype_name(key.in_a), base::dtype_name(key.out));
   return plan;
@@ -287,6 +303,20 @@ cublasStatus_t run(Stream& stream, Plan& plan, size_t candidate, const Pointers&
                         static_cast<cudaStream_t>(stream.native));
 }
 
+cublasStatus_t run_first_that_runs(Stream& stream, Plan& plan, const Pointers& p) {
+  cublasStatus_t status = run(stream, plan, plan.chosen, p);
+  for (size_t i = 0; status != CUBLAS_STATUS_SUCCESS && i < plan.candidates.size(); ++i) {
+    plan.chosen = i;
+    status = run(stream, plan, i, p);
+  }
+  return status;
+}
+
+int alignment_of(const void* p) {
+  const auto address = reinterpret_cast<uintptr_t>(p);
+  return static_cast<int>(std::min<uintptr_t>(256, address & (~address + 1)));
+}
+
 void measure(Stream& stream, Plan& plan, Pointers p, size_t out_bytes, const std::function<void(void*)>& apart) {
   plan.is_measured = true;
   void* elsewhere = nullptr;
@@ -345,8 +375,9 @@ void restore_choices(core::Device device, const std::vector<std::string>& lines)
   for (size_t i = 1; i < lines.size(); ++i) {
     if (restore_fused_choice(lines[i], device)) continue;
     std::istringstream text(lines[i]);
-    std::vector<int64_t> fields(18);
-    for (int64_t& field : fields) text >> field;
+    std::vector<int64_t> fields;
+    for (int64_t field = 0; text >> field;) fields.push_back(field);
+    text.clear();
     std::string colon;
     int runs_apart = 0;
     text >> colon >> runs_apart >> std::hex;

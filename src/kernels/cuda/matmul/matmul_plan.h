@@ -11,6 +11,9 @@
 
 namespace sinter::kernels::cuda {
 
+// What codes in fp8 are multiplied by: one number for each factor, one for each row, one for each 128 columns of a row.
+enum class ProductScales { one, rows, groups };
+
 // Everything the choice of an algorithm depends on.
 struct ProductKey {
   int64_t m, n, k, batch;
@@ -18,6 +21,7 @@ struct ProductKey {
   bool transpose_a, transpose_b, accumulate, has_bias, has_sums, has_gelu, has_gelu_gradient, is_fast;
   int align_a, align_b, align_c;
   int64_t c_stride;  // elements between the rows of c
+  ProductScales scales = ProductScales::one;
   auto operator<=>(const ProductKey&) const = default;
 };
 
@@ -25,7 +29,7 @@ struct ProductKey {
 struct Plan {
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t first = nullptr, second = nullptr, out = nullptr;
-  std::vector<cublasLtMatmulHeuristicResult_t> candidates;  // empty: the library does not fuse this
+  std::vector<cublasLtMatmulHeuristicResult_t> candidates;  // empty: the library does not have this
   size_t chosen = 0;
   bool is_measured = false;
   bool runs_apart = false;  // the extras by kernels of their own are faster, or the only way
@@ -49,5 +53,10 @@ Plan& plan_for(const ProductKey& key, const Pointers& pointers);
 void measure(Stream& stream, Plan& plan, Pointers pointers, size_t out_bytes, const std::function<void(void*)>& apart);
 
 cublasStatus_t run(Stream& stream, Plan& plan, size_t candidate, const Pointers& pointers);
+// The chosen candidate; where that refuses at run time, the next that does not, from then on.
+cublasStatus_t run_first_that_runs(Stream& stream, Plan& plan, const Pointers& pointers);
+
+// The largest power of two up to 256 that divides an address: what algorithms may assume.
+int alignment_of(const void* p);
 
 }  // namespace sinter::kernels::cuda

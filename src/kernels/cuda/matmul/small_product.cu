@@ -6,13 +6,23 @@
 // mma.m16n8k16 does not matter as long as the factor from a has the same order, so no value moves between threads. The
 // warps' sums meet in shared memory, in a fixed order.
 //
-// Weights are read before the kernel that makes `a` has ended (launch_dependent).
+// Weights are read before the kernel that makes `a` has ended (launch_dependent). Then, where it fits, all of `a` comes
+// to shared memory at once: read where it lies it would cost each turn a wait as long as that. Blocks that end last ask
+// for what the next product begins with (weight_order.h).
 #include <cuda_fp8.h>
 
+#include "kernels/cuda/matmul/fp8_rows.h"
 #include "kernels/cuda/matmul/small_product.cuh"
+#include "kernels/cuda/matmul/weight_order.h"
 
 namespace sinter::kernels::cuda {
 namespace {
+
+// staged_stride: elements between rows of x in shared memory.
+struct SmallParams : ProductParams {
+  int staged_stride;
+  NextWeights next;
+};
 
 constexpr int kWarps = kProductWarps, kThreads = kProductThreads, kAhead = 4;
 
@@ -47,6 +57,15 @@ __device__ __forceinline__ uint32_t scale_fp8_input(uint32_t pair) {
   }
 }
 
+// Eight numbers of a row as multiply() wants them beside codes: scaled, and in each four numbers 0, 2 and 1, 3
+// together.
+template <class T>
+__device__ __forceinline__ uint4 order_for_fp8(const uint4& v) {
+  const uint32_t a = scale_fp8_input<T>(v.x), b = scale_fp8_input<T>(v.y), c = scale_fp8_input<T>(v.z),
+                 d = scale_fp8_input<T>(v.w);
+  return {__byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632), __byte_perm(c, d, 0x5410), __byte_perm(c, d, 0x7632)};
+}
+
 // One turn of a warp: 64 (16-bit) or 128 (fp8) columns of its 16 rows.
 template <bool kFp8>
 struct Turn {
@@ -54,21 +73,22 @@ struct Turn {
   float low_scale, high_scale;
 };
 
-template <class T, int kTiles, bool kFp8>
+template <class T, int kTiles, bool kFp8, bool kStaged>
 struct Streamer {
   static constexpr int kElements = kFp8 ? 16 : 8;     // of 16 bytes
   static constexpr int kColumns = 2 * 4 * kElements;  // of a turn
   static constexpr int kBytes = kFp8 ? 1 : 2;
 
-  const ProductParams& p;
+  const SmallParams& p;
   const char *low, *high;
   const float *low_scales, *high_scales;
   float low_factor, high_factor;
   int low_group, high_group;  // columns of one scale
   int quad, row;
+  const T* staged;
 
-  __device__ Streamer(const ProductParams& params, const RowPair& rows)
-      : p(params), quad(threadIdx.x % 4), row(threadIdx.x % 32 / 4) {
+  __device__ Streamer(const SmallParams& params, const RowPair& rows, const T* shared_rows)
+      : p(params), quad(threadIdx.x % 4), row(threadIdx.x % 32 / 4), staged(shared_rows) {
     find(min(rows.low + row, p.n - 1), low, low_scales, low_factor, low_group);
     find(min(rows.high + row, p.n - 1), high, high_scales, high_factor, high_group);
   }
@@ -97,16 +117,17 @@ struct Streamer {
       t.high[h] = load_once(high + int64_t{c} * kBytes);
     }
     if constexpr (kFp8) {
-      t.low_scale = low_scales[turn * kColumns / low_group] * low_factor * kFp8Factor<T>;
-      t.high_scale = high_scales[turn * kColumns / high_group] * high_factor * kFp8Factor<T>;
+      const int first = turn * kColumns;  // most rows have one scale: no division
+      t.low_scale = low_scales[low_group >= p.k ? 0 : first / low_group] * low_factor * kFp8Factor<T>;
+      t.high_scale = high_scales[high_group >= p.k ? 0 : first / high_group] * high_factor * kFp8Factor<T>;
     }
     return t;
   }
   __device__ __forceinline__ void multiply(const Turn<kFp8>& t, int turn, float (&sum)[kTiles][4]) const {
-    float part[kTiles][4] = {};
-    float(&to)[kTiles][4] = kFp8 ? part : sum;
+    float part[2][kTiles][4] = {};  // two chains of products are half as long
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
+      float(&to)[kTiles][4] = kFp8 ? part[h] : sum;
       const int c = column(turn, h);
       const uint32_t* a = &t.low[h].x;
       const uint32_t* b = &t.high[h].x;
@@ -114,20 +135,20 @@ struct Streamer {
       for (int i = 0; i < kTiles; ++i) {
         const int m = i * 8 + row;
         const bool valid = m < p.m && c < p.k;
-        const T* x = static_cast<const T*>(p.x) + int64_t{m} * p.k + c;
+        const T* x = kStaged ? staged + m * p.staged_stride + c : static_cast<const T*>(p.x) + int64_t{m} * p.k + c;
         if constexpr (kFp8) {
           uint32_t v[8] = {};
           if (valid) {
-            const uint4 first = *reinterpret_cast<const uint4*>(x), second = *reinterpret_cast<const uint4*>(x + 8);
+            uint4 first = *reinterpret_cast<const uint4*>(x), second = *reinterpret_cast<const uint4*>(x + 8);
+            if constexpr (!kStaged) first = order_for_fp8<T>(first), second = order_for_fp8<T>(second);
             v[0] = first.x, v[1] = first.y, v[2] = first.z, v[3] = first.w;
             v[4] = second.x, v[5] = second.y, v[6] = second.z, v[7] = second.w;
           }
 #pragma unroll
           for (int j = 0; j < 4; ++j) {
-            const uint32_t left = scale_fp8_input<T>(v[2 * j]), right = scale_fp8_input<T>(v[2 * j + 1]);
             const uint32_t operand[4] = {widen_fp8<T>(a[j] << 8), widen_fp8<T>(b[j] << 8), widen_fp8<T>(a[j]),
                                          widen_fp8<T>(b[j])};
-            mma_16x8x16<T>(to[i], operand, __byte_perm(left, right, 0x5410), __byte_perm(left, right, 0x7632));
+            mma_16x8x16<T>(to[i], operand, v[2 * j], v[2 * j + 1]);
           }
         } else {
           uint4 v{};
@@ -141,21 +162,50 @@ struct Streamer {
     if constexpr (kFp8) {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
-        sum[i][0] += t.low_scale * part[i][0];
-        sum[i][1] += t.low_scale * part[i][1];
-        sum[i][2] += t.high_scale * part[i][2];
-        sum[i][3] += t.high_scale * part[i][3];
+        sum[i][0] += t.low_scale * (part[0][i][0] + part[1][i][0]);
+        sum[i][1] += t.low_scale * (part[0][i][1] + part[1][i][1]);
+        sum[i][2] += t.high_scale * (part[0][i][2] + part[1][i][2]);
+        sum[i][3] += t.high_scale * (part[0][i][3] + part[1][i][3]);
       }
     }
   }
 };
 
-template <class T, int kTiles, bool kFp8, ProductKind kKind>
-__global__ void __launch_bounds__(kThreads, 2) small_product_kernel(const ProductParams p) {
+// Between rows of x in shared memory: the accesses of two rows meet no bank twice.
+template <bool kFp8>
+constexpr int kStagedPad = kFp8 ? 8 : 32;
+constexpr size_t kMostStagedBytes = size_t{96} << 10;  // two blocks have room
+
+template <class T, bool kFp8>
+__device__ __forceinline__ void stage_rows(T* to, const SmallParams& p) {
+  const int chunks = p.k / 8;
+  for (int i = threadIdx.x; i < p.m * chunks; i += kThreads) {
+    const int m = i / chunks, c = i % chunks * 8;
+    uint4 v = *reinterpret_cast<const uint4*>(static_cast<const T*>(p.x) + int64_t{m} * p.k + c);
+    if constexpr (kFp8) v = order_for_fp8<T>(v);
+    *reinterpret_cast<uint4*>(to + m * p.staged_stride + c) = v;
+  }
+  __syncthreads();
+}
+
+// One thread asks for what the block has to.
+__device__ __forceinline__ void fetch_next(const NextWeights& next) {
+  const unsigned block = gridDim.x - 1 - blockIdx.x, first = block * next.block_bytes;
+  if (!next.begin || threadIdx.x > 0 || block >= static_cast<unsigned>(next.blocks) || first >= next.bytes) return;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const unsigned bytes = min(next.block_bytes, next.bytes - first);
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(next.begin + first), "r"(bytes) : "memory");
+#endif
+}
+
+template <class T, int kTiles, bool kFp8, ProductKind kKind, bool kStaged>
+__global__ void __launch_bounds__(kThreads, 2) small_product_kernel(const SmallParams p) {
+  extern __shared__ __align__(16) unsigned char staged_bytes[];
   __shared__ float parts[kWarps][kProductRows][kTiles * 8 + 1];
   let_next_begin();
   const RowPair rows = rows_of<kKind>(p, blockIdx.x);
-  const Streamer<T, kTiles, kFp8> streamer(p, rows);
+  T* staged = reinterpret_cast<T*>(staged_bytes);
+  const Streamer<T, kTiles, kFp8, kStaged> streamer(p, rows, staged);
   const int warp = threadIdx.x / 32, turns = (p.k + streamer.kColumns - 1) / streamer.kColumns;
   Turn<kFp8> ahead[kAhead];
 #pragma unroll
@@ -163,6 +213,7 @@ __global__ void __launch_bounds__(kThreads, 2) small_product_kernel(const Produc
     if (warp + i * kWarps < turns) ahead[i] = streamer.load(warp + i * kWarps);
   }
   wait_for_previous();
+  if constexpr (kStaged) stage_rows<T, kFp8>(staged, p);
   float sum[kTiles][4] = {};
   for (int turn = warp; turn < turns; turn += kAhead * kWarps) {
 #pragma unroll
@@ -173,34 +224,52 @@ __global__ void __launch_bounds__(kThreads, 2) small_product_kernel(const Produc
       if (next < turns) ahead[i] = streamer.load(next);
     }
   }
+  fetch_next(p.next);
   keep_sums<kTiles>(parts, sum);
   __syncthreads();
   write_columns<T, kTiles, kKind>(p, rows, parts, 0);
 }
 
-template <class T, int kTiles, bool kFp8>
-void launch(Stream& stream, const ProductParams& p, ProductKind kind) {
-  auto run = [&](auto kernel, int blocks) {
-    launch_dependent(stream, kernel, dim3(static_cast<unsigned>(blocks)), kThreads, 0, p);
+template <class T, int kTiles, bool kFp8, bool kStaged>
+void launch_kind(Stream& stream, const SmallParams& p, ProductKind kind) {
+  const int blocks = kind == ProductKind::plain ? (p.n + 15) / 16 : p.n / 16;
+  const size_t bytes = static_cast<size_t>(p.m * p.staged_stride) * sizeof(T);
+  auto run = [&](auto kernel) {
+    if constexpr (kStaged)
+      SINTER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostStagedBytes));
+    launch_dependent(stream, kernel, dim3(static_cast<unsigned>(blocks)), kThreads, bytes, p);
   };
   switch (kind) {
     case ProductKind::plain:
-      return run(small_product_kernel<T, kTiles, kFp8, ProductKind::plain>, (p.n + 15) / 16);
+      return run(small_product_kernel<T, kTiles, kFp8, ProductKind::plain, kStaged>);
     case ProductKind::gated:
-      return run(small_product_kernel<T, kTiles, kFp8, ProductKind::gated>, p.n / 16);
+      return run(small_product_kernel<T, kTiles, kFp8, ProductKind::gated, kStaged>);
     case ProductKind::rotated:
-      return run(small_product_kernel<T, kTiles, kFp8, ProductKind::rotated>, p.n / 16);
+      return run(small_product_kernel<T, kTiles, kFp8, ProductKind::rotated, kStaged>);
   }
+}
+
+template <class T, bool kFp8>
+void launch(Stream& stream, const ProductParams& product, ProductKind kind) {
+  SmallParams p{product, 0, {}};
+  const ProductPart& first = p.parts[0];
+  const int64_t rows = p.num_parts > 1 ? p.parts[1].first : p.n;
+  const int blocks = (p.n + 15) / 16;
+  const void* weight = p.c_is_f32 ? nullptr : first.rows;  // logits end a step
+  p.next = next_weights(stream, weight, static_cast<size_t>(rows * p.k) * (kFp8 ? 1 : sizeof(T)), blocks);
+  if (p.m > 8) return launch_kind<T, 2, kFp8, false>(stream, p, kind);
+  const int stride = p.k + kStagedPad<kFp8>;
+  const size_t bytes = static_cast<size_t>(p.m) * static_cast<size_t>(stride) * sizeof(T);
+  if (bytes > kMostStagedBytes || 2 * kMostStagedBytes > most_shared_bytes(stream.device)) {
+    return launch_kind<T, 1, kFp8, false>(stream, p, kind);
+  }
+  p.staged_stride = stride;
+  launch_kind<T, 1, kFp8, true>(stream, p, kind);
 }
 
 template <class T>
 void dispatch(Stream& stream, const ProductParams& p, ProductKind kind) {
-  const bool fits_one = p.m <= 8;
-  if (p.parts[0].scales) {
-    fits_one ? launch<T, 1, true>(stream, p, kind) : launch<T, 2, true>(stream, p, kind);
-  } else {
-    fits_one ? launch<T, 1, false>(stream, p, kind) : launch<T, 2, false>(stream, p, kind);
-  }
+  p.parts[0].scales ? launch<T, true>(stream, p, kind) : launch<T, false>(stream, p, kind);
 }
 
 // Where the weight's rows lie; false where the kernel does not read such a weight.
@@ -232,6 +301,7 @@ bool describe(const Stream& stream, const MatmulArgs& args, ProductParams& p) {
   if (!options().small_products || (t != base::DType::bf16 && t != base::DType::f16)) return false;
   if (!args.transpose_b || args.transpose_a || args.accumulate || args.alpha != 1.0f || args.batch != 1) return false;
   if (args.group_offsets || args.c_columns != 0 || args.c_squares || (args.addend && args.beta != 1.0f)) return false;
+  if (takes_fp8_rows(stream, args)) return false;
   const int64_t m = args.a.rows(), k = args.a.size(-1), n = args.b.rows();
   if (m < 1 || m > (args.b.is_plain() ? kMostSmallRows : kMostQuantizedRows) || n < 16 || n % 8 != 0 || k % 16 != 0 ||
       k >= (int64_t{1} << 30))
