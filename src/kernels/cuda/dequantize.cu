@@ -1,5 +1,7 @@
-// Weights in blocks as plain numbers: a thread decodes one block.
+// Weights in blocks as plain numbers.
 #include <cuda_fp8.h>
+
+#include <algorithm>
 
 #include "base/block_decode.h"
 #include "kernels/cuda/common.cuh"
@@ -17,17 +19,42 @@ struct RowRange {
   float factor;
 };
 
-template <base::WeightFormat kFormat, class T>
-__global__ void dequantize_kernel(RowRange range, int block_elements, int block_bytes, T* y) {
-  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i >= range.count * range.row_blocks) return;
-  const int64_t at = i / range.row_blocks, b = i % range.row_blocks;
+// Which row of the part stands at a row of y; -1: another part's.
+__device__ __forceinline__ int64_t row_of(const RowRange& range, int64_t at) {
   const int64_t row = (range.rows ? range.rows[at] : range.first + at) - range.part_first;
-  if (row < 0 || row >= range.part_rows) return;
-  T* out = y + at * range.columns + b * block_elements;
-  const float factor = range.factor;
-  base::block::decode<kFormat>(range.blocks + (row * range.row_blocks + b) * block_bytes,
-                               [=](int j, float value) { out[j] = from_float<T>(value * factor); });
+  return row < range.part_rows ? row : -1;
+}
+
+// A warp decodes 32 blocks, a thread one each, to shared memory: from there they go to y, where they lie behind each
+// other, in whole sectors.
+constexpr int kWarp = 32, kPad = 2;
+template <base::WeightFormat kFormat, class T>
+__global__ void __launch_bounds__(kWarp) dequantize_kernel(RowRange range, int block_elements, int block_bytes, T* y) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  __shared__ bool is_own[kWarp];
+  T* decoded = reinterpret_cast<T*>(shared);
+  const int lane = static_cast<int>(threadIdx.x), stride = block_elements + kPad;
+  const int64_t first = int64_t{blockIdx.x} * kWarp, i = first + lane;
+  int64_t row = -1;
+  if (i < range.count * range.row_blocks) {
+    const int64_t at = i / range.row_blocks;
+    row = row_of(range, at);
+    if (row >= 0) {
+      T* own = decoded + lane * stride;
+      const float factor = range.factor;
+      base::block::decode<kFormat>(range.blocks + (row * range.row_blocks + (i - at * range.row_blocks)) * block_bytes,
+                                   [=](int j, float value) { own[j] = from_float<T>(value * factor); });
+    }
+  }
+  is_own[lane] = row >= 0;
+  __syncthreads();
+  T* out = y + first * block_elements;
+  for (int e = lane * 2; e < kWarp * block_elements; e += kWarp * 2) {
+    const int block = e / block_elements, from = block * stride + e - block * block_elements;
+    if (!is_own[block]) continue;
+    out[e] = decoded[from];
+    out[e + 1] = decoded[from + 1];
+  }
 }
 
 // Rows that are plain numbers, of another format perhaps, a thread a number.
@@ -36,40 +63,83 @@ __global__ void dequantize_plain_kernel(RowRange range, T* y) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= range.count * range.columns) return;
   const int64_t at = i / range.columns, c = i % range.columns;
-  const int64_t row = (range.rows ? range.rows[at] : range.first + at) - range.part_first;
-  if (row < 0 || row >= range.part_rows) return;
+  const int64_t row = row_of(range, at);
+  if (row < 0) return;
   const float value = to_float(reinterpret_cast<const X*>(range.blocks)[row * range.columns + c]);
   y[at * range.columns + c] = from_float<T>(value * range.factor);
 }
 
-// Codes whose scales stand apart, a thread a number: (code - zero) * scale of its group.
+// Codes whose scales stand apart: (code - zero) * scale of its group.
 struct GroupScales {
   const float *scales, *zeros;
   const int32_t* permutation;
-  int64_t groups, group;
+  int groups, group;
 };
-template <base::WeightFormat kFormat, class T>
-__global__ void dequantize_groups_kernel(RowRange range, GroupScales by, T* y) {
-  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i >= range.count * range.columns) return;
-  const int64_t at = i / range.columns, c = i % range.columns;
-  const int64_t row = (range.rows ? range.rows[at] : range.first + at) - range.part_first;
-  if (row < 0 || row >= range.part_rows) return;
-  const int64_t g = row * by.groups + (by.permutation ? by.permutation[c] : c / by.group);
-  float code = 0, zero = 0;
-  if constexpr (kFormat == base::WeightFormat::fp8_e4m3) {
-    code = float(reinterpret_cast<const __nv_fp8_e4m3*>(range.blocks)[row * range.columns + c]);
-  } else if constexpr (kFormat == base::WeightFormat::int8) {
-    code = range.blocks[row * range.columns + c], zero = by.zeros ? by.zeros[g] : 128.0f;
+constexpr int kAtOnce = 8;  // columns of a thread; a group's are a multiple
+
+template <base::WeightFormat kFormat>
+constexpr int code_bits = kFormat == base::WeightFormat::fp8_e4m3 || kFormat == base::WeightFormat::int8 ? 8 : 4;
+
+// The number behind code `i` of eight that lie behind each other, before its zero. `table`: of nf4 and fp4.
+template <base::WeightFormat kFormat>
+__device__ __forceinline__ float code_at(const uint32_t (&codes)[2], int i, const float* table) {
+  if constexpr (code_bits<kFormat> == 8) {
+    const uint32_t byte = codes[i / 4] >> i % 4 * 8 & 255;
+    if constexpr (kFormat == base::WeightFormat::int8) return static_cast<float>(byte);
+    __nv_fp8_e4m3 value;
+    value.__x = static_cast<__nv_fp8_storage_t>(byte);
+    return float(value);
   } else if constexpr (kFormat == base::WeightFormat::int4) {
-    const uint8_t pair = range.blocks[(row * range.columns + c) / 2];
-    code = c % 2 == 0 ? pair & 15 : pair >> 4, zero = by.zeros ? by.zeros[g] : 8.0f;
-  } else {
-    const uint8_t pair = range.blocks[(row * range.columns + c) / 2];
-    const int own = c % 2 == 0 ? pair >> 4 : pair & 15;
-    code = kFormat == base::WeightFormat::nf4 ? base::block::nf4_value(own) : base::block::fp4_value(own);
+    return static_cast<float>(codes[0] >> i * 4 & 15);
+  } else {  // bitsandbytes begins with the high half of a byte
+    return table[codes[0] >> (i ^ 1) * 4 & 15];
   }
-  y[at * range.columns + c] = from_float<T>((code - zero) * by.scales[g] * range.factor);
+}
+
+// A block a row of y, threads eight columns each.
+template <base::WeightFormat kFormat, class T>
+__global__ void __launch_bounds__(256) dequantize_groups_kernel(RowRange range, GroupScales by, T* y) {
+  constexpr bool kHasTable = kFormat == base::WeightFormat::nf4 || kFormat == base::WeightFormat::fp4;
+  constexpr float kMiddle = kHasTable || kFormat == base::WeightFormat::fp8_e4m3 ? 0.0f
+                            : kFormat == base::WeightFormat::int8                ? 128.0f
+                                                                                 : 8.0f;
+  __shared__ float table[16];
+  const int64_t at = blockIdx.x, row = row_of(range, at);
+  if (row < 0) return;
+  if constexpr (kHasTable) {
+    if (threadIdx.x < 16)
+      table[threadIdx.x] = kFormat == base::WeightFormat::nf4 ? base::block::nf4_value(threadIdx.x)
+                                                              : base::block::fp4_value(threadIdx.x);
+    __syncthreads();
+  }
+  const int columns = static_cast<int>(range.columns);
+  const uint8_t* codes = range.blocks + row * columns * code_bits<kFormat> / 8;
+  const float *scales = by.scales + row * by.groups, *zeros = by.zeros ? by.zeros + row * by.groups : nullptr;
+  for (int c = static_cast<int>(threadIdx.x) * kAtOnce; c < columns; c += static_cast<int>(blockDim.x) * kAtOnce) {
+    const int many = min(kAtOnce, columns - c), bytes = many * code_bits<kFormat> / 8;
+    uint32_t own[2] = {};
+    if (many == kAtOnce && columns % kAtOnce == 0) {
+      const auto* words = reinterpret_cast<const uint32_t*>(codes + c * code_bits<kFormat> / 8);
+      own[0] = words[0];
+      if constexpr (code_bits<kFormat> == 8) own[1] = words[1];
+    } else {
+      for (int b = 0; b < bytes; ++b) own[b / 4] |= uint32_t{codes[c * code_bits<kFormat> / 8 + b]} << b % 4 * 8;
+    }
+    float values[kAtOnce];
+    const int group = c / by.group;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int g = by.permutation ? by.permutation[min(c + i, columns - 1)] : group;
+      const float zero = zeros ? zeros[g] : kMiddle;
+      values[i] = (code_at<kFormat>(own, i, table) - zero) * scales[g] * range.factor;
+    }
+    T* out = y + at * columns + c;
+    if (many == kAtOnce && is_aligned(out)) {
+      store_floats<T, kAtOnce>(out, values);
+    } else {
+      for (int i = 0; i < many; ++i) out[i] = from_float<T>(values[i]);
+    }
+  }
 }
 
 // False: a format whose scales do not stand apart so.
@@ -78,17 +148,19 @@ bool dequantize_groups(Stream& stream, const core::WeightPart& part, const RowRa
   using enum base::WeightFormat;
   if (base::info_of(part.format).scales != base::WeightScales::apart) return false;
   const int64_t groups = part.scales.size(-1), first = expert * part.rows * groups;
+  const auto group = static_cast<int>(part.group > 0 ? part.group : base::info_of(part.format).block_elements);
+  SINTER_CHECK(group % kAtOnce == 0 || group >= range.columns || part.permutation,
+               "[dequantize] groups of {} columns in {}: not on CUDA; a multiple of {} is", group,
+               base::info_of(part.format).name, kAtOnce);
   const GroupScales by{part.scales.data<float>() + first, part.zeros ? part.zeros.data<float>() + first : nullptr,
-                       part.permutation ? part.permutation.data<int32_t>() : nullptr, groups,
-                       part.group > 0 ? part.group : base::info_of(part.format).block_elements};
-  constexpr int kThreads = 256;
-  const auto grid = static_cast<unsigned>(div_up(range.count * range.columns, int64_t{kThreads}));
+                       part.permutation ? part.permutation.data<int32_t>() : nullptr, static_cast<int>(groups), group};
   const auto kernel = part.format == fp8_e4m3 ? dequantize_groups_kernel<fp8_e4m3, T>
                       : part.format == int8   ? dequantize_groups_kernel<int8, T>
                       : part.format == int4   ? dequantize_groups_kernel<int4, T>
                       : part.format == nf4    ? dequantize_groups_kernel<nf4, T>
                                               : dequantize_groups_kernel<fp4, T>;
-  kernel<<<grid, kThreads, 0, native(stream)>>>(range, by, y);
+  const auto threads = static_cast<unsigned>(std::clamp<int64_t>(div_up(range.columns, kAtOnce * 32) * 32, 32, 256));
+  kernel<<<static_cast<unsigned>(range.count), threads, 0, native(stream)>>>(range, by, y);
   return true;
 }
 
@@ -120,16 +192,16 @@ void dequantize(Stream& stream, const DequantizeArgs& args) {
                          part_first,       part.rows,
                          row_blocks,       weight.columns,
                          part.global_scale};
-    constexpr int kThreads = 128;
-    const auto grid = static_cast<unsigned>(div_up(count * row_blocks, int64_t{kThreads}));
+    const auto grid = static_cast<unsigned>(div_up(count * row_blocks, int64_t{kWarp}));
     bool is_known = is_plain;
     dispatch_format(args.y.dtype(), "dequantize", [&]<class T>(TypeTag<T>) {
       if (is_plain) return dequantize_plain<T>(stream, part, range, args.y.data<T>());
       is_known = dequantize_groups<T>(stream, part, range, args.expert, args.y.data<T>());
       if (is_known) return;
       is_known = base::block::visit_format(part.format, [&]<base::WeightFormat kFormat>() {
+        const size_t shared = sizeof(T) * kWarp * static_cast<size_t>(info.block_elements + kPad);
         dequantize_kernel<kFormat, T>
-            <<<grid, kThreads, 0, native(stream)>>>(range, info.block_elements, info.block_bytes, args.y.data<T>());
+            <<<grid, kWarp, shared, native(stream)>>>(range, info.block_elements, info.block_bytes, args.y.data<T>());
       });
     });
     SINTER_CHECK(is_known, "[dequantize] no CUDA kernel for weights in {}", info.name);
