@@ -290,11 +290,12 @@ TEST(Engine, EmbeddingsAreTheForwardsLastHiddenState) {
   for (core::DType dtype : {core::DType::f32, core::DType::bf16}) {
     TestModel model("llama", dtype);
     const std::vector<int32_t> prompt = random_tokens({7, 7}, 0, 23, model.spec.vocab_size);
-    core::DeviceRuntime& device = core::runtime({});
+    const core::Device on = model.transformer->store().options().device;
+    core::DeviceRuntime& device = core::runtime(on);
     core::HostBatch host;
     host.add_sequence(prompt);
     const core::RaggedBatch whole = core::upload(device.allocator(), host);
-    const ops::Context context{kernels::kernels_for({}), device.stream(), device.allocator(), nullptr};
+    const ops::Context context{kernels::kernels_for(on), device.stream(), device.allocator(), nullptr};
     const core::Tensor hidden = model.transformer->forward(context, whole, {}).value;  // (T, C)
     const std::vector<float> expected = core::to_host_floats(hidden.slice(22, 1));
     Engine engine(*model.transformer, {.kv_tokens = 200, .block_size = 4, .step_tokens = 5});

@@ -74,6 +74,7 @@ struct GroupScales {
   const float *scales, *zeros;
   const int32_t* permutation;
   int groups, group;
+  bool is_whole;  // rows of codes and of y are multiples of eight, in places that eight at once need
 };
 constexpr int kAtOnce = 8;  // columns of a thread; a group's are a multiple
 
@@ -118,7 +119,7 @@ __global__ void __launch_bounds__(256) dequantize_groups_kernel(RowRange range, 
   for (int c = static_cast<int>(threadIdx.x) * kAtOnce; c < columns; c += static_cast<int>(blockDim.x) * kAtOnce) {
     const int many = min(kAtOnce, columns - c), bytes = many * code_bits<kFormat> / 8;
     uint32_t own[2] = {};
-    if (many == kAtOnce && columns % kAtOnce == 0) {
+    if (by.is_whole) {
       const auto* words = reinterpret_cast<const uint32_t*>(codes + c * code_bits<kFormat> / 8);
       own[0] = words[0];
       if constexpr (code_bits<kFormat> == 8) own[1] = words[1];
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(256) dequantize_groups_kernel(RowRange range, 
       values[i] = (code_at<kFormat>(own, i, table) - zero) * scales[g] * range.factor;
     }
     T* out = y + at * columns + c;
-    if (many == kAtOnce && is_aligned(out)) {
+    if (by.is_whole) {
       store_floats<T, kAtOnce>(out, values);
     } else {
       for (int i = 0; i < many; ++i) out[i] = from_float<T>(values[i]);
@@ -152,8 +153,12 @@ bool dequantize_groups(Stream& stream, const core::WeightPart& part, const RowRa
   SINTER_CHECK(group % kAtOnce == 0 || group >= range.columns || part.permutation,
                "[dequantize] groups of {} columns in {}: not on CUDA; a multiple of {} is", group,
                base::info_of(part.format).name, kAtOnce);
-  const GroupScales by{part.scales.data<float>() + first, part.zeros ? part.zeros.data<float>() + first : nullptr,
-                       part.permutation ? part.permutation.data<int32_t>() : nullptr, static_cast<int>(groups), group};
+  const GroupScales by{part.scales.data<float>() + first,
+                       part.zeros ? part.zeros.data<float>() + first : nullptr,
+                       part.permutation ? part.permutation.data<int32_t>() : nullptr,
+                       static_cast<int>(groups),
+                       group,
+                       range.columns % kAtOnce == 0 && is_aligned(y, kAtOnce * sizeof(T)) && is_aligned(range.blocks)};
   const auto kernel = part.format == fp8_e4m3 ? dequantize_groups_kernel<fp8_e4m3, T>
                       : part.format == int8   ? dequantize_groups_kernel<int8, T>
                       : part.format == int4   ? dequantize_groups_kernel<int4, T>
