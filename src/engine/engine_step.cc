@@ -177,6 +177,7 @@ bool Engine::State::run_step() {
   phase = "scheduling";
   take_inbox();
   expire(start);
+  counts.schedule_seconds += seconds_since(start);
   if (!has_memory) return false;
   try {
     if (num_under_way == 0 && !start_step()) return false;

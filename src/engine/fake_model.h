@@ -73,6 +73,7 @@ class FakeModel : public StepModel {
     if (fails_next_wait) {
       fails_next_wait = false;
       queue_.pop_front();
+      while (!queue_.empty() && !is_awaited(queue_.front().batch)) queue_.pop_front();  // it may need what did not come
       base::fail("the fake device failed");
     }
     run_oldest();
@@ -103,9 +104,10 @@ class FakeModel : public StepModel {
     StepBatch batch;
     uint64_t version;
   };
+  static bool is_awaited(const StepBatch& batch) { return batch.rows.empty() || !batch.choices.empty(); }
   // Steps whose logits nobody asked for.
   void finish_unasked() {
-    while (!queue_.empty() && !queue_.front().batch.rows.empty() && queue_.front().batch.choices.empty()) run_oldest();
+    while (!queue_.empty() && !is_awaited(queue_.front().batch)) run_oldest();
   }
   void run_oldest() {
     const Queued step = std::move(queue_.front());
@@ -114,7 +116,10 @@ class FakeModel : public StepModel {
     step_version_ = step.version;
     core::HostBatch& host = batch.tokens;
     for (int32_t& token : host.tokens) {
-      if (token < 0) token = std::max(0, chosen_.at(static_cast<size_t>(-token) - 1));
+      if (token >= 0) continue;
+      const auto row = static_cast<size_t>(-token) - 1;
+      SINTER_CHECK(row < chosen_.size(), "row {} is asked for; the last step chose {}", row, chosen_.size());
+      token = std::max(0, chosen_[row]);
     }
     states_.assign(host.tokens.size(), 0);
     for (size_t t = 0; t < host.tokens.size(); ++t) {  // keys are written before any is read, as in the real model
