@@ -86,6 +86,7 @@ const std::vector<Service::Route>& Service::routes() {
       {"GET", "/stats", Access::user, &S::stats},
       {"GET", "/version", Access::user, &S::version},
       {"POST", "/reset_prefix_cache", Access::admin, &S::reset_prefix_cache},
+      {"POST", "/reload_weights", Access::admin, &S::reload_weights},
       {"GET", "/", Access::open, &S::page},
       {"GET", "/page.js", Access::open, &S::page},
       {"GET", "/page.css", Access::open, &S::page},
