@@ -142,9 +142,7 @@ void Service::embeddings(const HttpRequest& request, std::shared_ptr<Reply>& rep
   call.max_seconds = fields.number("timeout", 0.001, options_.limits.max_seconds).value_or(0);
   std::vector<engine::Request> requests;
   for (const CallPrompt& prompt : read_prompts(fields, "input", options_.limits.max_inputs)) {
-    std::vector<int32_t> ids = encode(prompt, "input");
-    if (ids.empty()) refuse("input", "'input' has a text without tokens");
-    requests.push_back(make_request(call, std::move(ids), 1));
+    requests.push_back(make_request(call, encode(prompt, "input"), 1));
     requests.back().embeds = true;
   }
   auto job = std::make_shared<EmbeddingJob>(reply, model_.name, format == "base64", context());

@@ -74,6 +74,7 @@ Json to_chat(const Json& body) {
   } else {
     refuse("input", "'input' is neither a text nor a list");
   }
+  if (out["messages"].empty()) refuse("input", "'input' has no message");
   if (const Json* tools = fields.array("tools")) {
     for (const Json& tool : *tools) {
       const std::string type = tool.is_object() ? Fields(tool).text("type").value_or("") : "";
