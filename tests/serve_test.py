@@ -298,7 +298,7 @@ while r.read(1):
 def complaints(s):
     """What users of other servers complain about, as far as no other test has it."""
     for bad in ({"temperature": 999999}, {"top_p": -1}, {"repetition_penalty": 0}, {"min_p": 2}, {"n": 10**9}, {"stop": ["x"] * 1000}, {"logit_bias": {"1": 1e9}},
-                {"logit_bias": {"999999": 1}}, {"prompt": []}, {"prompt": [-1]}, {"max_tokens": -1}, {"temprature": 1}, {"logprobs": 10**6}, {"min_tokens": -3}):
+                {"logit_bias": {"999999": 1}}, {"prompt": []}, {"prompt": [-1]}, {"stop_token_ids": [10**6]}, {"max_tokens": -1}, {"temprature": 1}, {"logprobs": 10**6}, {"min_tokens": -3}):
         assert s.json("/v1/completions", {"prompt": "x", "max_tokens": 2, **bad}, status=400)["error"]["message"], bad
     # A prompt that was there before is found again; a conversation that goes on is not read from its beginning.
     text = "Once upon a time there was a little dog who lived in a small house by the sea. " * 3
@@ -321,7 +321,7 @@ def slips(s):
     for path, body, word in [
             ("/v1/responses", {"input": "x", "temprature": 1}, "temprature"), ("/v1/responses", {"input": "x", "max_output_token": 3}, "max_output_token"),
             ("/v1/responses", {"input": "x", "max_output_tokens": "3"}, "max_output_tokens"), ("/v1/responses", {"input": 3}, "input"), ("/v1/responses", {"input": []}, "input"),
-            ("/v1/responses", {"input": "x", "text": {"format": {"type": "json_schema"}}}, "schema"), ("/v1/responses", {"input": "x", "previous_response_id": "r"}, "previous_response_id"),
+            ("/v1/responses", {"input": "x", "text": {"format": {"type": "json_schema"}}}, "schema"), ("/v1/responses", {"input": "x", "text": {"format": {"type": "json_schema", "schema": {"if": {}}}}}, "text.format"), ("/v1/responses", {"input": "x", "previous_response_id": "r"}, "previous_response_id"),
             ("/v1/responses", {"input": [{"type": "image"}]}, "image"), ("/v1/responses", {"input": "x", "tools": [{"type": "web_search"}]}, "web_search"),
             ("/v1/messages", {"messages": say, "max_tokens": 3, "temprature": 1}, "temprature"), ("/v1/messages", {"messages": say}, "max_tokens"),
             ("/v1/messages", {"messages": say, "max_tokens": 3, "stop_sequences": [1]}, "stop_sequences"), ("/v1/messages", {"messages": [{"role": "tool", "content": "x"}], "max_tokens": 3}, "role"),

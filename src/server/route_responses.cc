@@ -262,7 +262,8 @@ class ResponsesResponder final : public Responder {
 }  // namespace
 
 void Service::responses(const HttpRequest& request, std::shared_ptr<Reply>& reply) {
-  const ChatCall call = read_chat_call(to_chat(parse_body(request.body)), options_.limits);
+  ChatCall call = read_chat_call(to_chat(parse_body(request.body)), options_.limits);
+  if (call.output.param == "response_format") call.output.param = "text.format";  // as it is called here
   start_chat(call, reply, [&](const ChatPrompt& prompt) {
     return std::make_unique<ResponsesResponder>(call.streams, model_.name, prompt.parsing);
   });

@@ -225,6 +225,11 @@ engine::Request Service::make_request(const GenerationCall& call, std::vector<in
   request.max_new_tokens = std::max<int64_t>(1, wanted);
   request.min_new_tokens = std::min(call.min_tokens, request.max_new_tokens);
   if (!call.ignores_eos) request.stop_tokens = stop_tokens_;
+  for (int32_t id : call.stop_ids) {
+    if (id >= model_.engine->vocab_size())
+      refuse("stop_token_ids", "'stop_token_ids' has the token {}; the vocabulary has {}", id,
+             model_.engine->vocab_size());
+  }
   request.stop_tokens.insert(request.stop_tokens.end(), call.stop_ids.begin(), call.stop_ids.end());
   request.stop_strings = call.stops;
   request.n = call.n;
