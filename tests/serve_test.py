@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import struct
@@ -116,6 +117,27 @@ def chat(s):
     assert answer["output"][0]["content"][0]["text"] == message["content"][0]["text"], answer
     events, _ = s.stream("/v1/responses", {"input": "Hello", "max_output_tokens": 10, "temperature": 0})
     assert "".join(e["delta"] for e in events if e["type"] == "response.output_text.delta") == message["content"][0]["text"]
+
+
+def reasoning(s):
+    """What stands between <think> and </think> is apart from the answer, in each API's form, whole and streamed."""
+    body = {"max_tokens": 60, "guided_regex": "<think>[a-c]{3}</think>[x-z]{3}", "seed": 4}
+    say = {**body, "messages": [{"role": "user", "content": "x"}]}
+    told = s.json("/v1/chat/completions", say)["choices"][0]["message"]
+    thought, text = told["reasoning_content"], told["content"]
+    assert len(thought) == 3 and len(text) == 3 and thought[0] in "abc" and text[0] in "xyz", told
+    parts, _ = s.stream("/v1/chat/completions", say)
+    deltas = [p["choices"][0]["delta"] for p in parts if p["choices"]]
+    assert ["".join(d.get(k) or "" for d in deltas) for k in ("reasoning_content", "content")] == [thought, text], deltas
+    message = s.json("/v1/messages", say)["content"]
+    assert [(p["type"], p.get("thinking", p.get("text"))) for p in message] == [("thinking", thought), ("text", text)], message
+    ask = {k: v for k, v in body.items() if k != "max_tokens"} | {"input": "x", "max_output_tokens": 60}
+    items = s.json("/v1/responses", ask)["output"]
+    assert [(i["type"], i["content"][0]["text"]) for i in items] == [("reasoning", thought), ("message", text)] and items[0]["id"] != items[1]["id"], items
+    events, _ = s.stream("/v1/responses", ask)
+    assert [e["sequence_number"] for e in events] == list(range(len(events)))
+    assert ["".join(e["delta"] for e in events if e["type"] == f"response.{k}_text.delta") for k in ("reasoning", "output")] == [thought, text]
+    assert [(i["type"], i["content"][0]["text"]) for i in events[-1]["response"]["output"]] == [("reasoning", thought), ("message", text)], events[-1]
 
 
 def structured(s):
@@ -244,9 +266,11 @@ def leaving(s):
     cut(raw)
     free_again(s, "mid-stream")
     for stream in (False, True):
-        raw = send(s, {**long, "prompt": "Once upon a time " * 300, "max_tokens": 2000, "stream": stream})
-        while s.stats()["running"] + s.stats()["waiting"] == 0:
-            time.sleep(0.001)
+        before = s.stats()["prompt_tokens"] + s.stats()["cached_tokens"]
+        raw = send(s, {**long, "prompt": f"{stream} upon a time " * 300, "max_tokens": 2000, "stream": stream})
+        until = time.time() + 60
+        while s.stats()["prompt_tokens"] + s.stats()["cached_tokens"] == before:  # not what runs now: it may have ended when we look
+            assert time.time() < until, "the prompt does not begin"
         cut(raw)
         free_again(s, "in its prompt")
     several = [send(s, {**long, "stream": i % 2 == 0}) for i in range(8)]  # four run, four wait
@@ -274,7 +298,7 @@ while r.read(1):
 def complaints(s):
     """What users of other servers complain about, as far as no other test has it."""
     for bad in ({"temperature": 999999}, {"top_p": -1}, {"repetition_penalty": 0}, {"min_p": 2}, {"n": 10**9}, {"stop": ["x"] * 1000}, {"logit_bias": {"1": 1e9}},
-                {"logit_bias": {"999999": 1}}, {"prompt": []}, {"prompt": [-1]}, {"max_tokens": -1}, {"temprature": 1}, {"logprobs": 10**6}, {"min_tokens": -3}):
+                {"logit_bias": {"999999": 1}}, {"prompt": []}, {"prompt": [-1]}, {"stop_token_ids": [10**6]}, {"max_tokens": -1}, {"temprature": 1}, {"logprobs": 10**6}, {"min_tokens": -3}):
         assert s.json("/v1/completions", {"prompt": "x", "max_tokens": 2, **bad}, status=400)["error"]["message"], bad
     # A prompt that was there before is found again; a conversation that goes on is not read from its beginning.
     text = "Once upon a time there was a little dog who lived in a small house by the sea. " * 3
@@ -289,6 +313,73 @@ def complaints(s):
     # Large bodies are refused while they are sent, with an answer that arrives.
     status, text, _ = s.ask("/v1/completions", raw=b'{"prompt": "' + b"x" * (17 << 20) + b'"}')
     assert status == 413 and "larger" in json.loads(text)["error"]["message"], status
+
+
+def slips(s):
+    """A field that is almost one of a route's is refused by name on each of them; bad values are, by the name the client gave."""
+    say = [{"role": "user", "content": "x"}]
+    for path, body, word in [
+            ("/v1/responses", {"input": "x", "temprature": 1}, "temprature"), ("/v1/responses", {"input": "x", "max_output_token": 3}, "max_output_token"),
+            ("/v1/responses", {"input": "x", "max_output_tokens": "3"}, "max_output_tokens"), ("/v1/responses", {"input": 3}, "input"), ("/v1/responses", {"input": []}, "input"),
+            ("/v1/responses", {"input": "x", "text": {"format": {"type": "json_schema"}}}, "schema"), ("/v1/responses", {"input": "x", "text": {"format": {"type": "json_schema", "schema": {"if": {}}}}}, "text.format"), ("/v1/responses", {"input": "x", "previous_response_id": "r"}, "previous_response_id"),
+            ("/v1/responses", {"input": [{"type": "image"}]}, "image"), ("/v1/responses", {"input": "x", "tools": [{"type": "web_search"}]}, "web_search"),
+            ("/v1/messages", {"messages": say, "max_tokens": 3, "temprature": 1}, "temprature"), ("/v1/messages", {"messages": say}, "max_tokens"),
+            ("/v1/messages", {"messages": say, "max_tokens": 3, "stop_sequences": [1]}, "stop_sequences"), ("/v1/messages", {"messages": [{"role": "tool", "content": "x"}], "max_tokens": 3}, "role"),
+            ("/v1/messages", {"messages": say, "max_tokens": 3, "tool_choice": {"type": "tool", "name": "f"}}, "tools"), ("/v1/messages", {"messages": say, "max_tokens": 0}, "max_tokens"),
+            ("/v1/embeddings", {"inputs": "x"}, "inputs"), ("/v1/embeddings", {"input": "x", "encoding_format": "hex"}, "encoding_format")]:
+        message = s.json(path, body, status=400)["error"]["message"]
+        assert word in message, (path, body, message)
+    # What is no field of OpenAI's or Anthropic's has its meaning there, too.
+    asked = {"top_k": 1, "ignore_eos": True, "min_tokens": 5}
+    greedy = s.json("/v1/responses", {"input": "x", "max_output_tokens": 6, "temperature": 0, "ignore_eos": True})["output"][0]["content"][0]["text"]
+    assert s.json("/v1/responses", {"input": "x", "max_output_tokens": 6, **asked})["output"][0]["content"][0]["text"] == greedy
+    assert s.json("/v1/messages", {"messages": say, "max_tokens": 6, **asked})["content"][0]["text"] == greedy
+
+
+def other_weights(model, folder):
+    """The same model with its weights turned around."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(model, folder)
+    with open(folder + "/model.safetensors", "r+b") as f:
+        begin = 8 + struct.unpack("<Q", f.read(8))[0]
+        f.seek(begin)
+        numbers = struct.unpack(f"<{(os.path.getsize(folder + '/model.safetensors') - begin) // 4}f", f.read())
+        f.seek(begin)
+        f.write(struct.pack(f"<{len(numbers)}f", *reversed(numbers)))
+
+
+def new_weights(program, model):
+    """The admin's key lets other weights in, also while others ask; what cannot be taken leaves everything as it was."""
+    other, keys = model + "_other", {"Authorization": "Bearer boss"}
+    other_weights(model, other)
+    s = Server(program, model, env={"SINTER_ADMIN_KEY": "boss"})
+    body = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+
+    def text():
+        return s.json("/v1/completions", body)["choices"][0]["text"]
+
+    before = text()
+    assert s.ask("/reload_weights", {})[0] == 401 and s.ask("/reload_weights", {"folder": other})[0] == 401
+    for bad, word in [({"folder": model + "_nowhere"}, "not there"), ({"folder": 3}, "folder"), ({"path": other}, "path"),
+                      ({"folder": os.path.dirname(os.path.abspath(__file__)) + "/golden/models/mixtral"}, "another model")]:
+        message = s.json("/reload_weights", bad, 400, keys)["error"]["message"]
+        assert word in message, message
+    assert text() == before, "a refusal changed the model"
+    asking = [threading.Thread(target=lambda: s.json("/v1/completions", {**body, "max_tokens": 300})) for _ in range(4)]
+    for thread in asking:
+        thread.start()
+    s.json("/reload_weights", {"folder": other}, 200, keys)
+    after = text()
+    assert after != before, "the old weights answer"
+    for thread in asking:
+        thread.join()
+    fresh = Server(program, other)
+    assert fresh.json("/v1/completions", body)["choices"][0]["text"] == after, "not the answer of a server that began with these weights"
+    assert fresh.ask("/reload_weights", {}, headers=keys)[0] == 403, "without an admin key there are no admin routes"
+    assert fresh.end() == 0
+    s.json("/reload_weights", {}, 200, keys)  # the folder that is served
+    assert text() == before
+    assert s.end() == 0
 
 
 def load(s, *options):
@@ -337,7 +428,7 @@ def main():
     parser.add_argument("--malformed", type=int, default=300)
     args = parser.parse_args()
     s = Server(args.program, args.model, "--chat-template", args.template, "--max-running", "4", "--max-waiting", "4", "--memory-bandwidth", "50")
-    for step in (completions, chat, structured, embeddings, more_than_the_queue, complaints, leaving):
+    for step in (completions, chat, reasoning, structured, embeddings, more_than_the_queue, complaints, slips, leaving):
         step(s)
     errors(s, args.malformed)
     text = s.ask("/metrics")[1].decode()
@@ -372,14 +463,31 @@ def main():
     assert "no chat template" in refused["error"]["message"]
     assert keyed.end() == 0
 
+    new_weights(args.program, args.model)
     overload(args.program, args.model, args.overload, args.turns)
 
-    # A log nobody reads does not stop it; what does not end within the drain's time is cancelled, and said so.
+    # A log that nobody takes lines from loses them, and the server goes on.
+    pipe = args.model + "/../log"
+    if os.path.exists(pipe):
+        os.remove(pipe)
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    full = Server(args.program, args.model, "--access-log", pipe)
+    connection = http.client.HTTPConnection("127.0.0.1", full.port, timeout=60)
+    for _ in range(1000):
+        connection.request("GET", "/health")
+        assert connection.getresponse().read()
+    connection.close()
+    assert len(os.read(reader, 1 << 20)) > 50000, "the log was not full"
+    assert full.end() == 0
+    os.close(reader)
+
+    # A closed log does not stop it; what does not end within the drain's time is cancelled, and said so.
     deaf = Server(args.program, args.model, "--access-log", "-", "--drain-seconds", "0.3", "--max-running", "2", is_read=False)
     for _ in range(3):
         assert deaf.ask("/v1/completions", {"prompt": "x", "max_tokens": 2})[0] == 200
     raws = [send(deaf, {"prompt": "x", "max_tokens": 2000, "ignore_eos": True, "n": 16, "stream": stream}) for stream in (False, True)]
-    while deaf.stats()["running"] == 0:
+    while (now := deaf.stats())["running"] + now["waiting"] < 28:  # both have come, neither has ended
         time.sleep(0.005)
     assert deaf.end() == 0
     for raw in raws:

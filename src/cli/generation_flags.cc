@@ -85,10 +85,14 @@ models::OpenModel open_for_generation(const GenerationFlags& flags, const std::s
   if (flags.threads > 0) base::set_num_threads(flags.threads);
   const core::Device device = core::parse_device(flags.device);
   if (flags.is_batch_invariant) kernels::set_batch_invariant(device);
-  return models::open_model(model, {.device = device,
-                                    .compute = models::parse_precision(flags.precision),
-                                    .quantize = models::parse_quantize(flags.quantize),
-                                    .maps = true});
+  return models::open_model(model, open_options(flags));
+}
+
+models::OpenOptions open_options(const GenerationFlags& flags) {
+  return {.device = core::parse_device(flags.device),
+          .compute = models::parse_precision(flags.precision),
+          .quantize = models::parse_quantize(flags.quantize),
+          .maps = true};
 }
 
 engine::Request make_request(const GenerationFlags& flags, std::vector<int32_t> prompt, const spec::ModelSpec& spec,

@@ -37,6 +37,7 @@ void add_model_flags(Command verb, GenerationFlags& flags);
 // Throws UsageError naming the value that makes no sense.
 void check_generation_flags(const GenerationFlags& flags);
 tokenizer::Tokenizer load_tokenizer(const GenerationFlags& flags, const std::string& model);
+models::OpenOptions open_options(const GenerationFlags& flags);
 // Sets the number of threads too.
 models::OpenModel open_for_generation(const GenerationFlags& flags, const std::string& model);
 // New tokens are cut to the model's positions where it has a position table. Throws Error where they leave no room.

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "cli/command.h"
 #include "core/kv_format.h"
+#include "models/replace_weights.h"
 #include "tokenizer/chat_template.h"
 
 namespace sinter::cli {
@@ -43,6 +44,19 @@ struct OpenServedModel::Parts {
     loop.emplace(*engine, engine::LoopOptions{.stall_seconds = flags.stall_seconds});
   }
 
+  // Any thread. On the CPU requests are answered while the weights are read; a GPU's stream is the steps'.
+  void replace_weights(const std::string& folder) {
+    const std::string from = newest_model(folder.empty() ? flags.model : folder);
+    models::check_model_folder(from);
+    const models::OpenOptions options = open_options(flags.generation);
+    std::optional<models::OpenModel> fresh;
+    if (options.device.kind == core::DeviceKind::cpu) fresh.emplace(models::open_model(from, options));
+    engine->change_weights([&] {
+      if (!fresh) fresh.emplace(models::open_model(from, options));
+      models::replace_weights(model, *fresh, from);
+    });
+  }
+
   ServedModelFlags flags;
   tokenizer::Tokenizer tokenizer;
   models::OpenModel model;
@@ -63,7 +77,8 @@ server::ServedModel OpenServedModel::served() const {
           .tokenizer = &parts_->tokenizer,
           .chat = parts_->chat,
           .engine = &*parts_->engine,
-          .loop = &*parts_->loop};
+          .loop = &*parts_->loop,
+          .replace_weights = [parts = parts_.get()](const std::string& folder) { parts->replace_weights(folder); }};
 }
 engine::Engine& OpenServedModel::engine() const { return *parts_->engine; }
 engine::EngineLoop& OpenServedModel::loop() const { return *parts_->loop; }

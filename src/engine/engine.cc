@@ -122,7 +122,7 @@ bool Engine::step() {
   std::exception_ptr error;
   bool did = false;
   {
-    const std::lock_guard lock(state_->step_mutex);
+    const auto lock = state_->take_step_mutex();
     try {
       did = state_->run_step();
     } catch (...) {
@@ -141,13 +141,18 @@ bool Engine::step() {
 std::vector<Output> Engine::take_outputs() { return std::exchange(state_->polled, {}); }
 
 void Engine::weights_changed() {
-  const std::lock_guard lock(state_->step_mutex);
+  change_weights([] {});
+}
+
+void Engine::change_weights(const std::function<void()>& change) {
+  const auto lock = state_->take_step_mutex();
   state_->drop_steps();
+  change();
   state_->scheduler.weights_changed();
 }
 
 void Engine::release_memory() {
-  const std::lock_guard lock(state_->step_mutex);
+  const auto lock = state_->take_step_mutex();
   state_->drop_steps();
   state_->scheduler.weights_changed();  // what was cached is gone
   state_->model->release_cache();
@@ -155,7 +160,7 @@ void Engine::release_memory() {
 }
 
 void Engine::take_memory() {
-  const std::lock_guard lock(state_->step_mutex);
+  const auto lock = state_->take_step_mutex();
   if (state_->has_memory) return;
   state_->model->take_cache(state_->num_blocks, state_->options.block_size);
   state_->has_memory = true;

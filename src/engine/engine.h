@@ -12,6 +12,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -122,6 +123,9 @@ class Engine {
   // ---- the stepping thread, or any other between steps (they wait for the step that runs) ----
   // The model's weights are others now: cached prefixes are dropped, running requests compute theirs again.
   void weights_changed();
+  // The same around what changes them: `change` runs between two steps. What it throws is thrown on; nothing is dropped
+  // then.
+  void change_weights(const std::function<void()>& change);
   // Gives back the memory of the cache; steps do nothing until take_memory(). Requests keep their tokens.
   void release_memory();
   void take_memory();

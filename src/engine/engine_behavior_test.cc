@@ -330,6 +330,21 @@ TEST(EngineLoop, AnswersFromManyThreads) {
   EXPECT_FALSE(loop.is_alive(60));
 }
 
+TEST(EngineLoop, WhoeverChangesWeightsWaitsForAStepNotForIdleness) {
+  Fake f({.kv_tokens = 40000, .block_size = 4});
+  EngineLoop loop(*f.engine);
+  for (uint64_t seed = 0; seed < 8; ++seed) loop.submit(simple(4000, seed));
+  std::vector<int64_t> waited;
+  for (int i = 0; i < 21; ++i) {
+    const int64_t before = f.engine->stats().num_steps;
+    f.engine->change_weights([&] { waited.push_back(f.engine->stats().num_steps - before); });
+  }
+  EXPECT_TRUE(f.engine->has_work());
+  std::nth_element(waited.begin(), waited.begin() + 10, waited.end());
+  EXPECT_LE(waited[10], 2) << "steps went on while somebody waited";
+  EXPECT_THROW(f.engine->change_weights([] { base::fail("no such file"); }), base::Error);
+}
+
 TEST(EngineLoop, StoppingEndsEveryRequest) {
   Fake f;
   int ended = 0;

@@ -63,6 +63,41 @@ const std::vector<std::string> kCommonFields{"model",
                                              "function_call",
                                              "metadata"};
 
+// Of these the ones that other APIs' chats have too.
+const std::vector<std::string> kSharedFields{"model",
+                                             "temperature",
+                                             "top_p",
+                                             "top_k",
+                                             "min_p",
+                                             "typical_p",
+                                             "seed",
+                                             "stop_token_ids",
+                                             "stream",
+                                             "presence_penalty",
+                                             "logit_bias",
+                                             "frequency_penalty",
+                                             "bad_words",
+                                             "repetition_penalty",
+                                             "min_tokens",
+                                             "allowed_token_ids",
+                                             "ignore_eos",
+                                             "guided_json",
+                                             "guided_regex",
+                                             "guided_choice",
+                                             "guided_grammar",
+                                             "structured_outputs",
+                                             "grammar",
+                                             "json_schema",
+                                             "priority",
+                                             "timeout",
+                                             "cache_salt",
+                                             "chat_template_kwargs",
+                                             "dry_multiplier",
+                                             "dry_base",
+                                             "dry_allowed_length",
+                                             "dry_penalty_last_n",
+                                             "skip_special_tokens"};
+
 void read_dry(const Fields& fields, engine::DryOptions& dry) {
   if (auto v = fields.number("dry_multiplier", 0, 100)) dry.multiplier = static_cast<float>(*v);
   if (auto v = fields.number("dry_base", 1, 10)) dry.base = static_cast<float>(*v);
@@ -205,6 +240,17 @@ void read_sampling(const Fields& fields, const CallLimits& limits, GenerationCal
   read_logit_bias(fields, s);
   s.allowed_tokens = fields.ids("allowed_token_ids", 4096);
   call.bad_words = fields.texts("bad_words", 256);
+}
+
+Json shared_fields(const Fields& fields, const std::vector<std::string>& own) {
+  std::vector<std::string> known = kSharedFields;
+  known.insert(known.end(), own.begin(), own.end());
+  fields.check_slips(known);
+  Json out = Json::object();
+  for (const std::string& name : kSharedFields) {
+    if (const Json* value = fields.find(name)) out[name] = *value;
+  }
+  return out;
 }
 
 CompletionCall read_completion_call(const Json& body, const CallLimits& limits) {

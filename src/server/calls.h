@@ -91,6 +91,9 @@ ChatCall read_chat_call(const Json& body, const CallLimits& limits);
 ChatCall read_messages(const Json& body, const CallLimits& limits);
 void read_sampling(const Fields& fields, const CallLimits& limits, GenerationCall& call);
 void read_tools(const Fields& fields, const CallLimits& limits, ChatCall& call);
+// Of another API's request: the fields that mean there what they mean in a chat, for a body that read_chat_call reads.
+// `own` are those with a meaning of their own; one that is almost one of either is a slip.
+Json shared_fields(const Fields& fields, const std::vector<std::string>& own);
 // A message's content as one text: a text, or a list of parts of type text. Throws for images and the like.
 std::string content_text(const Json& content, const std::string& param);
 

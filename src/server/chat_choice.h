@@ -15,31 +15,39 @@ struct ChatChoice {
   };
   explicit ChatChoice(const OutputParser::Options& parsing) : parser(parsing) {}
 
-  // New text; what it holds is kept here and returned.
-  std::vector<OutputEvent> push(const std::string& text, bool is_last) {
+  // New text; each event that it holds is kept here, then told: calls.back() is the event's then.
+  template <class OnEvent>
+  void push(const std::string& text, bool is_last, OnEvent on_event) {
     std::vector<OutputEvent> events = parser.push(text);
     if (is_last) {
       for (OutputEvent& e : parser.finish()) events.push_back(std::move(e));
     }
     for (const OutputEvent& e : events) {
-      switch (e.kind) {
-        case OutputEvent::Kind::content:
-          content += e.text;
-          break;
-        case OutputEvent::Kind::reasoning:
-          reasoning += e.text;
-          break;
-        case OutputEvent::Kind::call_begin:
-          calls.push_back({make_id("call"), e.text, ""});
-          break;
-        case OutputEvent::Kind::call_arguments:
-          calls.back().arguments += e.text;
-          break;
-        case OutputEvent::Kind::call_end:
-          break;
-      }
+      take(e);
+      on_event(e);
     }
-    return events;
+  }
+  void take(const OutputEvent& e) {
+    switch (e.kind) {
+      case OutputEvent::Kind::content:
+        content += e.text;
+        break;
+      case OutputEvent::Kind::reasoning:
+        reasoning += e.text;
+        break;
+      case OutputEvent::Kind::call_begin:
+        calls.push_back({make_id("call"), e.text, ""});
+        break;
+      case OutputEvent::Kind::call_arguments:
+        calls.back().arguments += e.text;
+        break;
+      case OutputEvent::Kind::call_end:
+        break;
+    }
+  }
+  // The whole answer at once.
+  void read(const std::string& text) {
+    push(text, true, [](const OutputEvent&) {});
   }
   std::string finish_reason(const std::string& finish) const {
     return finish == "stop" && !calls.empty() ? "tool_calls" : finish;

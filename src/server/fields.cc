@@ -1,5 +1,6 @@
 #include "server/fields.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -135,6 +136,13 @@ const Json* Fields::array(const std::string& name) const {
 void Fields::refuse_unless(const std::string& name, const Json& neutral) const {
   const Json* value = find(name);
   if (value && *value != neutral) refuse(name, "'{}' is not supported by this server; leave it out", name);
+}
+
+void Fields::check_known(const std::vector<std::string>& known) const {
+  for (const auto& [key, value] : object_.items()) {
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      refuse(key, "there is no field '{}'{}", key.substr(0, 60), base::did_you_mean(key, known));
+  }
 }
 
 void Fields::check_slips(const std::vector<std::string>& known) const {

@@ -34,7 +34,8 @@ class Fields {
   const Json* array(const std::string& name) const;
   // A field with a meaning that is not served: a 400 unless it is absent, null, or equal to `neutral`.
   void refuse_unless(const std::string& name, const Json& neutral) const;
-  // A field that is almost one of `known` is a slip.
+  // Every field that is not one of `known` is refused; a field that is almost one of them is a slip.
+  void check_known(const std::vector<std::string>& known) const;
   void check_slips(const std::vector<std::string>& known) const;
 
  private:

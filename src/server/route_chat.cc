@@ -32,7 +32,7 @@ class ChatResponder final : public Responder {
     auto send = [&](Json value) {
       out += chunk(delta.index, std::move(value), std::exchange(logprobs, nullptr), nullptr);
     };
-    for (const OutputEvent& e : choice.push(delta.text, !delta.finish.empty())) {
+    choice.push(delta.text, !delta.finish.empty(), [&](const OutputEvent& e) {
       switch (e.kind) {
         case OutputEvent::Kind::content:
           send({{"content", e.text}});
@@ -55,7 +55,7 @@ class ChatResponder final : public Responder {
         case OutputEvent::Kind::call_end:
           break;
       }
-    }
+    });
     if (!logprobs.is_null()) send({{"content", ""}});
     if (!delta.finish.empty()) out += chunk(delta.index, Json::object(), nullptr, choice.finish_reason(delta.finish));
     return out;
@@ -77,7 +77,7 @@ class ChatResponder final : public Responder {
     body["choices"] = Json::array();
     for (size_t i = 0; i < results.size(); ++i) {
       ChatChoice& choice = choices_[i];
-      choice.push(results[i].text, true);
+      choice.read(results[i].text);
       Json message{{"role", "assistant"}};
       message["content"] = choice.content.empty() && !choice.calls.empty() ? Json(nullptr) : Json(choice.content);
       if (!choice.reasoning.empty()) message["reasoning_content"] = choice.reasoning;

@@ -119,11 +119,6 @@ void Service::stats(const HttpRequest&, std::shared_ptr<Reply>& reply) {
 
 void Service::version(const HttpRequest&, std::shared_ptr<Reply>& reply) { send_json(reply, {{"version", "0.1.0"}}); }
 
-void Service::reset_prefix_cache(const HttpRequest&, std::shared_ptr<Reply>& reply) {
-  model_.engine->weights_changed();
-  send_json(reply, {{"status", "ok"}});
-}
-
 void Service::page(const HttpRequest& request, std::shared_ptr<Reply>& reply) {
   std::string type = "text/html; charset=utf-8";
   if (request.path.ends_with(".js")) type = "text/javascript; charset=utf-8";

@@ -10,12 +10,13 @@ namespace {
 // Anthropic's messages and tools in OpenAI's form.
 Json to_chat(const Json& body) {
   const Fields fields(body);
-  Json out = Json::object();
-  for (const char* name : {"model", "max_tokens", "temperature", "top_p", "top_k", "stream", "seed"}) {
-    if (const Json* value = fields.find(name)) out[name] = *value;
-  }
-  if (!fields.integer("max_tokens", 1, 1 << 24)) refuse("max_tokens", "'max_tokens' is missing");
-  if (const Json* stops = fields.array("stop_sequences")) out["stop"] = *stops;
+  fields.refuse_unless("mcp_servers", Json::array());
+  Json out = shared_fields(fields, {"container", "max_tokens", "mcp_servers", "messages", "metadata", "service_tier",
+                                    "stop_sequences", "system", "thinking", "tool_choice", "tools"});
+  const auto most = fields.integer("max_tokens", 1, 1 << 24);
+  if (!most) refuse("max_tokens", "'max_tokens' is missing");
+  out["max_tokens"] = *most;
+  if (fields.find("stop_sequences")) out["stop"] = fields.texts("stop_sequences", 16);
   out["messages"] = Json::array();
   if (const Json* system = fields.find("system"))
     out["messages"].push_back({{"role", "system"}, {"content", content_text(*system, "system")}});
@@ -89,7 +90,7 @@ class MessagesResponder final : public Responder {
 
   std::string event(const Delta& delta) override {
     std::string out;
-    for (const OutputEvent& e : choice_.push(delta.text, !delta.finish.empty())) {
+    choice_.push(delta.text, !delta.finish.empty(), [&](const OutputEvent& e) {
       switch (e.kind) {
         case OutputEvent::Kind::content:
           out += open("text", {{"type", "text"}, {"text", ""}});
@@ -112,7 +113,7 @@ class MessagesResponder final : public Responder {
           out += close();
           break;
       }
-    }
+    });
     if (!delta.finish.empty()) {
       finish_ = delta.finish;
       stop_text_ = delta.stop_text;
@@ -129,7 +130,7 @@ class MessagesResponder final : public Responder {
   }
 
   std::string whole(const std::vector<ChoiceResult>& results, const TotalUsage& usage) override {
-    choice_.push(results[0].text, true);
+    choice_.read(results[0].text);
     finish_ = results[0].finish;
     stop_text_ = results[0].stop_text;
     Json body = head();

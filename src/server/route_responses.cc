@@ -36,11 +36,33 @@ Json to_chat(const Json& body) {
   fields.refuse_unless("previous_response_id", nullptr);
   fields.refuse_unless("background", false);
   fields.refuse_unless("conversation", nullptr);
-  Json out = Json::object();
-  for (const char* name : {"model", "temperature", "top_p", "stream", "seed", "parallel_tool_calls"}) {
-    if (const Json* value = fields.find(name)) out[name] = *value;
-  }
-  if (const Json* value = fields.find("max_output_tokens")) out["max_tokens"] = *value;
+  fields.refuse_unless("top_logprobs", 0);
+  fields.refuse_unless("prompt", nullptr);
+  Json out = shared_fields(fields, {"background",
+                                    "conversation",
+                                    "include",
+                                    "input",
+                                    "instructions",
+                                    "max_output_tokens",
+                                    "max_tool_calls",
+                                    "metadata",
+                                    "parallel_tool_calls",
+                                    "previous_response_id",
+                                    "prompt",
+                                    "prompt_cache_key",
+                                    "reasoning",
+                                    "safety_identifier",
+                                    "service_tier",
+                                    "store",
+                                    "stream_options",
+                                    "text",
+                                    "tool_choice",
+                                    "tools",
+                                    "top_logprobs",
+                                    "truncation",
+                                    "user"});
+  if (auto parallel = fields.boolean("parallel_tool_calls")) out["parallel_tool_calls"] = *parallel;
+  if (auto most = fields.integer("max_output_tokens", 1, 1 << 24)) out["max_tokens"] = *most;
   out["messages"] = Json::array();
   if (auto text = fields.text("instructions")) out["messages"].push_back({{"role", "system"}, {"content", *text}});
   const Json* input = fields.find("input");
@@ -52,6 +74,7 @@ Json to_chat(const Json& body) {
   } else {
     refuse("input", "'input' is neither a text nor a list");
   }
+  if (out["messages"].empty()) refuse("input", "'input' has no message");
   if (const Json* tools = fields.array("tools")) {
     for (const Json& tool : *tools) {
       const std::string type = tool.is_object() ? Fields(tool).text("type").value_or("") : "";
@@ -67,8 +90,11 @@ Json to_chat(const Json& body) {
     if (const Json* format = Fields(*text).object("format")) {
       const std::string type = Fields(*format).text("type").value_or("text");
       out["response_format"] = {{"type", type}};
-      if (type == "json_schema" && Fields(*format).find("schema"))
-        out["response_format"]["json_schema"] = {{"schema", (*format)["schema"]}};
+      if (type == "json_schema") {
+        const Json* schema = Fields(*format).find("schema");
+        if (!schema) refuse("text", "'text.format' has no 'schema'");
+        out["response_format"]["json_schema"] = {{"schema", *schema}};
+      }
     }
   }
   return out;
@@ -81,48 +107,64 @@ class ResponsesResponder final : public Responder {
   bool streams() const override { return streams_; }
 
   std::string begin() override {
-    return send("response.created", {{"response", response("in_progress", nullptr)}}) +
-           send("response.in_progress", {{"response", response("in_progress", nullptr)}});
+    std::string out = send("response.created", {{"response", response("in_progress", nullptr)}});
+    return out += send("response.in_progress", {{"response", response("in_progress", nullptr)}});
   }
 
   std::string event(const Delta& delta) override {
     std::string out;
-    for (const OutputEvent& e : choice_.push(delta.text, !delta.finish.empty())) {
-      if (e.kind == OutputEvent::Kind::content) {
-        if (!is_text_open_) out += open_text();
-        out += send("response.output_text.delta", part_fields({{"delta", e.text}}));
-      } else if (e.kind == OutputEvent::Kind::call_begin) {
-        out += close_text();
-        Json item = call_item(choice_.calls.size() - 1, "in_progress");
-        out += send("response.output_item.added", {{"output_index", items_.size()}, {"item", item}});
-      } else if (e.kind == OutputEvent::Kind::call_arguments) {
-        const std::string id = "fc_" + choice_.calls.back().id;
-        out += send("response.function_call_arguments.delta",
-                    {{"item_id", id}, {"output_index", items_.size()}, {"delta", e.text}});
-      } else if (e.kind == OutputEvent::Kind::call_end) {
-        const auto& call = choice_.calls.back();
-        out += send("response.function_call_arguments.done",
-                    {{"item_id", "fc_" + call.id}, {"output_index", items_.size()}, {"arguments", call.arguments}});
-        Json item = call_item(choice_.calls.size() - 1, "completed");
-        out += send("response.output_item.done", {{"output_index", items_.size()}, {"item", item}});
-        items_.push_back(std::move(item));
+    choice_.push(delta.text, !delta.finish.empty(), [&](const OutputEvent& e) {
+      switch (e.kind) {
+        case OutputEvent::Kind::content:
+          out += open(Part::text);
+          open_text_ += e.text;
+          out += send("response.output_text.delta", part_fields({{"delta", e.text}}));
+          break;
+        case OutputEvent::Kind::reasoning:
+          out += open(Part::reasoning);
+          open_text_ += e.text;
+          out += send("response.reasoning_text.delta", part_fields({{"delta", e.text}}));
+          break;
+        case OutputEvent::Kind::call_begin:
+          out += close();
+          out += send("response.output_item.added",
+                      {{"output_index", items_.size()}, {"item", call_item(choice_.calls.back(), "in_progress")}});
+          break;
+        case OutputEvent::Kind::call_arguments:
+          out +=
+              send("response.function_call_arguments.delta",
+                   {{"item_id", "fc_" + choice_.calls.back().id}, {"output_index", items_.size()}, {"delta", e.text}});
+          break;
+        case OutputEvent::Kind::call_end: {
+          const ChatChoice::Call& call = choice_.calls.back();
+          out += send("response.function_call_arguments.done",
+                      {{"item_id", "fc_" + call.id}, {"output_index", items_.size()}, {"arguments", call.arguments}});
+          out += end_item(call_item(call, "completed"));
+          break;
+        }
       }
-    }
+    });
     if (!delta.finish.empty()) finish_ = delta.finish;
     return out;
   }
 
   std::string end(const TotalUsage& usage) override {
-    std::string out = close_text();
+    std::string out = close();
     const std::string status = finish_ == "length" ? "incomplete" : "completed";
     return out + send("response." + status, {{"response", response(status, usage_of(usage))}});
   }
 
   std::string whole(const std::vector<ChoiceResult>& results, const TotalUsage& usage) override {
-    choice_.push(results[0].text, true);
+    choice_.read(results[0].text);
     finish_ = results[0].finish;
-    if (!choice_.content.empty() || choice_.calls.empty()) items_.push_back(text_item("completed"));
-    for (size_t i = 0; i < choice_.calls.size(); ++i) items_.push_back(call_item(i, "completed"));
+    if (!choice_.reasoning.empty()) {
+      item_id_ = make_id("rs");
+      items_.push_back(item(Part::reasoning, "completed", choice_.reasoning));
+      item_id_ = make_id("msg");
+    }
+    if (!choice_.content.empty() || choice_.calls.empty())
+      items_.push_back(item(Part::text, "completed", choice_.content));
+    for (const ChatChoice::Call& call : choice_.calls) items_.push_back(call_item(call, "completed"));
     return dump_json(response(finish_ == "length" ? "incomplete" : "completed", usage_of(usage)));
   }
 
@@ -158,47 +200,61 @@ class ResponsesResponder final : public Responder {
     out["usage"] = std::move(usage);
     return out;
   }
-  Json text_item(const std::string& status) const {
-    Json part{{"type", "output_text"}, {"text", text()}, {"annotations", Json::array()}};
-    Json item{{"id", message_id_}, {"type", "message"}, {"role", "assistant"}, {"status", status}};
-    item["content"] = status == "completed" ? Json::array({part}) : Json::array();
-    return item;
+  // What text stands in: a message, or what the model thought before it.
+  enum class Part { none, text, reasoning };
+  static Json part(Part kind, const std::string& text) {
+    if (kind == Part::reasoning) return {{"type", "reasoning_text"}, {"text", text}};
+    return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}};
   }
-  Json call_item(size_t i, const std::string& status) const {
-    const auto& call = choice_.calls[i];
+  Json item(Part kind, const std::string& status, const std::string& text) const {
+    Json out{{"id", item_id_}, {"type", kind == Part::reasoning ? "reasoning" : "message"}, {"status", status}};
+    if (kind == Part::reasoning) {
+      out["summary"] = Json::array();
+    } else {
+      out["role"] = "assistant";
+    }
+    out["content"] = status == "completed" ? Json::array({part(kind, text)}) : Json::array();
+    return out;
+  }
+  static Json call_item(const ChatChoice::Call& call, const std::string& status) {
     return {{"id", "fc_" + call.id}, {"type", "function_call"},     {"call_id", call.id},
             {"name", call.name},     {"arguments", call.arguments}, {"status", status}};
   }
-  std::string text() const { return choice_.content.substr(text_begin_); }
   Json part_fields(Json more) const {
-    Json out{{"item_id", message_id_}, {"output_index", items_.size()}, {"content_index", 0}};
+    Json out{{"item_id", item_id_}, {"output_index", items_.size()}, {"content_index", 0}};
     out.update(more);
     return out;
   }
-  std::string open_text() {
-    is_text_open_ = true;
-    Json part{{"type", "output_text"}, {"text", ""}, {"annotations", Json::array()}};
-    return send("response.output_item.added", {{"output_index", items_.size()}, {"item", text_item("in_progress")}}) +
-           send("response.content_part.added", part_fields({{"part", part}}));
+  // A part of that kind is open afterwards.
+  std::string open(Part kind) {
+    if (open_ == kind) return "";
+    std::string out = close();
+    open_ = kind;
+    item_id_ = make_id(kind == Part::reasoning ? "rs" : "msg");
+    out +=
+        send("response.output_item.added", {{"output_index", items_.size()}, {"item", item(kind, "in_progress", "")}});
+    return out += send("response.content_part.added", part_fields({{"part", part(kind, "")}}));
   }
-  std::string close_text() {
-    if (!is_text_open_) return "";
-    is_text_open_ = false;
-    Json part{{"type", "output_text"}, {"text", text()}, {"annotations", Json::array()}};
-    std::string out = send("response.output_text.done", part_fields({{"text", text()}})) +
-                      send("response.content_part.done", part_fields({{"part", part}}));
-    Json item = text_item("completed");
-    out += send("response.output_item.done", {{"output_index", items_.size()}, {"item", item}});
+  std::string close() {
+    if (open_ == Part::none) return "";
+    const Part kind = std::exchange(open_, Part::none);
+    const std::string text = std::exchange(open_text_, "");
+    const std::string type = kind == Part::reasoning ? "response.reasoning_text.done" : "response.output_text.done";
+    std::string out = send(type, part_fields({{"text", text}}));
+    out += send("response.content_part.done", part_fields({{"part", part(kind, text)}}));
+    return out += end_item(item(kind, "completed", text));
+  }
+  std::string end_item(Json item) {
+    const std::string out = send("response.output_item.done", {{"output_index", items_.size()}, {"item", item}});
     items_.push_back(std::move(item));
-    text_begin_ = choice_.content.size();
-    message_id_ = make_id("msg");
     return out;
   }
 
-  bool streams_, is_text_open_ = false;
-  std::string model_, id_ = make_id("resp"), message_id_ = make_id("msg"), finish_;
+  bool streams_;
+  Part open_ = Part::none;
+  std::string open_text_;  // of the part that is open
+  std::string model_, id_ = make_id("resp"), item_id_ = make_id("msg"), finish_;
   int64_t created_ = unix_time(), sequence_ = 0;
-  size_t text_begin_ = 0;
   ChatChoice choice_;
   Json items_ = Json::array();
 };
@@ -206,7 +262,8 @@ class ResponsesResponder final : public Responder {
 }  // namespace
 
 void Service::responses(const HttpRequest& request, std::shared_ptr<Reply>& reply) {
-  const ChatCall call = read_chat_call(to_chat(parse_body(request.body)), options_.limits);
+  ChatCall call = read_chat_call(to_chat(parse_body(request.body)), options_.limits);
+  if (call.output.param == "response_format") call.output.param = "text.format";  // as it is called here
   start_chat(call, reply, [&](const ChatPrompt& prompt) {
     return std::make_unique<ResponsesResponder>(call.streams, model_.name, prompt.parsing);
   });

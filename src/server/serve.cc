@@ -1,12 +1,14 @@
 #include "server/serve.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -47,7 +49,7 @@ class SignalGuard {
 
 }  // namespace
 
-// Lines of JSON. A full disk or a closed pipe loses lines, nothing else.
+// Lines of JSON. A full disk, a closed pipe and one that nobody reads lose lines, nothing else.
 struct Server::Log {
   explicit Log(const std::string& path) {
     if (path.empty()) return;
@@ -61,10 +63,13 @@ struct Server::Log {
   ~Log() {
     if (file > 2) ::close(file);
   }
-  void write(const std::string& line) const {
-    if (file >= 0) (void)!::write(file, line.data(), line.size());
+  void write(const std::string& line) {
+    const std::lock_guard lock(mutex);  // nobody else fills the pipe in between
+    pollfd state{file, POLLOUT, 0};
+    if (file >= 0 && ::poll(&state, 1, 0) > 0) (void)!::write(file, line.data(), line.size());
   }
   int file = -1;
+  std::mutex mutex;
 };
 
 Server::Server(ServedModel model, const ServeOptions& options)
@@ -86,6 +91,7 @@ Server::Server(ServedModel model, const ServeOptions& options)
 
 Server::~Server() {
   if (model_.loop) model_.loop->stop();  // nothing more is posted
+  service_->stop();
   http_->stop();
 }
 

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "server/calls.h"
+#include "server/chat_choice.h"
 #include "server/generation.h"
 #include "server/tool_calls.h"
 
@@ -92,6 +93,20 @@ TEST(ToolCalls, CutOffCallsAreEnded) {
   const OutputParser::Options options{.tools = ToolFormat::hermes};
   EXPECT_EQ(parse(options, {"<tool_call>{\"name\": \"f\", \"arguments\": {\"a"}), "B0(f)A0({\"a)E0()");
   EXPECT_EQ(parse(options, {"<tool_call>{\"na"}), "C-1(<tool_call>{\"na)");
+}
+
+// A stream's piece may hold the end of one call and the beginning of the next.
+TEST(ToolCalls, EachEventOfAPieceIsToldWithItsOwnCall) {
+  ChatChoice choice({.tools = ToolFormat::hermes});
+  std::vector<std::string> seen;
+  choice.push(
+      R"(<tool_call>{"name": "a", "arguments": {"x": 1}}</tool_call><tool_call>{"name": "b", "arguments": {}}</tool_call>)",
+      true, [&](const OutputEvent& e) {
+        if (e.kind == OutputEvent::Kind::call_begin) seen.push_back("begin " + choice.calls.back().name);
+        if (e.kind == OutputEvent::Kind::call_end)
+          seen.push_back("end " + choice.calls.back().name + " " + choice.calls.back().arguments);
+      });
+  EXPECT_EQ(seen, (std::vector<std::string>{"begin a", "end a {\"x\": 1}", "begin b", "end b {}"}));
 }
 
 TEST(StopTexts, AreCutWhereverTheStreamIsCut) {

@@ -30,10 +30,11 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  void send(const std::string& method, const std::string& path, const std::string& body = "") const {
+  void send(const std::string& method, const std::string& path, const std::string& body = "",
+            const std::string& key = "") const {
     const std::string text = method + " " + path +
                              " HTTP/1.1\r\nConnection: close\r\nContent-Length: " + std::to_string(body.size()) +
-                             "\r\n\r\n" + body;
+                             "\r\nx-api-key: " + key + "\r\n\r\n" + body;
     EXPECT_EQ(::send(fd_, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
   }
   // At least one byte, at most `most`; "" at the end.
@@ -59,6 +60,10 @@ struct Served {
     ServedModel model{.name = "fake", .spec = &spec, .tokenizer = &tokenizer, .chat = {}};
     model.engine = &engine;
     model.loop = &loop;
+    model.replace_weights = [this](const std::string& folder) {
+      if (!folder.empty()) base::fail("'{}' is not there", folder);
+      engine.change_weights([] {});
+    };
     server = std::make_unique<Server>(std::move(model), options());
   }
   static ServeOptions options() {
@@ -69,9 +74,10 @@ struct Served {
     return o;
   }
   static std::string path() { return testing::TempDir() + "/server_threads." + std::to_string(::getpid()); }
-  std::pair<int, std::string> ask(const std::string& method, const std::string& where, const std::string& body = "") {
+  std::pair<int, std::string> ask(const std::string& method, const std::string& where, const std::string& body = "",
+                                  const std::string& key = "") {
     const Client client(path());
-    client.send(method, where, body);
+    client.send(method, where, body, key);
     return client.reply();
   }
 
@@ -96,6 +102,10 @@ TEST(Server, AnswersManyThreadsAlikeWhileClientsGoAndTheCacheIsDropped) {
       const std::string body = R"({"prompt":"Once upon a time","max_tokens":20,"ignore_eos":true,"seed":)" +
                                std::to_string(seed) + (kind == 1 ? R"(,"stream":true})" : "}");
       if (kind == 0) served.engine.weights_changed();
+      if (kind == 5) {
+        const int reloaded = served.ask("POST", "/reload_weights", i % 2 ? "{}" : R"({"folder":"x"})", "boss").first;
+        EXPECT_TRUE(reloaded == (i % 2 ? 200 : 400) || reloaded == 409) << reloaded;
+      }
       if (kind == 1) {  // goes in the middle of a stream, or before it begins
         const Client client(Served::path());
         client.send("POST", "/v1/completions", body);

@@ -86,6 +86,7 @@ const std::vector<Service::Route>& Service::routes() {
       {"GET", "/stats", Access::user, &S::stats},
       {"GET", "/version", Access::user, &S::version},
       {"POST", "/reset_prefix_cache", Access::admin, &S::reset_prefix_cache},
+      {"POST", "/reload_weights", Access::admin, &S::reload_weights},
       {"GET", "/", Access::open, &S::page},
       {"GET", "/page.js", Access::open, &S::page},
       {"GET", "/page.css", Access::open, &S::page},
@@ -224,6 +225,11 @@ engine::Request Service::make_request(const GenerationCall& call, std::vector<in
   request.max_new_tokens = std::max<int64_t>(1, wanted);
   request.min_new_tokens = std::min(call.min_tokens, request.max_new_tokens);
   if (!call.ignores_eos) request.stop_tokens = stop_tokens_;
+  for (int32_t id : call.stop_ids) {
+    if (id >= model_.engine->vocab_size())
+      refuse("stop_token_ids", "'stop_token_ids' has the token {}; the vocabulary has {}", id,
+             model_.engine->vocab_size());
+  }
   request.stop_tokens.insert(request.stop_tokens.end(), call.stop_ids.begin(), call.stop_ids.end());
   request.stop_strings = call.stops;
   request.n = call.n;

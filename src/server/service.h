@@ -1,11 +1,13 @@
 // The API: routes, keys, and what stands behind each route. Sockets are http_server.h's, tokens the engine's.
 #pragma once
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/engine_loop.h"
@@ -28,6 +30,9 @@ struct ServedModel {
   std::optional<tokenizer::ChatTemplate> chat;
   engine::Engine* engine = nullptr;
   engine::EngineLoop* loop = nullptr;
+  // Puts the weights of a folder ("": the one that is served) in the place of those in use. Throws base::Error, which
+  // leaves everything as it was. Empty: cannot be done.
+  std::function<void(const std::string& folder)> replace_weights;
 };
 
 struct ServiceOptions {
@@ -43,6 +48,7 @@ struct ServiceOptions {
 class Service {
  public:
   Service(ServedModel model, ServiceOptions options, Post post);
+  ~Service() { stop(); }
   // Answers, or sees to it that an answer comes. Never throws.
   void handle(const HttpRequest& request, std::shared_ptr<Reply> reply);
   // The route's pattern for metrics: its path, or "other".
@@ -50,6 +56,8 @@ class Service {
   Metrics& metrics() { return metrics_; }
   // From now on /ready says no.
   void set_draining() { is_draining_ = true; }
+  // Waits for weights that are being read; nothing is answered afterwards but by handle().
+  void stop();
 
  private:
   enum class Access { open, user, admin };
@@ -83,6 +91,7 @@ class Service {
   void stats(const HttpRequest& request, std::shared_ptr<Reply>& reply);
   void version(const HttpRequest& request, std::shared_ptr<Reply>& reply);
   void reset_prefix_cache(const HttpRequest& request, std::shared_ptr<Reply>& reply);
+  void reload_weights(const HttpRequest& request, std::shared_ptr<Reply>& reply);
   void page(const HttpRequest& request, std::shared_ptr<Reply>& reply);
 
   // ---- what routes share ----
@@ -117,6 +126,10 @@ class Service {
   std::vector<int32_t> marker_tokens_;  // special tokens that begin tool calls
   std::atomic<bool> is_draining_{false};
   int64_t created_ = 0;
+
+  std::mutex reload_mutex_;  // of what follows
+  std::thread reload_;
+  bool is_reloading_ = false;
 
   std::mutex grammar_mutex_;
   std::unique_ptr<engine::grammar::TokenBytes> vocabulary_;  // made when it is first needed

@@ -29,7 +29,7 @@ function showList() {
     const row = make("div", t === now ? "now" : ""), link = make("a", "", t.title), drop = make("button", "", "\u00d7");
     link.tabIndex = 0; link.onclick = () => { now = t; document.body.classList.remove("open"); show(); };
     link.onkeydown = e => { if (e.key === "Enter") link.onclick(); };
-    drop.title = "Delete"; drop.onclick = () => { talks = talks.filter(x => x !== t); if (now === t) now = talks[0] || null; save(); show(); };
+    drop.title = "Delete"; drop.onclick = () => { if (!confirm(`Delete "${t.title}"?`)) return; talks = talks.filter(x => x !== t); if (now === t) now = talks[0] || null; save(); show(); };
     row.append(link, drop); return row;
   }));
 }
@@ -53,7 +53,7 @@ function turnElement(turn, i) {
   const text = make("div", "text"); fill(text, turn); box.append(text);
   if (turn.error) box.append(make("div", "error", turn.error));
   const button = (label, action) => { const b = make("button", "", label); b.onclick = action; tools.append(b); };
-  button("Copy", () => navigator.clipboard?.writeText(turn.text));
+  if (navigator.clipboard) button("Copy", async e => { await navigator.clipboard.writeText(turn.text); e.target.textContent = "Copied"; });
   if (turn.role === "user") button("Edit", () => edit(box, i));
   if (turn.role === "assistant" && i === now.turns.length - 1) button("Regenerate", () => { if (!running) { now.turns.pop(); answer(); } });
   box.append(tools); return box;
@@ -83,7 +83,8 @@ function edit(box, i) {
   area.value = now.turns[i].text; area.rows = 3;
   ok.onclick = () => { now.turns.length = i; ask(area.value); }; no.onclick = show;
   area.onkeydown = e => { if (e.key === "Enter" && !e.shiftKey) { e.preventDefault(); ok.onclick(); } if (e.key === "Escape") show(); };
-  box.replaceChildren(area, ok, no); area.focus();
+  const row = make("div", "editing"); row.append(ok, no);
+  box.replaceChildren(area, row); area.focus();
 }
 
 // ---- asking ----
@@ -192,8 +193,17 @@ $("theme").onclick = () => {
 };
 $("new").onclick = () => { document.body.classList.remove("open"); fresh(); };
 $("menu").onclick = () => document.body.classList.toggle("open");
-$("show-settings").onclick = () => { $("settings").hidden = !$("settings").hidden; };
-$("show-charts").onclick = () => { $("charts").hidden = !$("charts").hidden; sample(); };
+// Opens or closes a panel above the conversation, whose end stays in sight.
+function toggle(name) {
+  const talk = $("talk"), isLow = talk.scrollHeight - talk.scrollTop - talk.clientHeight < 8;
+  $(name).hidden = !$(name).hidden; $("show-" + name).setAttribute("aria-expanded", !$(name).hidden);
+  if (isLow) talk.scrollTop = talk.scrollHeight;
+}
+$("show-settings").onclick = () => toggle("settings");
+$("show-charts").onclick = () => { toggle("charts"); sample(); };
+$("shade").onclick = () => document.body.classList.remove("open");
+$("talk").onscroll = () => { $("tip").hidden = true; };
+document.onclick = e => { if (!e.target.classList.contains("token")) $("tip").hidden = true; };
 $("stop").onclick = () => running?.abort();
 $("form").onsubmit = e => { e.preventDefault(); const text = $("input").value; if (!running && text.trim()) { $("input").value = ""; grow(); ask(text); } };
 function grow() { const i = $("input"); i.style.height = "auto"; i.style.height = i.scrollHeight + 2 + "px"; }
@@ -206,7 +216,7 @@ document.onkeydown = e => {
 async function loadModel() {
   try {
     const reply = await fetch("v1/models", { headers: headers() });
-    if (reply.status === 401) { $("settings").hidden = false; $("s-key").focus(); return; }
+    if (reply.status === 401) { if ($("settings").hidden) toggle("settings"); $("s-key").focus(); return; }
     model = (await reply.json()).data[0]; $("model").textContent = model.id; document.title = model.id + " \u00b7 Sinter"; show();
   } catch { $("model").textContent = "not reachable"; }
 }
