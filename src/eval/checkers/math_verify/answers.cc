@@ -82,14 +82,14 @@ void add_formula_places(std::vector<Place>& places) {
 }
 
 void add_expression_places(std::vector<Place>& places) {
-  const std::string number =
-      R"((?<!\d)(?:(-?[1-9]\d{0,2}(?:[ ,]\d{3})+)(\.\d+)?|(-?\d+)([.,]\d+)|(\.\d+)|(-?\d+)))"
-      R"((\s*(?:%|[Pp]ercent|\s*[Pp]ercentage|\s*[Pp]ct))?)";
+  const std::string number = R"((?<!\d)(?:(-?[1-9]\d{0,2}(?:[ ,]\d{3})+)(\.\d+)?|(-?\d+)([.,]\d+)|(\.\d+)|(-?\d+)))"
+                             R"((\s*(?:%|[Pp]ercent|\s*[Pp]ercentage|\s*[Pp]ct))?)";
   const std::string signs = R"(\+\-\*\×\/\^\(\)\÷)";
   const std::string characters = R"([\d\.\s)" + signs + "]";
   const std::string expression = R"((-?\(?-?\d)" + characters + "*[" + signs + "]" + characters + R"(+\)?))";
   const std::string before = R"((?:^|\s|\=)(?:\*\*)?)", behind = R"((?:\*\*)?(?:\.|,|:|\s|\)|\$|$))";
-  const std::string money = "[$€£¥₹₽₪₩₫฿₡₢₣₤₥₦₧₨₭₮₯₰₱₲₳₴₵₶₷₸₺₻₼₾₿]?";
+  const std::string money =
+      "[$€£¥₹₽₪₩₫฿₡₢₣₤₥₦₧₨₭₮₯₰₱₲₳₴₵₶₷₸₺₻₼₾₿]?";
   const std::string anchored_expression = "(?:" + before + expression + behind + ")";
   const std::string anchored_number = "(?:" + before + money + number + ")";
   const std::string either = "(?:" + anchored_expression + "|" + anchored_number + ")";
@@ -227,7 +227,7 @@ MathAnswer find_math_answer(const std::string& text) {
   for (const int priority : {0, 50, 100, 200, 300}) {
     for (const Found& found : find_matches(text, priority)) {
       const MathAnswer read = found.place->kind == PlaceKind::expression ? read_expression(found.match)
-                                                                        : read_formulas(*found.place, found.match);
+                                                                         : read_formulas(*found.place, found.match);
       if (answer.text.empty()) answer.text = read.text;
       answer.value = read.value;
       if (answer.value) return answer;

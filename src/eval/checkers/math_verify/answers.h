@@ -12,8 +12,8 @@ struct MathAnswer {
   std::string text;  // the first place that looks like an answer; "" for none
 };
 
-// Looks in turn behind "final answer is ... I hope", behind "final answer is", into boxes, behind "answer:" and "answer", and
-// at last for any formula, expression or number; of several the last one in the text that can be read.
+// Looks in turn behind "final answer is ... I hope", behind "final answer is", into boxes, behind "answer:" and
+// "answer", and at last for any formula, expression or number; of several the last one in the text that can be read.
 MathAnswer find_math_answer(const std::string& text);
 
 }  // namespace sinter::eval

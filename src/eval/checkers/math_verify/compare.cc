@@ -86,9 +86,7 @@ bool same_parts_in_order(const std::vector<Math>& wanted, const std::vector<Math
 
 bool is_list(const Math& x) { return x->kind == MathKind::finite_set || x->kind == MathKind::tuple; }
 
-bool is_open_interval(const Math& x) {
-  return x->kind == MathKind::interval && x->is_left_open && x->is_right_open;
-}
+bool is_open_interval(const Math& x) { return x->kind == MathKind::interval && x->is_left_open && x->is_right_open; }
 
 bool same_sets(const Math& wanted, const Math& given) {
   const Math a = wanted->is_set() || wanted->kind == MathKind::tuple ? wanted : make_finite_set({wanted});
@@ -108,7 +106,8 @@ bool same_sets(const Math& wanted, const Math& given) {
 }
 
 std::string turned(const std::string& sign) {
-  static const std::map<std::string, std::string> kTurned{{"<", ">"}, {">", "<"}, {"<=", ">="}, {">=", "<="}, {"=", "="}};
+  static const std::map<std::string, std::string> kTurned{
+      {"<", ">"}, {">", "<"}, {"<=", ">="}, {">=", "<="}, {"=", "="}};
   const auto found = kTurned.find(sign);
   return found == kTurned.end() ? "" : found->second;
 }

@@ -5,8 +5,8 @@
 #include <optional>
 #include <utility>
 
-#include "eval/checkers/math_verify/functions.h"
 #include "base/hash.h"
+#include "eval/checkers/math_verify/functions.h"
 
 namespace sinter::eval {
 namespace {
@@ -19,9 +19,7 @@ __int128 greatest_divisor(__int128 a, __int128 b) {
   return a < 0 ? -a : a;
 }
 
-bool is_sign(const Math& x, int value) {
-  return x->kind == MathKind::rational && x->above == value && x->below == 1;
-}
+bool is_sign(const Math& x, int value) { return x->kind == MathKind::rational && x->above == value && x->below == 1; }
 
 // Every symbol has a value of its own at every point, of either sign; complex ones lie around zero.
 MathValue symbol_value(const Math& x, uint64_t point) {
@@ -186,7 +184,8 @@ Math make_percentage(const Math& number) {
 Math make_finite_set(std::vector<Math> parts) {
   std::vector<Math> unique;
   for (Math& part : parts) {
-    if (std::ranges::none_of(unique, [&](const Math& x) { return same_math(x, part); })) unique.push_back(std::move(part));
+    if (std::ranges::none_of(unique, [&](const Math& x) { return same_math(x, part); }))
+      unique.push_back(std::move(part));
   }
   return make_math(MathKind::finite_set, std::move(unique));
 }
@@ -242,9 +241,7 @@ bool is_only_symbols(const Math& x) {
   return !x->parts.empty() && std::ranges::all_of(x->parts, is_only_symbols);
 }
 
-bool has_symbols(const Math& x) {
-  return x->kind == MathKind::symbol || std::ranges::any_of(x->parts, has_symbols);
-}
+bool has_symbols(const Math& x) { return x->kind == MathKind::symbol || std::ranges::any_of(x->parts, has_symbols); }
 
 bool same_math(const Math& a, const Math& b) {
   if (a->kind != b->kind || a->name != b->name || a->is_complex != b->is_complex) return false;

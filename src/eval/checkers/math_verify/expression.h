@@ -12,22 +12,26 @@ struct MathNode;
 using Math = std::shared_ptr<const MathNode>;
 
 enum class MathKind {
-  rational,      // above / below
-  decimal,       // written with a point: compared to six places
+  rational,  // above / below
+  decimal,   // written with a point: compared to six places
   infinity,
-  constant,      // name: pi, e, i
-  symbol,        // name
-  hundredth,     // what a percentage is a multiple of
-  sum, product, power,
-  call,          // name: a known function or one that the answer makes up
-  matrix,        // num_columns
-  relation,      // name: = < <= > >= !=
-  conjunction,   // relations in a row: a < b < c
+  constant,   // name: pi, e, i
+  symbol,     // name
+  hundredth,  // what a percentage is a multiple of
+  sum,
+  product,
+  power,
+  call,         // name: a known function or one that the answer makes up
+  matrix,       // num_columns
+  relation,     // name: = < <= > >= !=
+  conjunction,  // relations in a row: a < b < c
   tuple,
-  finite_set,    // parts in the order written, equal ones once
-  interval,      // parts: both ends
-  union_of, intersection, complement,
-  named_set      // name: R, Z, ...
+  finite_set,  // parts in the order written, equal ones once
+  interval,    // parts: both ends
+  union_of,
+  intersection,
+  complement,
+  named_set  // name: R, Z, ...
 };
 
 struct MathNode {

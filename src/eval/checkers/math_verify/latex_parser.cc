@@ -120,8 +120,9 @@ Math LatexParser::adjacent(const std::vector<Math>& factors) const {
 }
 
 bool LatexParser::begins_factor(bool is_argument) const {
-  if (is_one_of({"(", "{", "[", "\\{", "boxed", "phantom", "|", "lvert", "vert", "lfloor", "lceil", "letter", "symbol",
-                 "accent", "infinity", "number", "differential", "frac", "binom", "matrix"})) {
+  if (is_one_of({"(",      "{",     "[",      "\\{",    "boxed",  "phantom",  "|",      "lvert",        "vert",
+                 "lfloor", "lceil", "letter", "symbol", "accent", "infinity", "number", "differential", "frac",
+                 "binom",  "matrix"})) {
     return !is_inside_bars_ || (!is("|") && !is("vert"));
   }
   return !is_argument && is_one_of({"function", "operatorname", "sqrt", "e"});
@@ -339,9 +340,7 @@ Math LatexParser::function() {
     arguments = {product(true)};
   }
   if (name == "log" || name == "ln") {
-    arguments.push_back(base             ? base
-                        : name == "log" ? make_rational(10, 1)
-                                        : make_math(MathKind::constant, {}, "e"));
+    arguments.push_back(base ? base : name == "log" ? make_rational(10, 1) : make_math(MathKind::constant, {}, "e"));
     name = "log";
   }
   const bool is_inverse = above && above->kind == MathKind::rational && above->value == -1 &&

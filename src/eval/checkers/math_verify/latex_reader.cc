@@ -325,7 +325,8 @@ class ArithmeticParser {
     while (at_ < text_.size() && (std::isdigit(static_cast<unsigned char>(text_[at_])) || text_[at_] == '.')) ++at_;
     const std::string digits = text_.substr(begin, at_ - begin);
     const bool is_whole = digits.find('.') == std::string::npos;
-    const bool has_zeros = is_whole && digits.size() > 1 && digits[0] == '0' && digits.find_first_not_of('0') != digits.npos;
+    const bool has_zeros =
+        is_whole && digits.size() > 1 && digits[0] == '0' && digits.find_first_not_of('0') != digits.npos;
     if (digits.empty() || digits == "." || has_zeros || std::ranges::count(digits, '.') > 1) throw MathFailure();
     return make_number(digits);
   }

@@ -6,8 +6,8 @@ namespace sinter::eval {
 
 enum class Boxes { all, last };
 
-// What stands in the boxes of a text: of all of them, or of the last one and those right before it. The text itself where
-// there is none.
+// What stands in the boxes of a text: of all of them, or of the last one and those right before it. The text itself
+// where there is none.
 std::string boxed_content(const std::string& text, Boxes boxes);
 
 // Without units, words of spacing and signs of money; fractions, roots and powers with their braces.

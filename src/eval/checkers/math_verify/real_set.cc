@@ -16,17 +16,15 @@ bool near(long double a, long double b) {
 
 // Sorted, with what overlaps or touches joined.
 RealSet joined(RealSet parts) {
-  std::erase_if(parts, [](const RealInterval& x) {
-    return !near(x.low, x.high) ? x.low > x.high : !(x.has_low && x.has_high);
-  });
+  std::erase_if(
+      parts, [](const RealInterval& x) { return !near(x.low, x.high) ? x.low > x.high : !(x.has_low && x.has_high); });
   std::ranges::sort(parts, [](const RealInterval& a, const RealInterval& b) {
     return near(a.low, b.low) ? a.has_low && !b.has_low : a.low < b.low;
   });
   RealSet result;
   for (const RealInterval& part : parts) {
-    const bool touches = !result.empty() && (near(part.low, result.back().high)
-                                                 ? part.has_low || result.back().has_high
-                                                 : part.low < result.back().high);
+    const bool touches = !result.empty() && (near(part.low, result.back().high) ? part.has_low || result.back().has_high
+                                                                                : part.low < result.back().high);
     if (!touches) {
       result.push_back(part);
     } else if (near(part.high, result.back().high)) {

@@ -15,8 +15,8 @@ struct RealInterval {
 
 using RealSet = std::vector<RealInterval>;  // from left to right, none touching the next
 
-// Of intervals, sets of numbers, unions, intersections, differences and R; of inequalities in one symbol that stands alone on
-// a side. nullopt for all others.
+// Of intervals, sets of numbers, unions, intersections, differences and R; of inequalities in one symbol that stands
+// alone on a side. nullopt for all others.
 std::optional<RealSet> real_set_of(const Math& x);
 
 }  // namespace sinter::eval

@@ -21,14 +21,16 @@ void add(Literals& to, const std::string& type, std::initializer_list<const char
 }
 
 void add_signs(Literals& to) {
-  add(to, "", {"\\,", "\\:", "\\;", "\\!", "\\$", "\\quad", "\\qquad", "\\thinspace", "\\medspace", "\\thickspace",
-               "\\negthinspace", "\\negmedspace", "\\negthickspace", "\\hfil", "\\vspace", "\\vskip", "\\vbox"});
+  add(to, "",
+      {"\\,", "\\:", "\\;", "\\!", "\\$", "\\quad", "\\qquad", "\\thinspace", "\\medspace", "\\thickspace",
+       "\\negthinspace", "\\negmedspace", "\\negthickspace", "\\hfil", "\\vspace", "\\vskip", "\\vbox"});
   add(to, "+", {"+", "⊕"});
   add(to, "-", {"-", "−"});
   add(to, "*", {"*", "×", "⋅", "∗", "⋆", "∘", "∙", "\\times", "\\cdot"});
   add(to, "/", {"/", "÷", "∕", "\\over", "\\div", ":"});
   add(to, "mod", {"\\mod"});
-  for (const char* text : {"(", ")", "\\(", "\\)", "{", "}", "\\{", "\\}", "[", "]", ";", ",", "_", "^", "!", "&", "|"}) {
+  for (const char* text :
+       {"(", ")", "\\(", "\\)", "{", "}", "\\{", "\\}", "[", "]", ";", ",", "_", "^", "!", "&", "|"}) {
     to[text] = {text, text};
   }
   add(to, "\\{", {"\\lbrace"});
@@ -76,41 +78,55 @@ void add_commands(Literals& to) {
     to[std::string("\\begin{") + kind + "}"] = {"matrix", kind};
     to[std::string("\\end{") + kind + "}"] = {"endmatrix", kind};
   }
-  for (const char* name : {"log",    "ln",     "exp",    "sin",    "cos",    "tan",    "csc",     "sec",
-                           "cot",    "sinh",   "cosh",   "tanh",   "arcsin", "arccos", "arctan",  "arccsc",
-                           "arcsec", "arccot", "arsinh", "arcosh", "artanh", "arcsinh", "arccosh", "arctanh",
-                           "floor",  "ceil",   "gcd",    "lcm",    "max",    "min"}) {
+  for (const char* name :
+       {"log",    "ln",      "exp",     "sin",     "cos",    "tan",    "csc",    "sec",    "cot",    "sinh",
+        "cosh",   "tanh",    "arcsin",  "arccos",  "arctan", "arccsc", "arcsec", "arccot", "arsinh", "arcosh",
+        "artanh", "arcsinh", "arccosh", "arctanh", "floor",  "ceil",   "gcd",    "lcm",    "max",    "min"}) {
     to[std::string("\\") + name] = {"function", name};
   }
-  for (const auto& [text, name] : {std::pair{"\\mathbb{N}", "N"}, {"ℕ", "N"}, {"\\mathbb{Z}", "Z"}, {"ℤ", "Z"},
-                                   {"\\mathbb{Q}", "Q"}, {"ℚ", "Q"}, {"\\mathbb{R}", "R"}, {"ℝ", "R"},
-                                   {"\\mathbb{C}", "C"}, {"ℂ", "C"}, {"\\emptyset", "empty"}, {"∅", "empty"},
-                                   {"\\{\\}", "empty"}, {"\\lbrace\\rbrace", "empty"}}) {
+  for (const auto& [text, name] : {std::pair{"\\mathbb{N}", "N"},
+                                   {"ℕ", "N"},
+                                   {"\\mathbb{Z}", "Z"},
+                                   {"ℤ", "Z"},
+                                   {"\\mathbb{Q}", "Q"},
+                                   {"ℚ", "Q"},
+                                   {"\\mathbb{R}", "R"},
+                                   {"ℝ", "R"},
+                                   {"\\mathbb{C}", "C"},
+                                   {"ℂ", "C"},
+                                   {"\\emptyset", "empty"},
+                                   {"∅", "empty"},
+                                   {"\\{\\}", "empty"},
+                                   {"\\lbrace\\rbrace", "empty"}}) {
     to[text] = {"set", name};
   }
   // Words of sympy that are no letters beside each other; where no function can stand they end the reading.
-  add(to, "word", {"gcd", "lcm", "floor", "ceil", "eye", "zeros", "ones", "cols", "rows", "diag", "norm", "rank", "trace",
-                   "tr", "rref", "hstack", "vstack", "orth", "ortho", "orthogonal", "orthogonalize", "nullspace", "eig",
-                   "eigen", "diagonalize", "eigenvals", "eigenvalues", "eigenvects", "eigenvectors", "svd", "SVD",
-                   "arsinh", "arcsinh", "arcosh", "arccosh", "artanh", "arctanh", "matrix", "pmatrix", "bmatrix",
-                   "vmatrix"});
+  add(to, "word", {"gcd",          "lcm",     "floor",  "ceil",        "eye",       "zeros",       "ones",
+                   "cols",         "rows",    "diag",   "norm",        "rank",      "trace",       "tr",
+                   "rref",         "hstack",  "vstack", "orth",        "ortho",     "orthogonal",  "orthogonalize",
+                   "nullspace",    "eig",     "eigen",  "diagonalize", "eigenvals", "eigenvalues", "eigenvects",
+                   "eigenvectors", "svd",     "SVD",    "arsinh",      "arcsinh",   "arcosh",      "arccosh",
+                   "artanh",       "arctanh", "matrix", "pmatrix",     "bmatrix",   "vmatrix"});
 }
 
 void add_symbols(Literals& to) {
   static const std::pair<const char*, const char*> kGreek[] = {
-      {"alpha", "α"}, {"beta", "β"}, {"gamma", "γ"}, {"Gamma", "Γ"}, {"delta", "δ"}, {"Delta", "Δ"}, {"epsilon", "ε"},
-      {"varepsilon", "ϵ"}, {"zeta", "ζ"}, {"eta", "η"}, {"theta", "θ"}, {"Theta", "Θ"}, {"vartheta", "ϑ"}, {"iota", "ι"},
-      {"kappa", "κ"}, {"lambda", "λ"}, {"Lambda", "Λ"}, {"mu", "μ"}, {"nu", "ν"}, {"xi", "ξ"}, {"Xi", "Ξ"},
-      {"omicron", "ο"}, {"pi", "π"}, {"Pi", "Π"}, {"varpi", "ϖ"}, {"rho", "ρ"}, {"varrho", "ϱ"}, {"sigma", "σ"},
-      {"Sigma", "Σ"}, {"varsigma", "ς"}, {"tau", "τ"}, {"upsilon", "υ"}, {"Upsilon", "Υ"}, {"phi", "φ"}, {"Phi", "Φ"},
-      {"varphi", "ϕ"}, {"chi", "χ"}, {"psi", "ψ"}, {"Psi", "Ψ"}, {"omega", "ω"}, {"Omega", "Ω"}};
+      {"alpha", "α"},    {"beta", "β"},       {"gamma", "γ"},   {"Gamma", "Γ"},   {"delta", "δ"},  {"Delta", "Δ"},
+      {"epsilon", "ε"},  {"varepsilon", "ϵ"}, {"zeta", "ζ"},    {"eta", "η"},     {"theta", "θ"},  {"Theta", "Θ"},
+      {"vartheta", "ϑ"}, {"iota", "ι"},       {"kappa", "κ"},   {"lambda", "λ"},  {"Lambda", "Λ"}, {"mu", "μ"},
+      {"nu", "ν"},       {"xi", "ξ"},         {"Xi", "Ξ"},      {"omicron", "ο"}, {"pi", "π"},     {"Pi", "Π"},
+      {"varpi", "ϖ"},    {"rho", "ρ"},        {"varrho", "ϱ"},  {"sigma", "σ"},   {"Sigma", "Σ"},  {"varsigma", "ς"},
+      {"tau", "τ"},      {"upsilon", "υ"},    {"Upsilon", "Υ"}, {"phi", "φ"},     {"Phi", "Φ"},    {"varphi", "ϕ"},
+      {"chi", "χ"},      {"psi", "ψ"},        {"Psi", "Ψ"},     {"omega", "ω"},   {"Omega", "Ω"}};
   for (const auto& [name, letter] : kGreek) {
     to[std::string("\\") + name] = {"symbol", name};
     to[letter] = {"symbol", name};
   }
-  for (const char* name : {"ell", "hbar", "triangle", "angle", "measuredangle", "square", "blacksquare", "varnothing",
-                           "Re", "Im", "imath", "jmath", "nabla", "wp", "prime", "sharp", "flat", "natural", "clubsuit",
-                           "diamondsuit", "heartsuit", "spadesuit", "bigstar", "lozenge", "surd", "complement"}) {
+  for (const char* name :
+       {"ell",        "hbar",    "triangle", "angle",   "measuredangle", "square",      "blacksquare",
+        "varnothing", "Re",      "Im",       "imath",   "jmath",         "nabla",       "wp",
+        "prime",      "sharp",   "flat",     "natural", "clubsuit",      "diamondsuit", "heartsuit",
+        "spadesuit",  "bigstar", "lozenge",  "surd",    "complement"}) {
     to[std::string("\\") + name] = {"symbol", name};
   }
 }
@@ -128,10 +144,10 @@ const Literals& literals() {
 
 // Commands whose braces hold a name.
 constexpr std::string_view kAccents[] = {
-    "acute",    "bar",     "overline", "breve",   "check",   "dot",      "ddot",       "grave",      "hat",    "tilde",
-    "widetilde", "vec",    "overrightarrow", "bm", "boldsymbol", "text",  "textit",     "textbf",     "textnormal", "mathbb",
-    "mathbin",  "mathbf",  "mathcal",  "mathfrak", "mathit",  "mathnormal", "mathop",   "mathord",    "mathrel", "mathring",
-    "mathrm",   "mathscr", "mathsf",   "mathtt",  "mbox"};
+    "acute",      "bar",       "overline", "breve",          "check",   "dot",        "ddot",   "grave",      "hat",
+    "tilde",      "widetilde", "vec",      "overrightarrow", "bm",      "boldsymbol", "text",   "textit",     "textbf",
+    "textnormal", "mathbb",    "mathbin",  "mathbf",         "mathcal", "mathfrak",   "mathit", "mathnormal", "mathop",
+    "mathord",    "mathrel",   "mathring", "mathrm",         "mathscr", "mathsf",     "mathtt", "mbox"};
 
 // Bytes of digits with or without a point.
 size_t number_bytes(std::string_view text) {

@@ -6,8 +6,9 @@
 
 namespace sinter::eval {
 
-// `type` is the sign itself ("+", "(", "<="), a class ("number", "percent", "letter", "symbol", "accent", "differential",
-// "function", "set") or the name of a command ("frac", "sqrt"). `text` is what stands there, of symbols and functions the name.
+// `type` is the sign itself ("+", "(", "<="), a class ("number", "percent", "letter", "symbol", "accent",
+// "differential", "function", "set") or the name of a command ("frac", "sqrt"). `text` is what stands there, of symbols
+// and functions the name.
 struct MathToken {
   std::string type, text;
 };
