@@ -98,7 +98,8 @@ TEST_F(TuneRun, RowsThatNameTheirFieldsOtherwiseAreLearnedAlike) {
   std::ofstream(dir_ + "/own.jsonl") << R"({"problem":"1+1=","solution":"2"})"
                                      << "\n";
   run(make_sft_plan, "usual", "usual.jsonl", {"train.steps=2"});
-  run(make_sft_plan, "own", "own.jsonl", {"train.steps=2", "tune.fields={prompt = \"problem\", completion = \"solution\"}"});
+  run(make_sft_plan, "own", "own.jsonl",
+      {"train.steps=2", "tune.fields={prompt = \"problem\", completion = \"solution\"}"});
   EXPECT_EQ(adapter("own"), adapter("usual"));
 }
 
