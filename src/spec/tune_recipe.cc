@@ -20,12 +20,13 @@ namespace {
 using Words = std::vector<std::string>;
 using Ranks = std::map<std::string, int64_t>;
 using Alphas = std::map<std::string, double>;
+using Names = std::map<std::string, std::string>;
 
 // One key: where its value stands, what it may be and what it means.
 struct Field {
   const char* section;
   const char* key;
-  std::variant<std::string*, bool*, int64_t*, double*, Words*, Ranks*, Alphas*> value;
+  std::variant<std::string*, bool*, int64_t*, double*, Words*, Ranks*, Alphas*, Names*> value;
   const char* meaning;
   double low = 0, high = 1e15;  // of numbers
   Words choices = {};           // of texts; empty: any
@@ -53,6 +54,8 @@ std::vector<Field> fields_of(TuneRecipe& r) {
       {"adapter", "modules_to_save", &a.modules_to_save, "Modules that train whole and are kept with the adapter"},
       {"tune", "format", &t.format,
        "Form of the rows: automatic, messages, sharegpt, alpaca, prompt_completion, preference, ..."},
+      {"tune", "fields", &t.fields,
+       "What the rows call their fields, where it is something else: {\"prompt\" = \"problem\", \"completion\" = ...}"},
       {"tune", "train_on", &t.train_on, "Whose tokens are learned", 0, 0, {"assistant", "last", "all"}},
       {"tune", "chat_template", &t.chat_template, "A Jinja file instead of the model's own template"},
       {"tune", "epochs", &t.epochs, "Times the data are seen, where train.steps and train.tokens are 0", 0.001, 1e6},
@@ -157,6 +160,13 @@ void read_field(const Field& field, const toml::node& node, const std::string& w
       *out = number(node);
     } else if constexpr (std::is_same_v<T, Words>) {
       *out = words_of(node, where);
+    } else if constexpr (std::is_same_v<T, Names>) {
+      SINTER_CHECK(node.is_table(), "{} must be a table such as {{prompt = \"problem\"}}", where);
+      out->clear();
+      for (const auto& [name, value] : *node.as_table()) {
+        SINTER_CHECK(value.is_string(), "{}.{} must be a string, the name of a field", where, name.str());
+        (*out)[std::string(name.str())] = **value.as_string();
+      }
     } else {
       SINTER_CHECK(node.is_table(), "{} must be a table such as {{q_proj = 8}}", where);
       out->clear();
@@ -181,6 +191,10 @@ std::string text_of(const Field& field) {
     } else if constexpr (std::is_same_v<T, Ranks> || std::is_same_v<T, Alphas>) {
       std::vector<std::string> entries;
       for (const auto& [name, number] : *value) entries.push_back(fmt::format("{} = {}", toml_quoted(name), number));
+      return fmt::format("{{{}}}", fmt::join(entries, ", "));
+    } else if constexpr (std::is_same_v<T, Names>) {
+      std::vector<std::string> entries;
+      for (const auto& [name, own] : *value) entries.push_back(toml_quoted(name) + " = " + toml_quoted(own));
       return fmt::format("{{{}}}", fmt::join(entries, ", "));
     } else {
       return fmt::format("{}", *value);
@@ -290,7 +304,7 @@ std::vector<RecipeKey> tune_recipe_keys() {
   std::vector<RecipeKey> keys;
   for (const Field& field : fields_of(defaults)) {
     constexpr const char* kTypes[] = {"text",          "true or false", "whole number", "number",
-                                      "list of texts", "table",         "table"};
+                                      "list of texts", "table",         "table",        "table"};
     std::string type = kTypes[field.value.index()], range;
     if (!field.choices.empty()) type = fmt::format("one of {}", fmt::join(field.choices, ", "));
     if (field.value.index() == 2 || field.value.index() == 3)

@@ -2,6 +2,7 @@
 // sources are conversations or pairs instead of token shards, and sequence_length is the tokens of one row.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,11 +14,12 @@
 namespace sinter::spec {
 
 struct TuneSection {
-  std::string format = "automatic";    // of the rows (docs/tuning_data.md)
-  std::string train_on = "assistant";  // assistant, last or all: whose tokens are learned
-  std::string chat_template;           // a Jinja file; "" = the model's
-  double epochs = 1;                   // used when train.steps and train.tokens are 0
-  bool packing = true;                 // several samples in a row, each seeing only itself
+  std::string format = "automatic";           // of the rows (docs/tuning_data.md)
+  std::map<std::string, std::string> fields;  // what a row calls them: {prompt = "problem"}
+  std::string train_on = "assistant";         // assistant, last or all: whose tokens are learned
+  std::string chat_template;                  // a Jinja file; "" = the model's
+  double epochs = 1;                          // used when train.steps and train.tokens are 0
+  bool packing = true;                        // several samples in a row, each seeing only itself
 
   // sft: a teacher whose probabilities are learned beside the data
   std::string teacher;        // a model folder with the same tokens

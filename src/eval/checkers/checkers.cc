@@ -5,6 +5,7 @@
 #include "eval/checkers/bfcl.h"
 #include "eval/checkers/ifeval.h"
 #include "eval/checkers/math.h"
+#include "eval/checkers/math_verify/compare.h"
 #include "eval/sandbox/sandbox.h"
 
 namespace sinter::eval {
@@ -37,10 +38,12 @@ SampleMetrics check_math(const Task& task, const TaskDocument& document, const s
   const auto boxed = last_boxed(value_text(*solution));
   const auto wanted = boxed ? unbox(*boxed) : std::nullopt;
   SINTER_CHECK(wanted.has_value(), "the solution has no \\boxed answer");
-  const bool is_right = task.checker == "hendrycks_math"
-                            ? hendrycks_equal(hendrycks_answer(answer), *wanted)
-                            : minerva_equal(minerva_normalize(minerva_answer(answer)), minerva_normalize(*wanted));
-  return {{"exact_match", is_right ? 1.0 : 0.0, 1}};
+  auto metric = [](const char* name, bool is_right) { return SampleMetric{name, is_right ? 1.0 : 0.0, 1}; };
+  if (task.checker == "hendrycks_math") {
+    return {metric("exact_match", hendrycks_equal(hendrycks_answer(answer), *wanted))};
+  }
+  const bool is_equal = minerva_equal(minerva_normalize(minerva_answer(answer)), minerva_normalize(*wanted));
+  return {metric("exact_match", is_equal), metric("math_verify", math_verified(value_text(*solution), answer))};
 }
 
 }  // namespace

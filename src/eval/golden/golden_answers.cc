@@ -7,6 +7,7 @@
 #include "eval/checkers/bfcl.h"
 #include "eval/checkers/ifeval.h"
 #include "eval/checkers/math.h"
+#include "eval/checkers/math_verify/compare.h"
 #include "eval/golden/golden.h"
 #include "eval/language/sentences.h"
 #include "eval/metrics/filters.h"
@@ -172,6 +173,7 @@ std::vector<VerifyCheck> verify_mbpp(const std::string& folder, const Json& file
 std::vector<VerifyCheck> verify_math(const Json& file) {
   CaseCounter stripped("math strip_string"), boxes("math boxed"), hendrycks("math hendrycks verdicts");
   CaseCounter normal("math minerva normalize"), answers("math minerva answers"), minerva("math minerva verdicts");
+  CaseCounter verified("math math_verify verdicts");
   for (const Json& c : file.at("strip_string")) {
     const auto got = strip_answer(c.at("in"));
     stripped.expect(got ? c.at("out").is_string() && c.at("out").get<std::string>() == *got : c.at("out").is_object(),
@@ -196,6 +198,8 @@ std::vector<VerifyCheck> verify_math(const Json& file) {
     minerva.expect(
         minerva_equal(minerva_normalize(c.at("a")), minerva_normalize(c.at("b"))) == c.at("minerva").get<bool>(),
         c.dump());
+    auto formula = [&](const char* key) { return "$" + c.at(key).get<std::string>() + "$"; };
+    verified.expect(math_verified(formula("a"), formula("b")) == c.at("math_verify").get<bool>(), c.dump());
   }
   for (const Json& sample : file.at("samples")) {
     const std::string wanted = unbox(last_boxed(sample.at("solution")).value_or("")).value_or("");
@@ -205,12 +209,12 @@ std::vector<VerifyCheck> verify_math(const Json& file) {
       minerva.expect(
           minerva_equal(minerva_normalize(minerva_answer(text)), minerva_normalize(wanted)) == (c.at("minerva") == 1),
           c.dump() + " for " + wanted);
+      verified.expect(math_verified(sample.at("solution"), text) == (c.at("math_verify") == 1),
+                      c.dump() + " for " + wanted);
     }
   }
-  return {stripped.check(),          boxes.check(),
-          hendrycks.check(),         normal.check(),
-          answers.check(),           minerva.check(),
-          verify_math_prompts(file), not_checked("math", "the verdicts of math_verify, which is not part of sinter")};
+  return {stripped.check(), boxes.check(),   hendrycks.check(), normal.check(),
+          answers.check(),  minerva.check(), verified.check(),  verify_math_prompts(file)};
 }
 
 double mean_error(const std::vector<double>& values) {

@@ -79,6 +79,36 @@ TEST(TuneRecord, UnknownFieldsAreNamedInTheError) {
   EXPECT_NE(error.find("row:1"), std::string::npos) << error;
 }
 
+TEST(TuneRecord, WhatIsWrongWithARowIsSaid) {
+  const std::vector<std::pair<const char*, const char*>> kRows = {
+      {R"({"foo":1})", "tune.fields"},
+      {R"({"data":[{"prompt":"a","completion":"b"}]})", "the rows are inside \"data\""},
+      {R"({"messages":"hello"})", "the messages are a string"},
+      {R"({"messages":[]})", "the list of messages is empty"},
+      {R"({"messages":["hello"]})", "message 1 is a string"},
+      {R"({"messages":[{"text":"hello"}]})", "neither \"role\" nor \"from\""},
+      {R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","text":"b"}]})",
+       "message 2: it has no \"content\""},
+      {R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null}]})", "\"content\" = null"},
+      {"\xFF\xFE{", "not UTF-8"},
+      {"[1]", "it is an array, expected an object"},
+  };
+  for (const auto& [row, what] : kRows) {
+    const std::string error = error_of([&] { parse(row); });
+    EXPECT_NE(error.find(what), std::string::npos) << row << ": " << error;
+  }
+  // A call of a function needs no words.
+  parse(R"({"messages":[{"role":"user","content":"a"},
+      {"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":{}}}]}]})");
+}
+
+TEST(TuneRecord, ANameForAFieldThatIsNoneIsRefused) {
+  RecordSource source{.path = temporary_file("names.jsonl", R"({"q":"a","a":"b"})")};
+  source.fields = {{"promt", "q"}};
+  const std::string error = error_of([&] { read_records(source, {[](Record&&) {}, {}}); });
+  EXPECT_NE(error.find("there is no field 'promt'; did you mean 'prompt'?"), std::string::npos) << error;
+}
+
 TEST(TuneRecord, FieldsCanBeNamed) {
   RecordSource source;
   source.fields = {{"prompt", "problem"}, {"completion", "solution"}};
@@ -127,7 +157,12 @@ TEST(TuneRecord, BadRowsAreNamedAndReadingGoesOn) {
                                 [&](BadRow&& b) { bad.push_back(b.origin + " " + b.problem); }});
   EXPECT_EQ(good, (std::vector<std::string>{"bad.jsonl:1", "bad.jsonl:6"}));
   ASSERT_EQ(bad.size(), 4u);
-  EXPECT_TRUE(bad[0].starts_with("bad.jsonl:3")) << bad[0];
+  EXPECT_TRUE(bad[0].starts_with("bad.jsonl:3 bad.jsonl:3: it is not JSON")) << bad[0];
+  EXPECT_NE(
+      error_of([&] {
+        read_records({.path = temporary_file("wide.jsonl", std::string("\xFF\xFE{\0}\0", 6))}, {[](Record&&) {}, {}});
+      }).find("is UTF-16; expected UTF-8"),
+      std::string::npos);
   EXPECT_NE(error_of([&] {
               read_records({.path = temporary_file("none.jsonl", "x\n")}, {[](Record&&) {}, {}});
             }).find("no row could be read"),

@@ -90,12 +90,24 @@ struct CallState {
   std::string id, name;
 };
 
+std::string keys_of(const Json& object) {
+  std::string keys;
+  for (const auto& [key, value] : object.items()) {
+    keys += (keys.empty() ? "\"" : ", \"") + key + (value.is_null() ? "\" = null" : "\"");
+  }
+  return keys;
+}
+
 Message parse_message(const Json& given, CallState& calls) {
   SINTER_CHECK(given.is_object(), "it is {}, expected an object", given.type_name());
   Json message;
   if (const Json* role = find(given, {"role"}); role && role->is_string()) {
     message = given;
-    if (!message.contains("content") || message["content"].is_null()) message["content"] = "";
+    if (!message.contains("content") || message["content"].is_null()) {
+      const bool says_nothing = !find(given, {"tool_calls", "function_call", "reasoning_content", "thinking"});
+      if (says_nothing) fail("it has no \"content\": expected a text and found {}", keys_of(given));
+      message["content"] = "";
+    }
   } else {
     const Json *from = find(given, {"from"}), *value = find(given, {"value"});
     SINTER_CHECK(from && value, "it has neither \"role\" and \"content\" nor \"from\" and \"value\"");

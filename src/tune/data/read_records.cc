@@ -24,7 +24,10 @@ class FileReader {
   void read(const std::string& path) {
     name_ = fs::path(path).filename().string();
     number_ = 0;
-    if (data::file_kind(path) == data::FileKind::parquet) {
+    const bool is_parquet = data::file_kind(path) == data::FileKind::parquet;
+    SINTER_CHECK(is_parquet || !is_utf16(path), "'{}' is UTF-16; expected UTF-8: iconv -f UTF-16 -t UTF-8 '{}' > {}",
+                 path, path, "utf8.jsonl");
+    if (is_parquet) {
       data::read_parquet(path, {[&](std::string&& row) { take(row); }, [&](const std::string& what) { bad(what); }});
     } else if (const std::string bytes = head_of(path); bytes.starts_with('[')) {
       read_array(data::read_unpacked(path));
@@ -37,6 +40,12 @@ class FileReader {
   const std::string& first_problem() const { return first_problem_; }
 
  private:
+  static bool is_utf16(const std::string& path) {
+    data::LineReader lines(path, 0, UINT64_MAX, kMaxRowBytes);
+    std::string_view line;
+    return lines.next(line) == data::LineReader::Status::line &&
+           (line.starts_with("\xFF\xFE") || line.starts_with("\xFE\xFF"));
+  }
   // The first character that is no white space.
   static std::string head_of(const std::string& path) {
     data::LineReader lines(path, 0, UINT64_MAX, kMaxRowBytes);
@@ -112,7 +121,10 @@ class FileReader {
     if (source_.max_rows > 0 && num_read_ >= source_.max_rows) throw Stop();
   }
 
-  void bad(const std::string& what) { bad_at(fmt::format("{}:{}", name_, number_), what); }
+  void bad(const std::string& what) {
+    const std::string origin = fmt::format("{}:{}", name_, number_);
+    bad_at(origin, origin + ": " + what);
+  }
   void bad_at(const std::string& origin, const std::string& what) {
     if (first_problem_.empty()) first_problem_ = what;
     if (visitor_.bad) visitor_.bad({origin, what});
@@ -142,6 +154,7 @@ std::vector<std::string> files_of(const std::string& path) {
 }  // namespace
 
 void read_records(const RecordSource& source, const RecordVisitor& visitor) {
+  check_source(source);
   FileReader reader(source, visitor);
   try {
     for (const std::string& file : files_of(source.path)) {

@@ -1,10 +1,13 @@
 #include "tune/data/record.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "tokenizer/unicode.h"
 #include "tune/data/message.h"
 
 namespace sinter::tune {
@@ -42,6 +45,21 @@ void check_nesting(std::string_view json) {
     in_text = c == '"';
     depth += (c == '[' || c == '{') - (c == ']' || c == '}');
     SINTER_CHECK(depth <= kMaxNesting, "lists and objects nest more than {} deep", kMaxNesting);
+  }
+}
+
+std::string with_article(const Json& value) {
+  const std::string name = value.type_name();
+  return name == "null" ? name : (name == "array" || name == "object" ? "an " : "a ") + name;
+}
+
+// The fields that RecordSource::fields can give other names to.
+void check_field_names(const std::map<std::string, std::string>& fields) {
+  static const std::vector<std::string> kNames{"messages", "prompt", "completion", "chosen", "rejected", "label",
+                                               "system",   "tools",  "text",       "input",  "margin",   "weight"};
+  for (const auto& [name, own] : fields) {
+    SINTER_CHECK(std::ranges::find(kNames, name) != kNames.end(), "there is no field '{}'{}; fields are {}", name,
+                 base::did_you_mean(name, kNames), fmt::join(kNames, ", "));
   }
 }
 
@@ -115,8 +133,27 @@ class RowParser {
     if (prompt && !is_instruction(prompt)) return RecordFormat::prompts;
     if (is_instruction(prompt)) return RecordFormat::prompts;
     if (field("text", {"text"})) return RecordFormat::text;
-    fail("the fields {} are of no known form; name what they are with fields, such as fields.prompt = \"...\"",
-         fields_found());
+    check_messages();
+    if (row_.size() == 1 && row_.begin()->is_array() && !row_.begin()->empty() && (*row_.begin())[0].is_object()) {
+      fail("the rows are inside \"{}\": expected that list itself, or a row on each line", row_.begin().key());
+    }
+    fail(
+        "the fields {} are of no known form; say which they are: tune.fields = {{prompt = \"...\", completion = "
+        "\"...\"}} "
+        "in a recipe, --field prompt=... for `sinter data preview`",
+        fields_found());
+  }
+
+  // Says what is wrong with messages that are there but are none.
+  void check_messages() const {
+    const Json* list = messages();
+    if (!list) return;
+    SINTER_CHECK(list->is_array(), "the messages are {}, expected a list of {{\"role\", \"content\"}}",
+                 with_article(*list));
+    SINTER_CHECK(!list->empty(), "the list of messages is empty");
+    SINTER_CHECK((*list)[0].is_object(), "message 1 is {}, expected {{\"role\", \"content\"}}",
+                 with_article((*list)[0]));
+    fail("message 1 has neither \"role\" nor \"from\"");
   }
 
   const Json& need(const Json* value, const char* what, const char* names) const {
@@ -285,12 +322,16 @@ RecordFormat parse_format(std::string_view name) {
 
 const char* format_name(RecordFormat format) { return kFormats[static_cast<size_t>(format)]; }
 
+void check_source(const RecordSource& source) { check_field_names(source.fields); }
+
 Record parse_record(std::string_view json, const RecordSource& source, const std::string& origin) {
   try {
     check_nesting(json);
     const Json row = Json::parse(json, nullptr, false);
+    SINTER_CHECK(tokenizer::is_valid_utf8(json), "it is no text: bytes that are not UTF-8");
     SINTER_CHECK(!row.is_discarded(), "it is not JSON: '{}'", json.substr(0, 80));
-    SINTER_CHECK(row.is_object(), "it is {}, expected an object", row.type_name());
+    SINTER_CHECK(row.is_object(), "it is {}, expected an object such as {{\"prompt\": ..., \"completion\": ...}}",
+                 with_article(row));
     Record record = RowParser(row, source).parse();
     record.row = json;
     record.origin = origin;

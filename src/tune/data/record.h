@@ -67,12 +67,14 @@ struct RecordSource {
 };
 
 struct BadRow {
-  std::string origin, problem;
+  std::string origin, problem;  // the problem begins with the origin
 };
 struct RecordVisitor {
   std::function<void(Record&&)> record;
   std::function<void(BadRow&&)> bad;  // a row that cannot be read; reading goes on
 };
+// Throws base::Error for a field that is none.
+void check_source(const RecordSource& source);
 // Reads the rows in order. An automatic format is decided by each row. Throws base::Error for what is wrong with a file
 // as a whole: not there, of an unknown kind, no row readable.
 void read_records(const RecordSource& source, const RecordVisitor& visitor);

@@ -294,15 +294,18 @@ Sample Renderer::sample(const Record& record) const try {
       weight *= static_cast<float>(record.weight);
     }
   }
-  check_has_loss(sample.tokens, "it", "it has no assistant message, or all of them weigh 0");
+  check_has_loss(sample.tokens, "the row", "it has no assistant message, or all of them weigh 0");
   return sample;
 } catch (const base::Error& e) {
   fail("{}: {}", record.origin, e.what());
 }
 
 PreferencePair Renderer::pair(const Record& record) const try {
-  SINTER_CHECK(!record.completion.is_empty() && !record.rejected.is_empty(),
-               "a preference pair needs \"chosen\" and \"rejected\"");
+  SINTER_CHECK(
+      !record.completion.is_empty() && !record.rejected.is_empty(),
+      "a preference pair needs \"chosen\" and \"rejected\", this row reads as {} (tune.fields names fields that "
+      "are called otherwise)",
+      format_name(record.format));
   PreferencePair pair;
   pair.origin = record.origin;
   pair.margin = static_cast<float>(record.margin);
@@ -319,7 +322,11 @@ PreferencePair Renderer::pair(const Record& record) const try {
 }
 
 LabelledSample Renderer::labelled(const Record& record) const try {
-  SINTER_CHECK(record.label.has_value(), "a labelled row needs \"label\"");
+  SINTER_CHECK(
+      record.label.has_value(),
+      "a labelled row needs \"label\", true or false; this row reads as {} (tune.fields names fields that are called "
+      "otherwise)",
+      format_name(record.format));
   LabelledSample sample;
   sample.origin = record.origin;
   sample.is_desirable = *record.label;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -34,7 +35,7 @@ Items make_items(const std::vector<Record>& records, const Renderer& renderer, c
                  const PreferenceOptions& options) {
   const int64_t T = recipe.base.data.sequence_length, most = recipe.base.train.micro_batch * T;
   Items out;
-  int64_t bad = 0, too_long = 0;
+  int64_t bad = 0, too_long = 0, shortest = std::numeric_limits<int64_t>::max();
   std::string first;
   for (const Record& record : records) {
     Item item;
@@ -55,6 +56,7 @@ Items make_items(const std::vector<Record>& records, const Renderer& renderer, c
       if (bad++ == 0) first = e.what();
       continue;
     }
+    shortest = std::min(shortest, std::max(item.sequences[0].num_tokens(), item.sequences[1].num_tokens()));
     const bool is_long = item.sequences[0].num_tokens() > T || item.sequences[1].num_tokens() > T;
     if (is_long || item.num_tokens() > most) {
       ++too_long;
@@ -71,8 +73,7 @@ Items make_items(const std::vector<Record>& records, const Renderer& renderer, c
         "{} of {} rows have an answer over data.sequence_length {} or do not fit into a micro-batch of "
         "{} tokens, and are left out",
         too_long, records.size(), T, most);
-  SINTER_CHECK(!out.items.empty(), "no row of data.sources can be learned{}{}",
-               first.empty() ? "" : ", the first: ", first);
+  check_any_learned(out.items.empty(), "row", first, shortest, recipe);
   std::vector<int64_t> lengths;
   for (const Item& item : out.items) {
     lengths.push_back(item.num_tokens());

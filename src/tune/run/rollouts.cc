@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -270,12 +271,14 @@ data::MicroBatch RolloutBatches::lay_out(size_t begin, size_t end, std::vector<i
 
 std::vector<Prompt> read_prompts(const Renderer& renderer, const spec::TuneRecipe& recipe) {
   std::vector<Prompt> prompts;
-  int64_t bad = 0, too_long = 0;
+  int64_t bad = 0, too_long = 0, shortest = std::numeric_limits<int64_t>::max();
   std::string first;
   for (const Record& record : read_sources(recipe.base.data.sources, recipe)) {
     try {
       Prompt prompt = renderer.prompt(record);
-      if (static_cast<int64_t>(prompt.ids.size()) + recipe.tune.max_new_tokens > recipe.base.data.sequence_length) {
+      const int64_t tokens = static_cast<int64_t>(prompt.ids.size()) + recipe.tune.max_new_tokens;
+      shortest = std::min(shortest, tokens);
+      if (tokens > recipe.base.data.sequence_length) {
         ++too_long;
         continue;
       }
@@ -288,8 +291,7 @@ std::vector<Prompt> read_prompts(const Renderer& renderer, const spec::TuneRecip
   if (too_long > 0)
     base::log_warning("{} prompts leave no room for {} tokens in data.sequence_length {} and are left out", too_long,
                       recipe.tune.max_new_tokens, recipe.base.data.sequence_length);
-  SINTER_CHECK(!prompts.empty(), "no prompt of data.sources can be used{}{}",
-               first.empty() ? "" : ", the first: ", first);
+  check_any_learned(prompts.empty(), "prompt with tune.max_new_tokens", first, shortest, recipe);
   return prompts;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -28,7 +29,7 @@ struct Rows {
 Rows make_rows(const std::vector<Record>& records, const Renderer& renderer, const spec::TuneRecipe& recipe) {
   const int64_t T = recipe.base.data.sequence_length;
   Rows out;
-  int64_t bad = 0;
+  int64_t bad = 0, shortest = std::numeric_limits<int64_t>::max();
   std::string first;
   for (const Record& record : records) {
     Sample sample;
@@ -38,6 +39,7 @@ Rows make_rows(const std::vector<Record>& records, const Renderer& renderer, con
       if (bad++ == 0) first = e.what();
       continue;
     }
+    shortest = std::min(shortest, sample.tokens.num_tokens());
     if (sample.tokens.num_tokens() > T) {
       ++out.too_long;
       continue;
@@ -51,8 +53,7 @@ Rows make_rows(const std::vector<Record>& records, const Renderer& renderer, con
   if (out.too_long > 0)
     base::log_warning("{} of {} samples are longer than data.sequence_length {} and left out", out.too_long,
                       records.size(), T);
-  SINTER_CHECK(!out.samples.empty(), "no sample of data.sources can be learned{}{}",
-               first.empty() ? "" : ", the first: ", first);
+  check_any_learned(out.samples.empty(), "sample", first, shortest, recipe);
   std::vector<int64_t> lengths;
   for (const Sample& sample : out.samples) lengths.push_back(sample.tokens.num_tokens());
   out.rows = pack_rows(lengths, T, recipe.tune.packing ? PackStrategy::best_fit : PackStrategy::none);

@@ -214,6 +214,10 @@ train::RunPlan begin_plan(const spec::TuneRecipe& recipe, const parallel::Mesh& 
   plan.recipe = recipe.base;
   plan.is_stand_in = recipe.is_stand_in;
   plan.more_recipe = spec::tune_sections_to_toml(recipe);
+  SINTER_CHECK(fs::exists(recipe.base.model.path),
+               "model.path '{}' is no folder; expected that of a Hugging Face model (config.json, tokenizer.json, "
+               "*.safetensors)",
+               recipe.base.model.path);
   SINTER_CHECK(!is_adapter_folder(recipe.base.model.path) || fs::exists(recipe.base.model.path + "/config.json"),
                "model.path '{}' is an adapter; name its base there, and the adapter as adapter.from",
                recipe.base.model.path);
@@ -260,11 +264,12 @@ std::vector<Record> read_sources(const std::vector<spec::SourceRecipe>& sources,
     std::vector<Record> own;
     int64_t bad = 0;
     std::string first;
-    RecordSource from{.path = source.path, .format = parse_format(recipe.tune.format)};
+    const RecordSource from{
+        .path = source.path, .format = parse_format(recipe.tune.format), .fields = recipe.tune.fields};
     read_records(from, {.record = [&](Record&& record) { own.push_back(std::move(record)); },
                         .bad =
                             [&](BadRow&& row) {
-                              if (bad++ == 0) first = row.origin + ": " + row.problem;
+                              if (bad++ == 0) first = row.problem;
                             }});
     if (bad > 0)
       base::log_warning("'{}': {} of {} rows are left out, the first: {}", source.path, bad,
@@ -279,6 +284,17 @@ std::vector<Record> read_sources(const std::vector<spec::SourceRecipe>& sources,
     }
   }
   return records;
+}
+
+void check_any_learned(bool is_none, const char* what, const std::string& first_problem, int64_t shortest,
+                       const spec::TuneRecipe& recipe) {
+  if (!is_none) return;
+  SINTER_CHECK(first_problem.empty(), "no row of data.sources can be learned, the first: {}", first_problem);
+  base::fail(
+      "no row of data.sources can be learned: the shortest {} has {} tokens, and data.sequence_length is {}; expected "
+      "at "
+      "least so many, or shorter rows",
+      what, shortest, recipe.base.data.sequence_length);
 }
 
 RecipeRenderer::RecipeRenderer(const tokenizer::Tokenizer& tokenizer, const spec::TuneRecipe& recipe) {

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/source_dir.h"
@@ -89,6 +90,41 @@ TEST_F(TuneRun, PackedAndAccumulatedStepsAreThoseOfOneSampleARow) {
     EXPECT_NEAR(metrics(name)[0]["grad_norm"].get<double>(), metrics("alone")[0]["grad_norm"].get<double>(), 1e-5);
   }
   EXPECT_LT(alone.losses[1], alone.losses[0]);
+}
+
+TEST_F(TuneRun, RowsThatNameTheirFieldsOtherwiseAreLearnedAlike) {
+  std::ofstream(dir_ + "/usual.jsonl") << R"({"prompt":"1+1=","completion":"2"})"
+                                       << "\n";
+  std::ofstream(dir_ + "/own.jsonl") << R"({"problem":"1+1=","solution":"2"})"
+                                     << "\n";
+  run(make_sft_plan, "usual", "usual.jsonl", {"train.steps=2"});
+  run(make_sft_plan, "own", "own.jsonl",
+      {"train.steps=2", "tune.fields={prompt = \"problem\", completion = \"solution\"}"});
+  EXPECT_EQ(adapter("own"), adapter("usual"));
+}
+
+TEST_F(TuneRun, WhereAllRowsAreTooLongTheErrorSaysHowLongTheyAre) {
+  for (const auto& [make, data] :
+       std::vector<std::pair<MakePlan, std::string>>{{make_sft_plan, "chats.jsonl"}, {make_grpo_plan, "sums.jsonl"}}) {
+    std::string error;
+    try {
+      run(make, "long", data, {"data.sequence_length=6", "train.steps=1"});
+    } catch (const base::Error& e) {
+      error = e.what();
+    }
+    EXPECT_NE(error.find("the shortest"), std::string::npos) << error;
+    EXPECT_NE(error.find("data.sequence_length is 6"), std::string::npos) << error;
+  }
+}
+
+TEST_F(TuneRun, AModelFolderThatIsNotThereIsNamed) {
+  std::string error;
+  try {
+    run(make_sft_plan, "none", "chats.jsonl", {"model.path=" + dir_ + "/nowhere", "data.tokenizer=", "train.steps=1"});
+  } catch (const base::Error& e) {
+    error = e.what();
+  }
+  EXPECT_NE(error.find("nowhere' is no folder"), std::string::npos) << error;
 }
 
 TEST_F(TuneRun, AResumedRunEqualsTheUnbrokenOneBitForBit) {
