@@ -140,7 +140,7 @@ class Run {
     return {{"model", fs::weakly_canonical(reader_.path()).string()},
             {"config", spec::make_hf_config(reader_.spec(), "float32")},
             {"quantization", quantization_config(options_)},
-            {"text", {options_.tokens.size(), hash, options_.prefix_token}}};
+            {"text", {options_.tokens.size(), hash, options_.prefix_token, options_.window}}};
   }
 
   // The text before the first layer that is still to do.
@@ -157,7 +157,7 @@ class Run {
     }
     std::vector<CalibrationBatch> text;
     if (needs_text()) {
-      const int64_t window = std::min<int64_t>(512, reader_.spec().max_positions - 1);
+      const int64_t window = std::min<int64_t>(options_.window, reader_.spec().max_positions - 1);
       text = make_calibration(options_.tokens, std::min<int64_t>(window, std::ssize(options_.tokens)),
                               options_.prefix_token);
     }
