@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <filesystem>
@@ -18,6 +19,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/mapped_pages.h"
 #include "base/rng.h"
 #include "base/text.h"
 #include "base/threads.h"
@@ -172,6 +174,18 @@ TEST(Log, LevelsAreNamedInLowerCaseAndNothingElseIs) {
   EXPECT_EQ(log_level_named("error"), LogLevel::error);
   EXPECT_FALSE(log_level_named("Debug"));
   EXPECT_FALSE(log_level_named(""));
+}
+
+TEST(File, OnlyPagesOfMapsAreDropped) {
+  const std::string path = "/tmp/sinter_base_pages_" + std::to_string(::getpid());
+  write_file_atomic(path, std::string(1 << 20, 'x'));
+  const MappedFile map(path);
+  drop_mapped_pages(map.bytes());
+  EXPECT_EQ(map.text().find_first_not_of('x'), std::string_view::npos);  // read again
+  std::vector<std::byte> own(1 << 20, std::byte{7});
+  drop_mapped_pages(own);
+  EXPECT_EQ(std::count(own.begin(), own.end(), std::byte{7}), 1 << 20);
+  std::filesystem::remove(path);
 }
 
 TEST(File, WhatPeopleEditIsNotReplacedUnlessForced) {

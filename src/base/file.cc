@@ -12,6 +12,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/mapped_pages.h"
 
 namespace sinter::base {
 namespace {
@@ -92,6 +93,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   void* map = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd, 0);
   SINTER_CHECK(map != MAP_FAILED, "cannot map '{}' ({} bytes): {}", path, size_, std::strerror(errno));
   data_ = static_cast<const std::byte*>(map);
+  note_mapped(bytes());
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
@@ -104,7 +106,9 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 MappedFile::~MappedFile() {
-  if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (!data_) return;
+  note_unmapped(bytes());
+  ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 }  // namespace sinter::base

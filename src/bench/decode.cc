@@ -4,6 +4,8 @@
 #include <memory>
 
 #include "base/rng.h"
+#include "base/rng.h"
+#include "bench/engine_run.h"
 #include "bench/gpu_ceilings.h"
 #include "bench/random_weights.h"
 #include "engine/batch.h"
@@ -16,14 +18,6 @@ namespace {
 using base::WeightFormat;
 
 const core::Device kDevice{core::DeviceKind::cuda, 0};
-
-std::vector<int32_t> random_prompt(int64_t length, int64_t vocab, uint64_t index) {
-  const base::CounterRng rng{23, index};
-  std::vector<int32_t> tokens;
-  for (int64_t i = 0; i < length; ++i)
-    tokens.push_back(static_cast<int32_t>(rng.bits(static_cast<uint64_t>(i)) % static_cast<uint32_t>(vocab)));
-  return tokens;
-}
 
 struct DecodeCase {
   const char* model;
@@ -77,44 +71,15 @@ struct Watched {
   std::unique_ptr<engine::Engine> engine;
 };
 
-struct Times {
-  double prefill_seconds = 0, decode_seconds = 0, busy_seconds = 0;
-  int64_t decode_tokens = 0, decode_steps = 0;
+struct Times : EngineTimes {
+  double busy_seconds = 0;
 };
 
-// Prompts until every request has its first token, then decoding until all have ended.
-Times run_once(Watched& watched, const DecodeCase& c, int64_t vocab, uint64_t seed) {
-  engine::Engine& engine = *watched.engine;
-  const int64_t before = engine.stats().num_steps;
-  for (int64_t b = 0; b < c.batch; ++b) {
-    engine::Request request;
-    request.prompt = random_prompt(c.prompt, vocab, seed * 1000 + static_cast<uint64_t>(b));
-    request.max_new_tokens = c.new_tokens;
-    request.sampling.temperature = 0;
-    engine.submit(std::move(request));
-  }
-  Times times;
-  int64_t with_tokens = 0, tokens = 0, last_prefill_step = before;
-  const double begin = now_seconds();
-  double decode_begin = begin, busy = 0;
-  while (engine.has_work()) {
-    engine.step();
-    for (const engine::Output& out : engine.take_outputs()) {
-      tokens += static_cast<int64_t>(out.tokens.size());
-      with_tokens += out.usage.output_tokens == 1;
-    }
-    if (with_tokens >= c.batch && decode_begin == begin) {
-      decode_begin = now_seconds();
-      times.decode_tokens = -tokens;
-      last_prefill_step = engine.stats().num_steps;
-      busy = watched.runner->busy_seconds;
-    }
-  }
-  times.prefill_seconds = decode_begin - begin;
-  times.decode_seconds = now_seconds() - decode_begin;
+Times run_once(Watched& watched, const DecodeCase& c, uint64_t seed) {
+  double busy = 0;
+  const EngineRun run{.batch = c.batch, .prompt = c.prompt, .new_tokens = c.new_tokens, .seed = seed};
+  Times times{run_requests(*watched.engine, run, [&] { busy = watched.runner->busy_seconds; })};
   times.busy_seconds = watched.runner->busy_seconds - busy;
-  times.decode_tokens += tokens;
-  times.decode_steps = engine.stats().num_steps - last_prefill_step;
   return times;
 }
 
@@ -207,8 +172,8 @@ Report bench_decode(const Options& options) {
     Watched watched(*model->transformer, o);
     // The first run measures kernels and captures graphs. Where prompts are long it has few of them.
     const bool is_long = c.batch * c.prompt > 65536;
-    run_once(watched, c, model->spec.vocab_size, 1);
-    Times t = run_once(watched, c, model->spec.vocab_size, is_long ? 1 : 2);  // long prompts come from the cache
+    run_once(watched, c, 1);
+    Times t = run_once(watched, c, is_long ? 1 : 2);  // long prompts come from the cache
     const double steps = static_cast<double>(std::max<int64_t>(1, t.decode_steps));
     const double context = static_cast<double>(c.prompt) + static_cast<double>(c.new_tokens) / 2;
     const double kv = model->kv_bytes_per_token() / (c.has_fp8_cache ? 2 : 1);

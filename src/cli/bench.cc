@@ -146,6 +146,7 @@ void print_kernels(bool is_json) {
 
 void add_bench(Command app) {
   const Command verb = app.add_verb("bench", "every speed with its share of this machine's own limit");
+  add_bench_model(verb);
   add_bench_serve(verb);
   auto names = std::make_shared<std::vector<std::string>>();
   auto options = std::make_shared<bench::Options>();

@@ -32,7 +32,7 @@ struct Flags {
   int64_t importance_tokens = 1 << 17;
   bool force = false, as_json = false, lists_tensors = false;
   // Of gptq, awq and fp8.
-  int64_t bits = 4, group = 128, fp8_block = 0;
+  int64_t bits = 4, group = 128, window = 256, fp8_block = 0;
   bool is_asymmetric = false, orders_groups = false;
 };
 
@@ -145,6 +145,7 @@ quant::FolderOptions folder_options(const Flags& flags) {
   if (is_gptq || is_awq) {
     const auto tokenizer = tokenizer::Tokenizer::load(flags.model);
     options.tokens = calibration_tokens(flags, tokenizer);
+    options.window = flags.window;
     options.prefix_token = tokenizer.special_ids().bos;
   }
   return options;
@@ -236,6 +237,10 @@ void add_quantize(Command app) {
       .existing_file();
   verb.option("--bits", &flags->bits, "gptq: 2, 3, 4 or 8").shows_default();
   verb.option("--group", &flags->group, "gptq, awq: columns that share a scale; -1: a whole row").shows_default();
+  verb.option("--window", &flags->window,
+              "gptq, awq: tokens of the text read together; no more than the model was trained with")
+      .in_range(1, 1 << 20)
+      .shows_default();
   verb.flag("--asymmetric", &flags->is_asymmetric, "gptq: zero points that vary");
   verb.flag("--act-order", &flags->orders_groups, "gptq: groups of columns of like importance");
   verb.option("--fp8-block", &flags->fp8_block,

@@ -17,6 +17,7 @@ int run(int argc, char** argv);
 void add_verbs(Command app);
 
 void add_bench(Command app);
+void add_bench_model(Command bench);
 void add_bench_serve(Command bench);
 void add_batch(Command app);
 void add_chat(Command app);

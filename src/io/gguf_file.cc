@@ -1,11 +1,9 @@
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
+#include "base/mapped_pages.h"
 #include "base/text.h"
 #include "io/gguf.h"
 
@@ -162,11 +160,6 @@ std::vector<double> GgufFile::numbers(std::string_view key) const {
   return value.numbers();
 }
 
-void GgufFile::drop_pages(std::span<const std::byte> bytes) const {
-  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = (reinterpret_cast<uintptr_t>(bytes.data()) + page - 1) / page * page;
-  const auto end = (reinterpret_cast<uintptr_t>(bytes.data()) + bytes.size()) / page * page;
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
-}
+void GgufFile::drop_pages(std::span<const std::byte> bytes) const { base::drop_mapped_pages(bytes); }
 
 }  // namespace sinter::io

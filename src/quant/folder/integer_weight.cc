@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/threads.h"
 #include "kernels/table.h"
+#include "quant/folder/refine.h"
 
 namespace sinter::quant {
 namespace {
@@ -110,8 +111,6 @@ Grid grid_at(const IntegerWeight& weight, int64_t row, int64_t column) {
   return {weight.scales[g], weight.zeros[g]};
 }
 
-}  // namespace
-
 std::vector<int32_t> columns_by_importance(const Hessian& hessian) {
   const std::vector<float> importance = hessian.diagonal();
   std::vector<int32_t> order(importance.size());
@@ -120,6 +119,16 @@ std::vector<int32_t> columns_by_importance(const Hessian& hessian) {
     return importance[static_cast<size_t>(a)] > importance[static_cast<size_t>(b)];
   });
   return order;
+}
+
+}  // namespace
+
+RoundingInputs::RoundingInputs(const Hessian& inputs, double damp)
+    : hessian(inputs), order(columns_by_importance(inputs)), root(inverse_root(inputs, order, damp)) {
+  damping = inputs.diagonal();
+  const double sum = std::accumulate(damping.begin(), damping.end(), 0.0);
+  const double mean = sum > 0 ? sum / static_cast<double>(damping.size()) : 1.0;
+  for (float& d : damping) d = static_cast<float>(damp * mean + (d > 0 ? 0.0 : mean));
 }
 
 IntegerWeight round_nearest(const std::vector<float>& w, int64_t rows, const Hessian& hessian,
@@ -135,9 +144,11 @@ IntegerWeight round_nearest(const std::vector<float>& w, int64_t rows, const Hes
   return result;
 }
 
-IntegerWeight round_weight(const std::vector<float>& w, int64_t rows, const Hessian& hessian,
-                           const std::vector<int32_t>& order, const core::Tensor& root, const IntegerForm& form) {
-  const int64_t K = hessian.columns();
+IntegerWeight round_weight(const std::vector<float>& w, int64_t rows, const RoundingInputs& inputs,
+                           const IntegerForm& form) {
+  const int64_t K = inputs.hessian.columns();
+  const std::vector<int32_t>& order = inputs.order;
+  const core::Tensor& root = inputs.root;
   // What an error of a column costs once the columns behind it have made up for it.
   std::vector<float> cost(static_cast<size_t>(K));
   for (int64_t i = 0; i < K; ++i) {
@@ -186,6 +197,7 @@ IntegerWeight round_weight(const std::vector<float>& w, int64_t rows, const Hess
     args.c_columns = K - next;
     kernels::kernels_for({}).matmul(core::runtime({}).stream(), args);
   }
+  refine(w, inputs, form, result);
   return result;
 }
 

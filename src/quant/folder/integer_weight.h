@@ -29,14 +29,21 @@ struct IntegerWeight {
   }
 };
 
-// Columns in the order in which they are rounded: those with the largest inputs first.
-std::vector<int32_t> columns_by_importance(const Hessian& hessian);
+// The inputs of a weight as its rounding needs them. Refers to the matrix it was made of.
+struct RoundingInputs {
+  // `damp`: what is added to the diagonal, as a share of its mean.
+  RoundingInputs(const Hessian& inputs, double damp);
+  const Hessian& hessian;
+  std::vector<int32_t> order;  // columns as they are rounded: those with the largest inputs first
+  core::Tensor root;           // inverse_root(hessian, order, damp)
+  std::vector<float> damping;  // (columns); those that no input ever reached get the mean besides
+};
 
 // The weight w (rows, columns) with the least error of each scale under H's diagonal, and codes that make up for each
-// other's errors. `root` is inverse_root(hessian, order, ...). Throws base::Error for a weight that is not finite or
-// whose scales f16 cannot hold.
-IntegerWeight round_weight(const std::vector<float>& w, int64_t rows, const Hessian& hessian,
-                           const std::vector<int32_t>& order, const core::Tensor& root, const IntegerForm& form);
+// other's errors; then refined (refine.h). Throws base::Error for a weight that is not finite or whose scales f16
+// cannot hold.
+IntegerWeight round_weight(const std::vector<float>& w, int64_t rows, const RoundingInputs& inputs,
+                           const IntegerForm& form);
 // Nearest codes of the same scales, without making up: fast, for searches.
 IntegerWeight round_nearest(const std::vector<float>& w, int64_t rows, const Hessian& hessian, const IntegerForm& form);
 

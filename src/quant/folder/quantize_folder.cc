@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -139,7 +140,7 @@ class Run {
     return {{"model", fs::weakly_canonical(reader_.path()).string()},
             {"config", spec::make_hf_config(reader_.spec(), "float32")},
             {"quantization", quantization_config(options_)},
-            {"text", {options_.tokens.size(), hash, options_.prefix_token}}};
+            {"text", {options_.tokens.size(), hash, options_.prefix_token, options_.window}}};
   }
 
   // The text before the first layer that is still to do.
@@ -156,7 +157,7 @@ class Run {
     }
     std::vector<CalibrationBatch> text;
     if (needs_text()) {
-      const int64_t window = std::min<int64_t>(512, reader_.spec().max_positions - 1);
+      const int64_t window = std::min<int64_t>(options_.window, reader_.spec().max_positions - 1);
       text = make_calibration(options_.tokens, std::min<int64_t>(window, std::ssize(options_.tokens)),
                               options_.prefix_token);
     }
@@ -206,8 +207,8 @@ class Run {
   }
 
   // One piece of a weight: its packed tensors, and the layer then holds what they stand for.
-  void quantize_part(Layer& layer, Layer::Slot& slot, const ParameterPart& part, const Hessian* inputs,
-                     const core::Tensor& root, const std::vector<int32_t>& order, std::vector<PackedTensor>& packed) {
+  void quantize_part(Layer& layer, Layer::Slot& slot, const ParameterPart& part, const RoundingInputs* inputs,
+                     std::vector<PackedTensor>& packed) {
     report(part.hf_name);
     std::vector<float> values = layer.read(slot, part);
     const int64_t columns = slot.info.shape[-1];
@@ -215,7 +216,7 @@ class Run {
     if (!inputs) {
       tensors = pack_fp8(module_of(part), values, part.rows, columns, options_.fp8_block);
     } else {
-      const IntegerWeight weight = round_weight(values, part.rows, *inputs, order, root, options_.form);
+      const IntegerWeight weight = round_weight(values, part.rows, *inputs, options_.form);
       for (int64_t i = 0; i < part.rows * columns; ++i)
         values[static_cast<size_t>(i)] = weight.number(i / columns, i % columns);
       tensors = options_.method == FolderOptions::awq ? pack_awq(module_of(part), weight)
@@ -228,16 +229,14 @@ class Run {
   void quantize_slot(Layer& layer, Layer::Slot& slot, const std::vector<Hessian>& inputs,
                      std::vector<PackedTensor>& packed) {
     size_t rooted = SIZE_MAX;
-    std::vector<int32_t> order;
-    core::Tensor root;
+    std::optional<RoundingInputs> prepared;
     for (const ParameterPart& part : slot.info.parts) {
       const auto e = static_cast<size_t>(std::max<int64_t>(0, part.expert));
       if (!inputs.empty() && e != rooted) {
-        order = columns_by_importance(inputs[e]);
-        root = inverse_root(inputs[e], order, options_.damp);
+        prepared.emplace(inputs[e], options_.damp);
         rooted = e;
       }
-      quantize_part(layer, slot, part, inputs.empty() ? nullptr : &inputs[e], root, order, packed);
+      quantize_part(layer, slot, part, prepared ? &*prepared : nullptr, packed);
     }
   }
 

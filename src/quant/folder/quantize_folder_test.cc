@@ -16,6 +16,7 @@
 #include "models/open_model.h"
 #include "models/quantized/unpack.h"
 #include "quant/folder/packing.h"
+#include "quant/folder/refine.h"
 
 namespace sinter::quant {
 namespace {
@@ -125,9 +126,9 @@ struct Case {
 
 TEST(Hessian, TheRootMultipliedOutIsTheInverse) {
   const Case c(3, 200);  // several blocks of the factorization
-  const std::vector<int32_t> order = columns_by_importance(c.inputs);
-  const core::Tensor root = inverse_root(c.inputs, order, 0.01);
-  const float* u = root.data<float>();
+  const RoundingInputs inputs(c.inputs, 0.01);
+  const std::vector<int32_t>& order = inputs.order;
+  const float* u = inputs.root.data<float>();
   double mean = 0;
   for (float d : c.inputs.diagonal()) mean += static_cast<double>(d) / 200;
   // (H + damping) (U^T U) = 1
@@ -154,12 +155,39 @@ TEST(RoundWeight, MovesOutputsLessThanNearestCodes) {
                                   IntegerForm{.bits = 4, .group = 64, .symmetric = false},
                                   IntegerForm{.bits = 2, .group = 32, .orders_groups = true}}) {
     const Case c(11, 160);
-    const std::vector<int32_t> order = columns_by_importance(c.inputs);
-    const core::Tensor root = inverse_root(c.inputs, order, 0.01);
-    const double rounded = c.error_of(round_weight(c.w, c.rows, c.inputs, order, root, form));
+    const double rounded = c.error_of(round_weight(c.w, c.rows, RoundingInputs(c.inputs, 0.01), form));
     const double nearest = c.error_of(round_nearest(c.w, c.rows, c.inputs, form));
     EXPECT_LT(rounded, 0.8 * nearest) << form.bits << " bits, group " << form.group;
   }
+}
+
+TEST(Refine, LowersTheErrorOfWhateverItIsGiven) {
+  for (const IntegerForm& form :
+       {IntegerForm{.bits = 4, .group = 32}, IntegerForm{.bits = 4, .group = -1},
+        IntegerForm{.bits = 3, .group = 64, .symmetric = false},
+        IntegerForm{.bits = 4, .group = 32, .orders_groups = true}}) {
+    const Case c(13, 160);
+    const RoundingInputs inputs(c.inputs, 0.01);
+    IntegerWeight nearest = round_nearest(c.w, c.rows, c.inputs, form);
+    const IntegerWeight before = nearest;
+    refine(c.w, inputs, form, nearest);
+    EXPECT_LT(c.error_of(nearest), 0.7 * c.error_of(before)) << form.bits << " bits, group " << form.group;
+    EXPECT_EQ(nearest.zeros, before.zeros);
+    EXPECT_EQ(nearest.group_of, before.group_of);
+    // Rounding in order is a better start than nearest codes.
+    EXPECT_LT(c.error_of(round_weight(c.w, c.rows, inputs, form)), 1.05 * c.error_of(nearest));
+  }
+}
+
+TEST(Refine, KeepsGroupsTooLargeToFit) {
+  const Case c(17, kMostGroup + 64);
+  const RoundingInputs inputs(c.inputs, 0.05);
+  const IntegerForm form{.bits = 4, .group = -1};
+  IntegerWeight rounded = round_nearest(c.w, c.rows, c.inputs, form);
+  const IntegerWeight before = rounded;
+  refine(c.w, inputs, form, rounded);
+  EXPECT_EQ(rounded.scales, before.scales);
+  EXPECT_LT(c.error_of(rounded), c.error_of(before));
 }
 
 class FolderTest : public testing::Test {

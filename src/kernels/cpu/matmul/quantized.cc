@@ -1,13 +1,13 @@
 #include "kernels/cpu/matmul/quantized.h"
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <vector>
 
 #include "base/error.h"
 #include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/matmul/derived_parts.h"
 #include "kernels/cpu/matmul/matmul.h"
 #include "kernels/cpu/quantized/integer_product.h"
 
@@ -40,29 +40,6 @@ void multiply_in_strips(Stream& stream, const MatmulArgs& args, int64_t expert) 
   }
 }
 
-// Packed copies of a weight's parts. They are made after some products, in another one for each weight in turn: an
-// answer from a model that has just been opened does not wait until all of it is copied.
-struct DerivedParts final : core::DerivedWeight {
-  static constexpr uint32_t kTurns = 8;
-  std::vector<std::shared_ptr<core::DerivedWeight>> parts;
-  uint32_t products_before = 0;  // that are still to come from where the weight lies
-};
-
-DerivedParts* derived_parts(const core::WeightView& weight) {
-  if (!weight.derived) return nullptr;
-  auto* kept = dynamic_cast<DerivedParts*>(weight.derived->get());
-  if (!kept || kept->version != weight.version) {
-    auto made = std::make_shared<DerivedParts>();
-    made->version = weight.version;
-    made->parts.resize(weight.blocks->parts.size());
-    static std::atomic<uint32_t> next_turn{0};
-    made->products_before = 1 + next_turn++ % DerivedParts::kTurns;
-    kept = made.get();
-    *weight.derived = std::move(made);
-  }
-  return kept;
-}
-
 // Whether all parts hold plain numbers in the format of the product: they are multiplied by as they lie.
 bool is_in_place(const MatmulArgs& args) {
   const core::WeightBlocks& weight = *args.b.blocks;
@@ -77,10 +54,6 @@ bool is_in_place(const MatmulArgs& args) {
 void multiply_parts(Stream& stream, const MatmulArgs& args) {
   const core::WeightBlocks& weight = *args.b.blocks;
   DerivedParts* derived = derived_parts(args.b);
-  if (derived && derived->products_before > 0) {
-    --derived->products_before;
-    derived = nullptr;
-  }
   int64_t first = 0;
   for (size_t i = 0; i < weight.parts.size(); ++i) {
     const core::WeightPart& part = weight.parts[i];

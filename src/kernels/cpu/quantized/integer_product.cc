@@ -4,16 +4,18 @@
 #include <bit>
 
 #include "base/cpu.h"
+#include "base/mapped_pages.h"
 #include "base/threads.h"
 #include "kernels/choices.h"
 #include "kernels/cpu/aligned_buffer.h"
 #include "kernels/cpu/formats.h"
-#include "kernels/cpu/quantized/integer_form.h"
+#include "kernels/cpu/matmul/derived_parts.h"
+#include "kernels/cpu/quantized/integer_strip.h"
 
 namespace sinter::kernels::cpu {
 namespace {
 
-// From so many rows of activations on a strip of the weight is packed.
+// From so many rows of activations on a strip of the weight is packed where none is kept.
 constexpr int64_t kPackFrom = 3;
 
 bool is_number_format(base::DType dtype) {
@@ -103,18 +105,59 @@ void multiply_rows(const Part& part, const RoundedRows& rows, int64_t M, const S
   });
 }
 
-void multiply_strips(const Part& part, const IntegerStripKernel& kernel, const RoundedRows& rows, int64_t M,
-                     const Sink& sink) {
+// A part brought into strips once.
+class KeptStrips final : public core::DerivedWeight {
+ public:
+  KeptStrips(const core::WeightPart& part, int64_t experts, int64_t columns, const IntegerStripKernel& kernel)
+      : strip_bytes_(strip_bytes(part.format, columns)), strips_(part.rows / kPackedRows) {
+    const int64_t row_bytes = base::bytes_of(part.format, columns);
+    auto* to = buffer_.reserve_array<uint8_t>(experts * strips_ * strip_bytes_);
+    base::parallel_for(experts * strips_, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t s = begin; s < end; ++s)
+        kernel.pack(part.data.data<uint8_t>() + s * kPackedRows * row_bytes, row_bytes, kPackedRows, columns,
+                    to + s * strip_bytes_);
+    });
+  }
+  const uint8_t* strip(int64_t expert, int64_t s) const {
+    return static_cast<const uint8_t*>(buffer_.data()) + (expert * strips_ + s) * strip_bytes_;
+  }
+
+ private:
+  int64_t strip_bytes_, strips_;
+  AlignedBuffer buffer_;
+};
+
+// Null: the part is not kept in strips.
+const KeptStrips* kept_strips(DerivedParts* derived, const core::WeightBlocks& weight, size_t index,
+                              const IntegerStripKernel& kernel) {
+  const core::WeightPart& part = weight.parts[index];
+  if (!derived || !kernel || !is_strip_small(part.format) || part.rows % kPackedRows != 0) return nullptr;
+  std::shared_ptr<core::DerivedWeight>& kept = derived->parts[index];
+  if (!kept) {
+    kept = std::make_shared<KeptStrips>(part, weight.experts, weight.columns, kernel);
+    base::drop_mapped_pages({part.data.data<std::byte>(), part.data.bytes()});
+  }
+  return dynamic_cast<const KeptStrips*>(kept.get());
+}
+
+void multiply_strips(const Part& part, const IntegerStripKernel& kernel, const KeptStrips* kept, int64_t expert,
+                     const RoundedRows& rows, int64_t M, const Sink& sink) {
   const int64_t strips = (part.stored.rows + kPackedRows - 1) / kPackedRows;
   // Passes of about the same number of activations.
   const int64_t passes = (M + kPackedActivations - 1) / kPackedActivations;
-  base::parallel_for(strips, 1, [&](int64_t begin, int64_t end) {
+  constexpr int64_t kMostStrips = 8;
+  const int64_t grain = std::clamp<int64_t>(strips / (16 * base::num_threads()), 1, kMostStrips);
+  base::parallel_for(strips, grain, [&](int64_t begin, int64_t end) {
     static thread_local AlignedBuffer t_strip;
-    void* strip = t_strip.reserve(static_cast<size_t>(strip_bytes(rows.columns)));
     float results[kPackedActivations * kPackedRows];
     for (int64_t s = begin; s < end; ++s) {
       const int64_t n = s * kPackedRows, count = std::min(kPackedRows, part.stored.rows - n);
-      kernel.pack(part.weights + n * part.row_bytes, part.row_bytes, count, rows.columns, strip);
+      const void* strip = kept ? kept->strip(expert, s) : nullptr;
+      if (!strip) {
+        void* room = t_strip.reserve(static_cast<size_t>(strip_bytes(part.stored.format, rows.columns)));
+        kernel.pack(part.weights + n * part.row_bytes, part.row_bytes, count, rows.columns, room);
+        strip = room;
+      }
       for (int64_t p = 0; p < passes; ++p) {
         const int64_t first = p * M / passes, last = (p + 1) * M / passes;
         kernel.multiply(strip, rows, first, last - first, results);
@@ -180,13 +223,21 @@ bool is_integer_product(const MatmulArgs& args) {
 void integer_matmul(const MatmulArgs& args, int64_t expert) {
   const int64_t M = args.a.rows();
   const RoundedRows rows = round_rows(args.a);
+  const core::WeightBlocks& weight = *args.b.blocks;
+  DerivedParts* derived = derived_parts(args.b);
   int64_t first_row = 0;
-  for (const core::WeightPart& stored : args.b.blocks->parts) {
+  for (size_t i = 0; i < weight.parts.size(); ++i) {
+    const core::WeightPart& stored = weight.parts[i];
     const int64_t row_bytes = base::bytes_of(stored.format, rows.columns);
     const Part part{stored, stored.data.data<uint8_t>() + expert * stored.rows * row_bytes, row_bytes};
     const Sink sink(args, first_row);
-    const IntegerStripKernel strips = M >= kPackFrom ? integer_strip_kernel(stored.format) : IntegerStripKernel{};
-    strips ? multiply_strips(part, strips, rows, M, sink) : multiply_rows(part, rows, M, sink);
+    const IntegerStripKernel kernel = integer_strip_kernel(stored.format);
+    const KeptStrips* kept = kept_strips(derived, weight, i, kernel);
+    if (kept || (kernel && M >= kPackFrom)) {
+      multiply_strips(part, kernel, kept, expert, rows, M, sink);
+    } else {
+      multiply_rows(part, rows, M, sink);
+    }
     first_row += stored.rows;
   }
 }

@@ -7,9 +7,11 @@
 // minimum), and the lanes are added as a tree. So every instruction set gives the same bits, and a row's result depends
 // neither on the other rows nor on threads.
 //
-// Few rows of activations are a matter of memory: each row of the weight is read once and multiplied as it comes. More
-// rows are a matter of arithmetic: 32 rows of the weight are packed so that a vector holds four columns of 16 of them,
-// which needs no sums across a vector; the packed strip stays in the cache while all activations pass.
+// With AVX-512 VNNI 32 rows of a weight are interleaved to a strip (integer_strip.h), which needs no sums across a vector
+// and next to no work to take codes and scales apart. Where a weight is kept for many products (WeightView::derived) it
+// is brought into strips once, of the same size as its blocks, and what lay in a mapped file is dropped; else strips are
+// made for the cache and forgotten where there are several rows of activations, and single rows of the weight are
+// multiplied as they are read where there are few.
 #pragma once
 #include "kernels/table.h"
 
@@ -48,17 +50,15 @@ IntegerRowKernel avx512_vnni_integer_kernel(base::WeightFormat format);
 // The best for this machine.
 IntegerRowKernel integer_kernel(base::WeightFormat format);
 
-// The same of kPackedRows rows of a weight at a time.
+// The same of kPackedRows rows of a weight at a time, from a strip (integer_strip.h).
 inline constexpr int64_t kPackedRows = 32, kPackedActivations = 6;
 struct IntegerStripKernel {
-  // At most kPackedRows rows, `row_bytes` apart, into strip_bytes(columns) bytes aligned to 64; missing rows are 0.
+  // At most kPackedRows rows, `row_bytes` apart, into strip_bytes() bytes aligned to 64; missing rows are 0.
   void (*pack)(const uint8_t* weights, int64_t row_bytes, int64_t rows, int64_t columns, void* strip) = nullptr;
   // out[i * kPackedRows + r] for activations first + i, i < count <= kPackedActivations, and row r.
   void (*multiply)(const void* strip, const RoundedRows& rows, int64_t first, int64_t count, float* out) = nullptr;
   explicit operator bool() const { return pack != nullptr; }
 };
-// For each row and 32 columns: codes, scale, minimum, two factors of each.
-inline int64_t strip_bytes(int64_t columns) { return padded_columns(columns) / 32 * kPackedRows * (32 + 6 * 4); }
 IntegerStripKernel avx512_vnni_strip_kernel(base::WeightFormat format);
 // None where this machine has none.
 IntegerStripKernel integer_strip_kernel(base::WeightFormat format);

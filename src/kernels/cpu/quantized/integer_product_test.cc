@@ -11,7 +11,8 @@
 #include "base/rng.h"
 #include "kernels/choices.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/quantized/integer_form.h"
+#include "kernels/cpu/matmul/derived_parts.h"
+#include "kernels/cpu/quantized/integer_strip.h"
 
 namespace sinter::kernels::cpu {
 namespace {
@@ -185,7 +186,7 @@ TEST(CpuIntegerProduct, StripsGiveTheBitsOfSingleRows) {
       const Rounded rounded(random_floats(m * k, 21), m, k);
       const IntegerStripKernel kernel = avx512_vnni_strip_kernel(format);
       for (int64_t n : {kPackedRows, int64_t{17}, int64_t{1}}) {
-        std::vector<uint8_t> room(static_cast<size_t>(strip_bytes(k)) + 64, 0xa5);
+        std::vector<uint8_t> room(static_cast<size_t>(strip_bytes(format, k)) + 64, 0xa5);
         uint8_t* strip = room.data() + (64 - reinterpret_cast<uintptr_t>(room.data()) % 64);
         kernel.pack(weights.data(), row_bytes, n, k, strip);
         for (int64_t count = 1; count <= kPackedActivations; ++count) {
@@ -233,6 +234,37 @@ TEST(CpuIntegerProduct, ARowHasTheSameBitsInEveryBatch) {
       const std::vector<float> some = product(m - count, count);
       EXPECT_EQ(std::memcmp(some.data(), all.data() + (m - count) * n, some.size() * sizeof(float)), 0) << count;
     }
+  }
+}
+
+TEST(CpuIntegerProduct, AWeightThatIsKeptGivesTheSameBits) {
+  const IntegerProducts allowed(true);
+  core::Allocator& memory = core::runtime({}).allocator();
+  const int64_t k = 512, n = 64, m = 9;
+  for (WeightFormat format : kFormats) {
+    std::vector<uint8_t> bytes = random_weights(format, 2 * n, k);
+    auto blocks = std::make_shared<core::WeightBlocks>();
+    *blocks = {.experts = 2, .rows = n, .columns = k};
+    core::WeightPart part{.format = format, .rows = n};
+    part.data = core::Tensor::view_of(bytes.data(), {2, base::bytes_of(format, n * k)}, base::DType::u8, {});
+    blocks->parts.push_back(part);
+    const core::Tensor a = core::make_tensor(memory, {m, k}, random_floats(m * k, 4));
+    std::shared_ptr<core::DerivedWeight> derived;
+    auto product = [&](int64_t count, bool keeps) {
+      MatmulArgs args{.a = a.slice(0, count),
+                      .b = {.blocks = blocks, .derived = keeps ? &derived : nullptr},
+                      .c = core::Tensor(memory, {count, n}, base::DType::f32),
+                      .transpose_b = true};
+      integer_matmul(args, 1);
+      return core::to_host_floats(args.c);
+    };
+    for (int turn = 0; turn < 12; ++turn) {  // the copy is made after some products
+      for (int64_t count : {int64_t{1}, int64_t{2}, m}) EXPECT_EQ(product(count, true), product(count, false));
+    }
+    auto* parts = dynamic_cast<DerivedParts*>(derived.get());
+    ASSERT_TRUE(parts);
+    EXPECT_EQ(parts->parts[0] != nullptr, integer_strip_kernel(format) && is_strip_small(format))
+        << base::name_of(format);
   }
 }
 

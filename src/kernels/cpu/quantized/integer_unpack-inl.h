@@ -95,13 +95,18 @@ struct IntegerUnpack {
   }
 
   // q4_k and q5_k: eight scales and minimums of six bits in twelve bytes.
+  [[gnu::always_inline]] static void steps_k4(const uint8_t* w, uint64_t& scales, uint64_t& mins) {
+    const uint64_t first = load_u32(w + 4), second = load_u32(w + 8), third = load_u32(w + 12);
+    constexpr uint64_t kSix = 0x3f3f3f3f, kFour = 0x0f0f0f0f, kTwo = 0x03030303;
+    scales = (first & kSix) | ((third & kFour) | (first >> 6 & kTwo) << 4) << 32;
+    mins = (second & kSix) | ((third >> 4 & kFour) | (second >> 6 & kTwo) << 4) << 32;
+  }
+
   [[gnu::always_inline]] static Group k4(const uint8_t* w) {
     constexpr bool kFive = kFormat == F::q5_k;
     Group group{};
-    const uint64_t first = load_u32(w + 4), second = load_u32(w + 8), third = load_u32(w + 12);
-    constexpr uint64_t kSix = 0x3f3f3f3f, kFour = 0x0f0f0f0f, kTwo = 0x03030303;
-    const uint64_t scales = (first & kSix) | ((third & kFour) | (first >> 6 & kTwo) << 4) << 32,
-                   mins = (second & kSix) | ((third >> 4 & kFour) | (second >> 6 & kTwo) << 4) << 32;
+    uint64_t scales, mins;
+    steps_k4(w, scales, mins);
     group.scale = Isa::multiply(Isa::set(Isa::half(w)), Isa::of_bytes(scales));
     group.min = Isa::multiply(Isa::set(Isa::half(w + 2)), Isa::of_bytes(mins));
     const uint8_t* low = w + (kFive ? 48 : 16);
