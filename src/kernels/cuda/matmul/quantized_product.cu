@@ -62,7 +62,7 @@ struct RowSource {
   const char *data, *end;  // end: of all rows that lie together
   const float *scales, *zeros;
   float factor;
-  int group_columns;
+  unsigned group_inverse;  // 2^32 over the columns of a scale, rounded up
 };
 
 // 16 bytes at any address of shared memory. Up to 4 bytes behind them are read too.
@@ -216,38 +216,62 @@ struct Reader {
     if constexpr (is_even(kFormat)) return at;
     return at + (reinterpret_cast<uintptr_t>(sources[row].data + int64_t{turn} * Turn::kBytes) & 15);
   }
-  __device__ __forceinline__ void decode(const uint8_t* turn, const RowSource& source, int chunk, int column,
-                                         uint32_t (&out)[8]) const {
-    float scale = source.factor, zero = 0;
-    if constexpr (kApart) {
-      const int group = column / source.group_columns;
-      scale *= source.scales[group];
-      if constexpr (kFormat == WeightFormat::int4 || kFormat == WeightFormat::int8)
-        zero = source.zeros ? source.zeros[group] : kFormat == WeightFormat::int4 ? 8.0f : 128.0f;
-    }
-    decode_chunk<T, kFormat>(turn, chunk, scale, zero, table, out);
+  // What a thread reads beside the codes for its four chunks of a turn. Asked for before the codes are waited for, all
+  // at once: memory is as far away for one as for all.
+  struct Beside {
+    float scale[4][2], zero[4][2];  // of the rows low and high
+    uint4 x[4][2];                  // 16 numbers of a row of a; not where there are more rows
+  };
+  static constexpr bool kAsksForX = kTiles == 1;
+  __device__ __forceinline__ int column_of(int turn, int i) const {
+    return turn * kTurnColumns + (i * 4 + lane % 4) * 16;
   }
-  __device__ __forceinline__ void multiply(int turn, int slot, float (&sum)[kTiles][4]) const {
-    const int row = lane / 4, quad = lane % 4;
-    const uint8_t *low_turn = turn_of(turn, slot, row), *high_turn = turn_of(turn, slot, row + 8);
-#pragma unroll 1
+  __device__ __forceinline__ void load_x(int m, int column, uint4 (&v)[2]) const {
+    v[0] = v[1] = {};
+    if (m >= p.m || column >= p.k) return;
+    const auto* x = reinterpret_cast<const uint4*>(static_cast<const T*>(p.x) + int64_t{m} * p.k + column);
+    v[0] = x[0], v[1] = x[1];
+  }
+  __device__ __forceinline__ void ask(int turn, Beside& beside) const {
+    const int row = lane / 4;
+#pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int chunk = i * 4 + quad, column = turn * kTurnColumns + chunk * 16;
+      const int column = column_of(turn, i);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const RowSource& source = sources[row + 8 * h];
+        beside.scale[i][h] = source.factor, beside.zero[i][h] = 0;
+        if constexpr (kApart) {
+          if (column >= p.k) continue;
+          const unsigned group = __umulhi(static_cast<unsigned>(column), source.group_inverse);
+          beside.scale[i][h] *= source.scales[group];
+          if constexpr (kFormat == WeightFormat::int4 || kFormat == WeightFormat::int8)
+            beside.zero[i][h] = source.zeros ? source.zeros[group] : kFormat == WeightFormat::int4 ? 8.0f : 128.0f;
+        }
+      }
+      if constexpr (kAsksForX) load_x(first_row + row, column, beside.x[i]);
+    }
+  }
+  __device__ __forceinline__ void multiply(int turn, int slot, const Beside& beside, float (&sum)[kTiles][4]) const {
+    const int row = lane / 4;
+    const uint8_t *low_turn = turn_of(turn, slot, row), *high_turn = turn_of(turn, slot, row + 8);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int chunk = i * 4 + lane % 4, column = column_of(turn, i);
       uint32_t low[8] = {}, high[8] = {};
       if (column < p.k) {
-        decode(low_turn, sources[row], chunk, column, low);
-        decode(high_turn, sources[row + 8], chunk, column, high);
+        decode_chunk<T, kFormat>(low_turn, chunk, beside.scale[i][0], beside.zero[i][0], table, low);
+        decode_chunk<T, kFormat>(high_turn, chunk, beside.scale[i][1], beside.zero[i][1], table, high);
       }
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
-        const int m = first_row + t * 8 + row;
-        uint32_t v[8] = {};
-        if (m < p.m && column < p.k) {
-          const T* x = static_cast<const T*>(p.x) + int64_t{m} * p.k + column;
-          const uint4 first = *reinterpret_cast<const uint4*>(x), second = *reinterpret_cast<const uint4*>(x + 8);
-          v[0] = first.x, v[1] = first.y, v[2] = first.z, v[3] = first.w;
-          v[4] = second.x, v[5] = second.y, v[6] = second.z, v[7] = second.w;
+        uint4 own[2];
+        if constexpr (kAsksForX) {
+          own[0] = beside.x[i][0], own[1] = beside.x[i][1];
+        } else {
+          load_x(first_row + t * 8 + row, column, own);
         }
+        const uint32_t v[8] = {own[0].x, own[0].y, own[0].z, own[0].w, own[1].x, own[1].y, own[1].z, own[1].w};
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           const uint32_t operand[4] = {low[2 * j], high[2 * j], low[2 * j + 1], high[2 * j + 1]};
@@ -270,9 +294,11 @@ struct Reader {
     wait_for_previous();
     int slot = 0;
     for (int turn = warp; turn < turns; turn += kProductWarps) {
+      Beside beside;
+      ask(turn, beside);
       copy_wait<Turn::kSlots - 1>();
       __syncwarp();
-      multiply(turn, slot, sum);
+      multiply(turn, slot, beside, sum);
       __syncwarp();
       if (const int next = turn + Turn::kSlots * kProductWarps; next < turns) {
         load(next, slot);
@@ -328,7 +354,7 @@ __global__ void __launch_bounds__(kProductThreads, 2)
                   part.scales ? part.scales + row * part.groups : nullptr,
                   part.zeros ? part.zeros + row * part.groups : nullptr,
                   part.factor,
-                  part.group_columns};
+                  static_cast<unsigned>(0xffffffffu / static_cast<unsigned>(part.group_columns) + 1)};
     table[i] = table_value(format, i);
   }
   __syncthreads();
