@@ -46,8 +46,9 @@ inline constexpr float kNf4Values[16] = {-1.0f,
 // bitsandbytes' 4-bit float over its largest value: codes 0 to 7, bit 3 is the sign.
 inline constexpr float kFp4Values[8] = {0.0f, 0.0625f / 12, 0.66666667f, 1.0f, 0.33333333f, 0.5f, 0.16666667f, 0.25f};
 
-// The number behind a code of 4 bits, before its scale; nf4 and fp4 are bitsandbytes'. Each copies its table into a local
-// constant: a kernel for the GPU that indexes an array of the namespace compiles, and reads an address of the host.
+// The number behind a code of 4 bits, before its scale; nf4 and fp4 are bitsandbytes'. Each copies its table into a
+// local constant: a kernel for the GPU that indexes an array of the namespace compiles, and reads an address of the
+// host.
 constexpr int iq4_value(int code) {
   constexpr auto kTable = std::to_array(kIq4Values);
   return kTable[static_cast<size_t>(code)];

@@ -49,8 +49,7 @@ int64_t find_devices_needed(const TrainingRequest& request, int64_t batch, bool 
 
 std::optional<TrainingPlan::Trained> find_trained(const TrainingRequest& request, const spec::ParallelSpec& chosen,
                                                   int64_t batch) {
-  if (request.software.name != "sinter" || spec::untrained_keys(chosen).empty())
-    return std::nullopt;
+  if (request.software.name != "sinter" || spec::untrained_keys(chosen).empty()) return std::nullopt;
   SearchResult found = search(request, request.cluster.num_devices, batch, true);
   TrainingPlan::Trained trained{.fits = !found.best.empty()};
   if (trained.fits) {

@@ -132,7 +132,7 @@ class StepRunner {
   core::Tensor mtp_losses_;                          // (heads * max_micro_batches, T) f32
   core::Tensor record_;                              // (kRecordSize) f32
   core::Tensor one_;                                 // (1) f32
-  std::unique_ptr<Copies> copies_;               // of what is offloaded; null: nothing is
+  std::unique_ptr<Copies> copies_;                   // of what is offloaded; null: nothing is
   GradientSync gradients_;
   WeightStream weights_;
   StepTrace trace_;

@@ -95,8 +95,7 @@ std::string layouts_table(const TrainingRequest& request, const TrainingPlan& p)
   std::vector<std::vector<std::string>> rows;
   bool has_marks = false;
   for (const plan::Candidate& layout : p.layouts) {
-    const bool is_marked = request.software.name == "sinter" &&
-                           !spec::untrained_keys(layout.parallel).empty();
+    const bool is_marked = request.software.name == "sinter" && !spec::untrained_keys(layout.parallel).empty();
     has_marks = has_marks || is_marked;
     rows.push_back({spec::describe(layout.parallel) + (is_marked ? " *" : ""),
                     base::format_duration(layout.step.seconds), fmt::format("{:.1f} %", 100 * layout.step.mfu),

@@ -45,8 +45,7 @@ void print_trained(const TrainingRequest& request, const TrainingPlan& p) {
         "`sinter train` runs on GPUs of NVIDIA and on CPUs, not on {}: this is what it would do there.", device.name));
   if (!p.trained) return;
   const plan::Candidate& layout = p.trained->layout;
-  print_line(fmt::format("`sinter train` does not do {} yet.",
-                         fmt::join(spec::untrained_keys(p.parallel), ", ")));
+  print_line(fmt::format("`sinter train` does not do {} yet.", fmt::join(spec::untrained_keys(p.parallel), ", ")));
   const std::string name = spec::describe(layout.parallel), needs = base::format_bytes(layout.memory.device.total());
   if (p.trained->fits) {
     print_line(fmt::format("The best that it runs today: {}, {} a step, MFU {:.1f} %, {} per device.", name,
@@ -238,8 +237,7 @@ void print_training_plan(const TrainingRequest& request, const TrainingPlan& p) 
     bool has_marks = false;
     for (size_t i = 0; i < std::min<size_t>(p.layouts.size(), 5); ++i) {
       const plan::Candidate& c = p.layouts[i];
-      const bool is_marked = request.software.name == "sinter" &&
-                             !spec::untrained_keys(c.parallel).empty();
+      const bool is_marked = request.software.name == "sinter" && !spec::untrained_keys(c.parallel).empty();
       has_marks = has_marks || is_marked;
       table.add_row({spec::describe(c.parallel) + (is_marked ? " *" : ""), base::format_duration(c.step.seconds),
                      fmt::format("{:.1f} %", 100 * c.step.mfu), base::format_bytes(c.memory.device.total()),

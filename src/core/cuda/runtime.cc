@@ -68,7 +68,8 @@ class CudaAllocator : public Allocator {
 // The device's side of a copy may be host memory that the GPU reaches (core/host_memory.h), so the driver finds the
 // direction (cudaMemcpyDefault). Host buffers pass through pinned memory: cudaMemcpyAsync from pageable memory would
 // make the host wait for everything enqueued before. A ring of slots, each free again once its event has passed.
-// Several threads fill slots side by side: one alone reads memory at a fraction of the rate at which the device takes it.
+// Several threads fill slots side by side: one alone reads memory at a fraction of the rate at which the device takes
+// it.
 class PinnedRing {
  public:
   static constexpr size_t kSlotBytes = size_t{2} << 20;
