@@ -1,12 +1,15 @@
 #include "parallel/axes.h"
 
+#include "spec/stages.h"
+
 namespace sinter::parallel {
 
 Axes::Axes(const Mesh& mesh, const spec::ModelSpec& spec)
     : layout_{.tp = mesh.layout().tp,
               .ep = mesh.layout().ep,
               .pp = mesh.layout().pp,
-              .interleave = mesh.layout().interleave},
+              .interleave = mesh.layout().interleave,
+              .stages = spec::stages_of(spec, mesh.layout().pp * mesh.layout().interleave)},
       place_{mesh.at().tensor, mesh.at().expert, mesh.at().pipeline} {
   const spec::ParallelSpec& p = mesh.layout();
   if (p.tp > 1) tensor_ = std::make_unique<TensorAxis>(mesh.tensor(), spec, p.sequence_parallel);
