@@ -1,5 +1,6 @@
 #include "parallel/axes.h"
 
+#include "spec/adapter.h"
 #include "spec/stages.h"
 
 namespace sinter::parallel {
@@ -18,10 +19,15 @@ Axes::Axes(const Mesh& mesh, const spec::ModelSpec& spec)
 }
 
 std::vector<spec::LocalParameter> Axes::table(const spec::ModelSpec& spec) const {
-  std::vector<spec::LocalParameter> table = spec::local_table(spec, layout_, place_);
+  return table(spec, spec::make_parameter_table(spec));
+}
+
+std::vector<spec::LocalParameter> Axes::table(const spec::ModelSpec& spec,
+                                              const std::vector<spec::ParameterSpec>& all) const {
+  std::vector<spec::LocalParameter> table = spec::local_table(spec, all, layout_, place_);
   if (place_.ep == 0) return table;
   // What is no expert is the same on the ranks of the expert axis, which is laid over others: those tell its owner.
-  const std::vector<spec::LocalParameter> first = spec::local_table(spec, layout_, {place_.tp, 0, place_.pp});
+  const std::vector<spec::LocalParameter> first = spec::local_table(spec, all, layout_, {place_.tp, 0, place_.pp});
   for (size_t i = 0; i < table.size(); ++i) {
     if (table[i].info.expert_axis < 0) table[i].boxes = first[i].boxes;
   }
