@@ -4,11 +4,13 @@ has the losses of one.
 
 Usage: tune_verbs_test.py SINTER kill KILLS      kill -9, so often for each verb
        tune_verbs_test.py SINTER ranks N         mpirun -n N against one rank: losses and gradient norms within 1e-6
+       tune_verbs_test.py SINTER layouts N       adapters under tensor, pipeline, context and expert parallelism on N ranks or fewer
 """
 import json
 import os
 import random
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -56,6 +58,36 @@ VERBS = {
     "ppo-full": ("ppo", "sums.jsonl", ["adapter.kind=full"]),
     "grpo": ("grpo", "sums.jsonl", ["adapter.dropout=0", "tune.advantages=batch"]),
 }
+# Models of other shapes beside the policy model, with the same tokenizer.
+OTHER_MODELS = ("gpt2", "mistral", "qwen3", "mixtral")
+# Verb and keys of a run, then layouts that must give the losses and the adapter of one rank.
+LAYOUTS = [
+    ("sft", [], ["tp=2", "tp=2 sequence_parallel=true", "tp=4", "tp=2 zero=3", "pp=2", "pp=2 schedule=zb-h1", "cp=2", "cp=2 context=gather",
+                 "tp=2 pp=2", "tp=2 cp=2", "pp=2 cp=2"]),
+    ("sft", ["adapter.dropout=0.1"], ["pp=2", "pp=2 schedule=zb-h1"]),
+    ("sft", ["train.recompute=full", "train.precision=bf16"], ["tp=2", "pp=2", "cp=2"]),
+    ("sft", ["adapter.kind=rslora", "adapter.modules_to_save=['lm_head','embed_tokens']", "model.path=mistral"], ["tp=2", "tp=2 pp=2"]),
+    ("sft", ["model.path=qwen3"], ["tp=2"]),
+    ("sft", ["model.path=gpt2"], ["tp=2", "tp=4", "pp=3", "cp=2"]),
+    ("sft", ["model.path=mistral"], ["tp=2", "tp=4 sequence_parallel=true"]),
+    ("sft", ["model.path=mixtral", "adapter.targets=['q_proj','v_proj','o_proj']"], ["tp=2", "ep=2", "pp=2 ep=2"]),
+    ("sft", ["adapter.kind=dora"], ["pp=2", "cp=2"]),
+    ("sft-qlora", ["optimizer.states=f32"], ["pp=2", "cp=2"]),  # blocks of 8-bit states lie otherwise in stages
+    ("dpo", [], ["tp=2", "tp=4"]),
+]
+# Layouts that are refused, with what the message must name.
+REFUSED = [
+    ("sft", ["adapter.dropout=0.1"], "tp=2", "parallel.pp = 2"),
+    ("sft", ["adapter.dropout=0.1"], "cp=2", "parallel.pp = 2"),
+    ("sft", ["adapter.kind=dora"], "tp=2", "parallel.pp = 2"),
+    ("sft-qlora", [], "tp=2", "parallel.pp = 2"),
+    ("sft", ["adapter.targets=['embed_tokens','q_proj']"], "tp=2", "parallel.pp = 2"),
+    ("dpo", [], "pp=2", "parallel.pp and cp 1"),
+    ("sft-teacher", [], "cp=2", "parallel.pp and cp 1"),
+    ("reward", [], "tp=2", "parallel.zero"),
+    ("ppo", [], "tp=2", "parallel.tp, pp, cp and ep 1"),
+    ("grpo", [], "pp=2", "parallel.tp, pp, cp and ep 1"),
+]
 # What KTO takes the divergence over is a micro-batch, as TRL's is: it depends on the ranks.
 NOT_ON_RANKS = {"kto"}
 
@@ -65,6 +97,10 @@ def write_inputs(folder):
     shutil.copytree(os.path.join(golden, "policy"), os.path.join(folder, "model"))
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(os.path.join(golden, "tokenizer", name), os.path.join(folder, "model", name))
+    for other in OTHER_MODELS:
+        shutil.copytree(os.path.join(HERE, "golden", "models", other), os.path.join(folder, other))
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(os.path.join(golden, "tokenizer", name), os.path.join(folder, other, name))
     rng = random.Random(3)
     chat = lambda role, content: {"role": role, "content": content}
     rows = {"chats": [], "pairs": [], "labelled": [], "sums": []}
@@ -177,11 +213,88 @@ def check_ranks(folder, sinter, ranks):
         sys.exit(f"grpo samples with divided weights: {(out + err).decode()}")
 
 
+def lines_of(folder, run):
+    with open(os.path.join(folder, run, "metrics.jsonl")) as f:
+        return [json.loads(line) for line in f]
+
+
+# Tensors of an adapter file (f32) by name.
+def adapter_of(folder, run):
+    data = files_of(folder, run)["adapter_model.safetensors"]
+    size = struct.unpack("<Q", data[:8])[0]
+    tensors = {}
+    for name, entry in json.loads(data[8:8 + size]).items():
+        if name == "__metadata__":
+            continue
+        begin, end = (8 + size + at for at in entry["data_offsets"])
+        tensors[name] = struct.unpack("<%df" % ((end - begin) // 4), data[begin:end])
+    return tensors
+
+
+def ranks_of(layout):
+    sizes = dict(item.split("=") for item in layout.split())
+    ranks = 1
+    for axis in ("tp", "pp", "cp"):
+        ranks *= int(sizes.get(axis, 1))
+    if "ep" in sizes:  # over data-parallel ranks
+        ranks *= int(sizes["ep"])
+    return ranks * (2 if "zero" in sizes else 1)
+
+
+def apart(folder, run, one, is_f32):
+    worst = {"loss": 0.0, "norm": 0.0}
+    for ours, alone in zip(lines_of(folder, run), lines_of(folder, one), strict=True):
+        worst["loss"] = max(worst["loss"], abs(ours["loss"] - alone["loss"]) / max(1.0, abs(alone["loss"])))
+        worst["norm"] = max(worst["norm"], abs(ours["grad_norm"] - alone["grad_norm"]) / max(1.0, abs(alone["grad_norm"])))
+    ours, alone = adapter_of(folder, run), adapter_of(folder, one)
+    if ours.keys() != alone.keys() or any(len(ours[name]) != len(alone[name]) for name in alone):
+        sys.exit(f"{run}: other tensors than {one}")
+    worst["weights"] = max(abs(a - b) for name in alone for a, b in zip(ours[name], alone[name], strict=True))
+    limits = {"loss": 1e-5, "norm": 2e-5, "weights": 2e-5} if is_f32 else {"loss": 2e-3, "norm": 2e-2, "weights": 5e-3}
+    return worst, [f"{key} by {worst[key]:.1e}, the limit is {limits[key]:.0e}" for key in limits if not worst[key] <= limits[key]]
+
+
+def check_layouts(folder, sinter, ranks):
+    failed = run = 0
+    more = ["optimizer.eps=1e-5", "adapter.dropout=0"]
+    for number, (name, keys, layouts) in enumerate(LAYOUTS):
+        one = f"{name}-{number}-one"
+        finish(start(folder, sinter, name, one, 4, 1, more + keys), f"{name} {keys}")
+        for layout in layouts:
+            if ranks_of(layout) > ranks:
+                continue
+            ours = f"{name}-{number}-{layout.replace(' ', '-')}"
+            parallel = ["parallel." + item for item in layout.split()]
+            finish(start(folder, sinter, name, ours, 4, ranks_of(layout), more + keys + parallel), f"{name} {keys} under {layout}")
+            worst, problems = apart(folder, ours, one, "train.precision=bf16" not in keys)
+            run += 1
+            failed += 1 if problems else 0
+            told = "FAIL: " + "; ".join(problems) if problems else ", ".join(f"{key} {value:.1e}" for key, value in worst.items())
+            print(f"{name} {' '.join(keys)} under {layout}: {told}", flush=True)
+    # Begun under one layout, gone on under others.
+    run += 1
+    for step, layout in ((2, "tp=2"), (3, "pp=2"), (4, "cp=2")):
+        finish(start(folder, sinter, "sft", "sft-moved", step, 2, more + ["parallel." + layout]), f"sft on to step {step} under {layout}")
+    worst, problems = apart(folder, "sft-moved", "sft-0-one", True)
+    failed += 1 if problems else 0
+    print("sft under tp=2, then pp=2, then cp=2:", "; ".join(problems) or worst, flush=True)
+    for name, keys, layout, named in REFUSED:
+        refused = start(folder, sinter, name, "refused", 4, ranks_of(layout), more + keys + ["parallel." + layout])
+        out, err = refused.communicate(timeout=300)
+        run += 1
+        if refused.returncode == 0 or named.encode() not in out + err:
+            failed += 1
+            print(f"{name} {keys} under {layout}: ended with {refused.returncode}, does not name '{named}':\n{(out + err).decode()}", flush=True)
+    print(f"{run} layouts, {failed} failed", flush=True)
+    if failed:
+        sys.exit(1)
+
+
 def main():
     sinter, mode, count = os.path.abspath(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     with tempfile.TemporaryDirectory() as folder:
         write_inputs(folder)
-        {"kill": check_kills, "ranks": check_ranks}[mode](folder, sinter, count)
+        {"kill": check_kills, "ranks": check_ranks, "layouts": check_layouts}[mode](folder, sinter, count)
 
 
 if __name__ == "__main__":

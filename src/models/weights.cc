@@ -77,11 +77,11 @@ bool is_known_extra(const std::string& name, const spec::ModelSpec& spec) {
          (spec.tied_head && name == kHeadName);
 }
 
-// GPT-2's first published folders leave out the "transformer." prefix.
+// GPT-2's first published folders leave it out.
+constexpr std::string_view kOldPrefix = "transformer.";
 const io::TensorEntry& find_part(const io::TensorFolder& folder, const spec::ParameterPart& part) {
-  constexpr std::string_view kPrefix = "transformer.";
-  if (!folder.find(part.hf_name) && part.hf_name.starts_with(kPrefix)) {
-    if (const io::TensorEntry* entry = folder.find(part.hf_name.substr(kPrefix.size()))) return *entry;
+  if (!folder.find(part.hf_name) && part.hf_name.starts_with(kOldPrefix)) {
+    if (const io::TensorEntry* entry = folder.find(part.hf_name.substr(kOldPrefix.size()))) return *entry;
   }
   return folder.get(part.hf_name);
 }
@@ -246,6 +246,25 @@ void load_plain_slot(ParameterStore& store, ParameterStore::Slot& slot, const io
   }
 }
 
+namespace {
+
+std::string module_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
+
+}  // namespace
+
+void mark_elsewhere(ParameterStore& store, const spec::ModelSpec& spec, const io::TensorFolder& folder,
+                    std::set<std::string>& used) {
+  std::set<std::string> modules;  // up to the last point of their tensors' names
+  for (const spec::ParameterSpec& p : spec::make_parameter_table(spec)) {
+    if (store.find(p.name)) continue;
+    for (const spec::ParameterPart& part : p.parts) modules.insert(module_of(part.hf_name));
+  }
+  for (const io::TensorEntry& entry : folder.entries()) {
+    const std::string module = module_of(entry.name);
+    if (modules.contains(module) || modules.contains(std::string(kOldPrefix) + module)) used.insert(entry.name);
+  }
+}
+
 void check_all_used(const io::TensorFolder& folder, const spec::ModelSpec& spec, const std::set<std::string>& used) {
   for (const io::TensorEntry& entry : folder.entries()) {
     SINTER_CHECK(used.count(entry.name) || is_known_extra(entry.name, spec),
@@ -262,12 +281,7 @@ void load_weights(ParameterStore& store, const spec::ModelSpec& spec, const io::
     if (slot.info.role == spec::ParameterRole::adapter) continue;
     slot.is_apart&& mapped ? map_slot(store, slot, mapped, used) : load_plain_slot(store, slot, folder, used);
   }
-  for (const spec::ParameterSpec& elsewhere : spec::make_parameter_table(spec)) {  // on other ranks
-    if (store.find(elsewhere.name)) continue;
-    for (const spec::ParameterPart& part : elsewhere.parts) {
-      if (const io::TensorEntry* entry = folder.find(part.hf_name)) used.insert(entry->name);
-    }
-  }
+  mark_elsewhere(store, spec, folder, used);
   check_all_used(folder, spec, used);
 }
 

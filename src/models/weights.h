@@ -28,6 +28,9 @@ std::vector<int64_t> part_shape(const spec::ParameterSpec& info, const spec::Par
 // One tensor of the store from its plain parts; adds the names it read to `used`.
 void load_plain_slot(ParameterStore& store, ParameterStore::Slot& slot, const io::TensorFolder& folder,
                      std::set<std::string>& used);
+// Adds the tensors of the modules that this store has nothing of: other ranks do.
+void mark_elsewhere(ParameterStore& store, const spec::ModelSpec& spec, const io::TensorFolder& folder,
+                    std::set<std::string>& used);
 // Throws base::Error for a tensor of the folder that is neither used nor known to be of no use.
 void check_all_used(const io::TensorFolder& folder, const spec::ModelSpec& spec, const std::set<std::string>& used);
 

@@ -26,8 +26,10 @@ class Axes {
   bool is_whole() const { return layout_.pp == 1 && !tensor_ && !context_ && !expert_; }
 
   // This rank's tensors. A box is owned by one rank of those that differ in tp and pp, and of the experts' in ep; ranks
-  // of the other axes hold copies.
+  // of the other axes hold copies. `all`: of a model with adapters, whose table is another.
   std::vector<spec::LocalParameter> table(const spec::ModelSpec& spec) const;
+  std::vector<spec::LocalParameter> table(const spec::ModelSpec& spec,
+                                          const std::vector<spec::ParameterSpec>& all) const;
 
  private:
   spec::TensorLayout layout_;

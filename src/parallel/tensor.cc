@@ -135,9 +135,23 @@ void TensorAxis::linear_cross_entropy(const Context& context, const Variable& x,
   context.tape->record([context, place, dx] { ops::accumulate(context, place, dx); });
 }
 
+namespace {
+
+bool is_qkv(const std::string& name) {
+  return name.ends_with("attention.qkv.weight") || name.ends_with("attention.qkv.bias");
+}
+
+// Beside keys or values, which have adapters of their own behind the queries' where heads share them.
+bool is_beside_kv(const spec::ParameterSpec& info) { return info.adapter.first_row > 0; }
+
+}  // namespace
+
 bool TensorAxis::has_partial_gradient(const spec::ParameterSpec& info) const {
   if (size() == 1) return false;
-  if (info.name.ends_with("attention.qkv.weight") || info.name.ends_with("attention.qkv.bias")) return shares_kv_heads_;
+  const bool is_adapter = info.adapter.term != spec::AdapterTerm::none;
+  if (is_adapter && info.tp_axis < 0) return true;  // its other factor is cut
+  if (is_adapter) return shares_kv_heads_ && is_qkv(info.adapter.target) && is_beside_kv(info);
+  if (is_qkv(info.name)) return shares_kv_heads_;
   if (info.tp_axis >= 0) return false;
   if (info.role == spec::ParameterRole::position || info.role == spec::ParameterRole::router) return true;
   const bool is_head_norm = info.name.ends_with("q_norm.weight") || info.name.ends_with("k_norm.weight");
@@ -154,7 +168,7 @@ void TensorAxis::sum_gradient(const Context& context, const spec::ParameterSpec&
   }
   // Rows [q | k | v]: queries are this rank's own, keys and values are shared.
   const int64_t rows = parameter.grad.tensor().size(0), D = rows / (heads_.num_heads + 2 * heads_.num_kv_heads);
-  const int64_t shared = 2 * heads_.num_kv_heads * D;
+  const int64_t shared = is_beside_kv(info) ? rows : 2 * heads_.num_kv_heads * D;
   if (!same_kv_head_) same_kv_head_ = group_.split(static_cast<int>(heads_.first_kv_head), group_.rank(), "kv head");
   same_kv_head_->all_reduce(parameter.grad.tensor().slice(rows - shared, shared));
 }

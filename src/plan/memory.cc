@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "spec/schedule.h"
+#include "spec/stages.h"
 
 namespace sinter::plan {
 namespace {
@@ -157,20 +158,32 @@ const StageMemory& MemoryEstimate::worst() const {
   });
 }
 
+namespace {
+
+double matmul_cost(const ModelShape& model, int64_t layer) {
+  double cost = 0;
+  for (const Matmul& m : model.block(layer).matmuls)
+    cost += as_double(m.inputs * m.outputs) * (m.is_expert ? as_double(model.experts_per_token) : 1.0);
+  return cost;
+}
+
+}  // namespace
+
 spec::LayerRange stage_layers(const ModelShape& model, const spec::ParallelSpec& p, const Software& software,
                               int64_t virtual_stage) {
   const int64_t stages = p.pp * p.interleave;
+  if (software.name == "sinter" && stages > 1) {  // as spec::stages_of
+    std::vector<double> layers;
+    for (int64_t layer = 0; layer < model.num_layers; ++layer) layers.push_back(matmul_cost(model, layer));
+    const double extra = as_double(model.num_mtp);
+    const double head = (1 + extra) * as_double(model.hidden * model.vocab) + extra * layers.back();
+    return spec::stages_by_cost(layers, head, stages)[static_cast<size_t>(virtual_stage)];
+  }
   if (!software.balances_head || p.interleave > 1 || p.pp == 1) {
     return spec::layers_of_stage(model.num_layers, stages, virtual_stage);
   }
   // A stage takes blocks until its share of the work is passed; the head is the last block.
-  auto cost_of = [&](int64_t layer) {
-    double cost = 0;
-    for (const Matmul& m : model.block(layer).matmuls) {
-      cost += as_double(m.inputs * m.outputs) * (m.is_expert ? as_double(model.experts_per_token) : 1.0);
-    }
-    return cost;
-  };
+  auto cost_of = [&](int64_t layer) { return matmul_cost(model, layer); };
   double total = as_double(model.hidden * model.vocab);
   for (int64_t layer = 0; layer < model.num_layers; ++layer) total += cost_of(layer);
   double done = 0;

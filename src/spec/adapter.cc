@@ -113,6 +113,7 @@ class AdapterTable {
                        .rows = is_table ? columns : part.rows,
                        .scale = static_cast<float>(scale),
                        .dropout = is_table ? 0.0f : static_cast<float>(adapter_.dropout)};
+    // Where the weight's rows are cut so are b's and the magnitude's, where its columns are a's.
     auto make = [&](AdapterTerm term, const std::string& name, const std::string& hf, base::Shape shape) {
       ParameterSpec p;
       p.name = fmt::format("{}.{}.{}", weight.name, part.row_begin, name);
@@ -121,6 +122,7 @@ class AdapterTable {
       p.init = InitKind::zeros;
       p.decays = shape.rank() > 1;
       p.layer = weight.layer;
+      if (!is_table && weight.tp_axis == (term == AdapterTerm::a ? 1 : 0)) p.tp_axis = weight.tp_axis;
       p.adapter = place;
       p.adapter.term = term;
       p.parts = {{peft + "." + hf, 0, shape[0]}};

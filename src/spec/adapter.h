@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "spec/parameters.h"
+#include "spec/local_table.h"
 
 namespace sinter::spec {
 
@@ -30,6 +30,10 @@ struct AdapterSpec {
 // The model's table, frozen but for modules_to_save, and behind it the adapters' tensors, with the names that PEFT
 // gives them in adapter_model.safetensors. Throws base::Error naming what matches nothing or cannot have an adapter.
 std::vector<ParameterSpec> make_adapter_table(const ModelSpec& model, const AdapterSpec& adapter);
+// A rank's share of that table. Adapters follow the weights they stand beside: where rows are cut so are those of b,
+// where columns are those of a; ParameterSpec::adapter is of the local rows.
+std::vector<LocalParameter> local_table(const ModelSpec& model, const std::vector<ParameterSpec>& table,
+                                        const TensorLayout& layout, const TensorPlace& place);
 // Whether a tensor of it is kept with the adapter.
 inline bool is_adapter_tensor(const ParameterSpec& p) { return p.trainable || p.adapter.term != AdapterTerm::none; }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "spec/adapter.h"
 
 namespace sinter::spec {
 namespace {
@@ -24,8 +25,9 @@ struct Piece {
 // Cuts tensors of one rank.
 class Cutter {
  public:
-  Cutter(const ModelSpec& spec, const TensorLayout& layout, const TensorPlace& place)
-      : spec_(spec), layout_(layout), place_(place), heads_(local_heads(spec, layout.tp, place.tp)) {}
+  Cutter(const ModelSpec& spec, const std::vector<ParameterSpec>& table, const TensorLayout& layout,
+         const TensorPlace& place)
+      : spec_(spec), table_(table), layout_(layout), place_(place), heads_(local_heads(spec, layout.tp, place.tp)) {}
 
   LocalParameter cut(const ParameterSpec& global, bool is_owned) const {
     LocalParameter local{global, global.shape, {{zeros_like(global.shape), global.shape, zeros_like(global.shape)}}, 1};
@@ -41,6 +43,7 @@ class Cutter {
     if (!has_experts && place_.ep != 0) is_owned = false;
     if (is_qkv(global) && layout_.tp > spec_.num_kv_heads) local.gradient_parts = layout_.tp / spec_.num_kv_heads;
     if (is_head_norm(global)) local.gradient_parts = layout_.tp;
+    if (global.adapter.term != AdapterTerm::none) place_adapter(local);
     for (Box& box : local.boxes) box.is_owned = box.is_owned && is_owned;
     return local;
   }
@@ -66,8 +69,41 @@ class Cutter {
   }
   VocabRange vocabulary() const { return vocab_range(spec_.vocab_size, layout_.tp, place_.tp); }
 
+  const ParameterSpec& target_of(const AdapterPlace& place) const {
+    const auto found =
+        std::find_if(table_.begin(), table_.end(), [&](const auto& p) { return p.name == place.target; });
+    SINTER_CHECK(found != table_.end(), "[layout] an adapter stands beside '{}', which is not here", place.target);
+    return *found;
+  }
+  // Of rows [begin, end) of a weight this rank's, counted from `begin`.
+  std::vector<Piece> rows_within(const ParameterSpec& weight, int64_t begin, int64_t end) const {
+    std::vector<Piece> rows;
+    for (const Piece& piece : tensor_pieces(weight)) {
+      const int64_t first = std::max(piece.begin, begin), last = std::min(piece.begin + piece.size, end);
+      if (first < last) rows.push_back({first - begin, last - first, piece.is_owned});
+    }
+    return rows;
+  }
+  // The rows of the local weight that an adapter stands beside.
+  void place_adapter(LocalParameter& local) const {
+    AdapterPlace& place = local.info.adapter;
+    const ParameterSpec& weight = target_of(place);
+    if (weight.tp_axis != 0 || is_vocabulary(weight)) return;
+    auto count = [&](int64_t begin, int64_t end) {
+      int64_t sum = 0;
+      for (const Piece& piece : rows_within(weight, begin, end)) sum += piece.size;
+      return sum;
+    };
+    const int64_t first = place.first_row, end = first + place.rows;
+    place.first_row = count(0, first);
+    place.rows = count(first, end);
+  }
+
   // What of the tensor axis of a tensor is this rank's.
   std::vector<Piece> tensor_pieces(const ParameterSpec& p) const {
+    const AdapterPlace& place = p.adapter;
+    if (place.term != AdapterTerm::none && p.tp_axis == 0)
+      return rows_within(target_of(place), place.first_row, place.first_row + place.rows);
     const int64_t size = p.shape[p.tp_axis], D = spec_.head_dim;
     if (is_vocabulary(p)) return {{vocabulary().begin, vocabulary().count}};
     if (is_qkv(p)) {
@@ -105,6 +141,7 @@ class Cutter {
   }
 
   const ModelSpec& spec_;
+  const std::vector<ParameterSpec>& table_;
   const TensorLayout& layout_;
   const TensorPlace& place_;
   const LocalHeads heads_;
@@ -133,7 +170,12 @@ VocabRange vocab_range(int64_t vocab_size, int64_t tp, int64_t rank) {
 }
 
 std::vector<LocalParameter> local_table(const ModelSpec& spec, const TensorLayout& layout, const TensorPlace& place) {
-  const Cutter cutter(spec, layout, place);
+  return local_table(spec, make_parameter_table(spec), layout, place);
+}
+
+std::vector<LocalParameter> local_table(const ModelSpec& spec, const std::vector<ParameterSpec>& all,
+                                        const TensorLayout& layout, const TensorPlace& place) {
+  const Cutter cutter(spec, all, layout, place);
   const int64_t num_stages = layout.pp * layout.interleave;
   const bool is_first = place.pp == 0, is_last = place.pp == layout.pp - 1;
   auto holds_layer = [&](int64_t layer) {
@@ -144,7 +186,7 @@ std::vector<LocalParameter> local_table(const ModelSpec& spec, const TensorLayou
     return false;
   };
   std::vector<LocalParameter> table;
-  for (const ParameterSpec& p : make_parameter_table(spec)) {
+  for (const ParameterSpec& p : all) {
     const bool is_tied_copy = p.role == ParameterRole::embedding && spec.tied_head && is_last && !is_first;
     const bool is_here = p.layer < 0                 ? is_first || is_tied_copy
                          : p.layer < spec.num_layers ? holds_layer(p.layer)

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/rng.h"
+#include "spec/adapter.h"
 
 namespace sinter::spec {
 namespace {
@@ -92,6 +93,72 @@ TEST(LocalTable, BoxesOfRandomLayoutsCoverEveryTensorExactlyOnce) {
     }
     for (const auto& [name, counts] : owners) {
       for (int n : counts) ASSERT_EQ(n, 1) << "layout " << seed << ": " << name;
+    }
+  }
+}
+
+// The global element that stands at each local one; -1 for padding.
+std::vector<int64_t> origins(const LocalParameter& local) {
+  std::vector<int64_t> from(static_cast<size_t>(local.num_elements()), -1);
+  for (const Box& box : local.boxes) {
+    visit_runs(box, local.global_shape, local.info.shape, [&](int64_t global, int64_t at, int64_t count) {
+      for (int64_t i = 0; i < count; ++i) from[static_cast<size_t>(at + i)] = global + i;
+    });
+  }
+  return from;
+}
+
+// b's rows stand beside the local rows of the weight that they stood beside, a's columns beside its local columns.
+void check_adapter(const LocalParameter& term, const LocalParameter& weight, const AdapterPlace& global) {
+  const std::vector<int64_t> own = origins(term), beside = origins(weight);
+  const AdapterPlace& place = term.info.adapter;
+  const int64_t width = weight.global_shape[1], local_width = weight.info.shape[1];
+  if (place.term == AdapterTerm::a) {
+    ASSERT_EQ(term.info.shape[1], local_width) << term.info.name;
+    for (int64_t c = 0; c < local_width; ++c)
+      ASSERT_EQ(own[static_cast<size_t>(c)], beside[static_cast<size_t>(c)] % width) << term.info.name;
+    return;
+  }
+  ASSERT_EQ(term.info.shape[0], place.rows) << term.info.name;
+  const int64_t columns = term.info.shape.rank() == 1 ? 1 : term.info.shape[1];
+  for (int64_t r = 0; r < place.rows; ++r) {
+    const int64_t row = beside[static_cast<size_t>((place.first_row + r) * local_width)] / width;
+    ASSERT_EQ(global.first_row + own[static_cast<size_t>(r * columns)] / columns, row) << term.info.name;
+  }
+}
+
+TEST(LocalTable, AdaptersOfRandomLayoutsAreCutAsTheirWeights) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    Draw draw(seed + 5000);
+    const TensorLayout layout{int64_t{1} << draw.below(4), 1 + draw.below(2), 1 + draw.below(3), 1 + draw.below(2), {}};
+    ModelSpec model = random_model(draw, layout);
+    model.mtp_heads = 0;
+    const std::vector<ParameterSpec> table = make_adapter_table(model, {.rank = 2, .dora = draw.coin()});
+    std::map<std::string, const ParameterSpec*> global;
+    std::map<std::string, std::vector<int>> owners;
+    for (const ParameterSpec& p : table) {
+      global[p.name] = &p;
+      owners[p.name].assign(static_cast<size_t>(p.num_elements()), 0);
+    }
+    for (int64_t rank = 0; rank < layout.tp * layout.ep * layout.pp; ++rank) {
+      const TensorPlace at{rank % layout.tp, rank / layout.tp % layout.ep, rank / layout.tp / layout.ep};
+      const std::vector<LocalParameter> local = local_table(model, table, layout, at);
+      std::map<std::string, const LocalParameter*> here;
+      for (const LocalParameter& p : local) {
+        here[p.info.name] = &p;
+        for (const Box& box : p.boxes) {
+          visit_runs(box, p.global_shape, p.info.shape, [&](int64_t from, int64_t, int64_t count) {
+            for (int64_t i = 0; i < count; ++i) owners[p.info.name].at(static_cast<size_t>(from + i)) += box.is_owned;
+          });
+        }
+      }
+      for (const LocalParameter& p : local) {
+        if (p.info.adapter.term != AdapterTerm::none)
+          check_adapter(p, *here.at(p.info.adapter.target), global.at(p.info.name)->adapter);
+      }
+    }
+    for (const auto& [name, counts] : owners) {
+      for (int n : counts) ASSERT_EQ(n, 1) << seed << " " << name;
     }
   }
 }

@@ -25,6 +25,15 @@ models::LossPlaces make_places(const spec::ModelSpec& spec, core::Allocator& all
   return places;
 }
 
+// A value of each of these rows; all of them without rows.
+template <class T>
+std::vector<T> take(const std::vector<T>& all, const std::vector<int32_t>& rows) {
+  if (rows.empty()) return all;
+  std::vector<T> own;
+  for (const int32_t row : rows) own.push_back(all[static_cast<size_t>(row)]);
+  return own;
+}
+
 }  // namespace
 
 int64_t local_tokens(const StepShape& shape, const parallel::ContextAxis* context) {
@@ -59,18 +68,14 @@ void PassBatch::load(const data::MicroBatch& host, uint64_t first_token) {
   }
   core::DeviceRuntime& device = core::runtime(places_.losses.device());
   if (places_.weights) {
-    SINTER_CHECK(host.weights.size() == static_cast<size_t>(shape_.num_tokens) && !context_,
-                 "[step] {} weights for {} tokens", host.weights.size(), shape_.num_tokens);
-    device.copy_to_device(places_.weights.raw(), host.weights.data(), places_.weights.bytes(), device.stream());
+    SINTER_CHECK(host.weights.size() == static_cast<size_t>(shape_.num_tokens), "[step] {} weights for {} tokens",
+                 host.weights.size(), shape_.num_tokens);
+    const std::vector<float> own = take(host.weights, rows);
+    device.copy_to_device(places_.weights.raw(), own.data(), places_.weights.bytes(), device.stream());
   }
   for (size_t j = 0; j < places_.mtp_targets.size(); ++j) {
     const Tensor& to = places_.mtp_targets[j];
-    std::vector<int32_t> targets = host.targets_ahead(static_cast<int64_t>(j));
-    if (context_) {
-      std::vector<int32_t> own;
-      for (int32_t row : rows) own.push_back(targets[static_cast<size_t>(row)]);
-      targets = own;
-    }
+    const std::vector<int32_t> targets = take(host.targets_ahead(static_cast<int64_t>(j)), rows);
     device.copy_to_device(to.raw(), targets.data(), to.bytes(), device.stream());
   }
 }

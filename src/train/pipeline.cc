@@ -255,6 +255,7 @@ void Pipeline::evaluate(const ops::Context& context, const PipelineMicroBatch& m
 void Pipeline::sum_tied_gradients(const ops::Context& context) {
   if (!ends_) return;
   autograd::Parameter& table = chunks_[0]->store().get("embedding.weight");
+  if (!table.grad) return;  // frozen
   ops::begin_gradient(context, table);
   ends_->all_reduce(table.grad.tensor());
 }

@@ -27,13 +27,13 @@ double now_seconds() {
 }
 
 // The masters of what trains, from the state's files: where no rank has them whole.
-std::vector<core::Tensor> read_masters(const std::string& folder, const models::ParameterStore& store) {
+std::vector<core::Tensor> read_masters(const std::string& folder, const RunPlan& plan) {
   StateReader reader(folder);
   std::vector<core::Tensor> masters;
-  for (const auto& slot : store.slots()) {
-    if (!store.is_trained(slot)) continue;
-    masters.emplace_back(core::runtime({}).allocator(), slot.global_shape, core::DType::f32);
-    reader.read({"master", slot.info.name, masters.back()});
+  for (const spec::ParameterSpec& p : plan.tensors.empty() ? spec::make_parameter_table(plan.model) : plan.tensors) {
+    if (!p.trainable) continue;
+    masters.emplace_back(core::runtime({}).allocator(), p.shape, core::DType::f32);
+    reader.read({"master", p.name, masters.back()});
   }
   return masters;
 }
@@ -186,7 +186,7 @@ core::DType RunCheckpoints::export_dtype() const {
 
 void RunCheckpoints::write_model(const std::string& folder, const std::vector<core::Tensor>& masters) const {
   if (!plan_.has_masters() && plan_.export_model)
-    return plan_.export_model(folder, read_masters(folder, *store_), *store_, export_dtype());
+    return plan_.export_model(folder, read_masters(folder, plan_), *store_, export_dtype());
   if (!plan_.has_masters()) return export_state(folder, plan_.model, export_dtype(), plan_.tokenizer_files);
   if (plan_.export_model) return plan_.export_model(folder, masters, *store_, export_dtype());
   export_model(folder, plan_.model, masters, export_dtype(), plan_.tokenizer_files);

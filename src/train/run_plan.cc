@@ -264,10 +264,10 @@ void plan_layout(RunPlan& plan, const parallel::Mesh& mesh) {
     plan.host_plan = std::make_shared<core::RecordingAllocator>();
   }
   if (offload.activations) plan.shape.host = plan.host.get();
+  const bool is_tuned = !plan.tensors.empty();
+  if (is_tuned || !plan.axes->is_whole())
+    plan.table = is_tuned ? plan.axes->table(plan.model, plan.tensors) : plan.axes->table(plan.model);
   if (plan.axes->is_whole()) return;
-  SINTER_CHECK(plan.table.empty(), "layout {}: a model is tuned on data-parallel ranks only; use tp, pp, cp and ep 1",
-               spec::describe(layout));
-  plan.table = plan.axes->table(plan.model);
   plan.shape.pipeline = spec::pipeline_shape(layout);
   plan.shape.pipeline.micro_batches = plan.shape.max_micro_batches;
 }

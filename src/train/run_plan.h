@@ -40,11 +40,12 @@ struct RunPlan {
   std::shared_ptr<Objective> objective = std::make_shared<LanguageModeling>();
   // What is set where a run tunes a model: its tensors, of which only some train (empty: all of the model, as `model`
   // says), where their first values come from, and what is written at the end.
-  std::vector<spec::LocalParameter> table;
-  std::set<std::string> apart;            // of them, the frozen ones that are kept in the format they come in
-  std::unique_ptr<parallel::Axes> axes;   // of this rank's place; null while the model is not known
-  models::Division division;              // what ranks divide of what they would all hold
-  std::shared_ptr<core::Allocator> host;  // for what is offloaded; null: nothing is
+  std::vector<spec::ParameterSpec> tensors;
+  std::vector<spec::LocalParameter> table;  // this rank's, of whatever trains; empty: all of the model
+  std::set<std::string> apart;              // of them, the frozen ones that are kept in the format they come in
+  std::unique_ptr<parallel::Axes> axes;     // of this rank's place; null while the model is not known
+  models::Division division;                // what ranks divide of what they would all hold
+  std::shared_ptr<core::Allocator> host;    // for what is offloaded; null: nothing is
   std::shared_ptr<core::RecordingAllocator> host_plan;              // what a store without data takes of it
   size_t host_state_bytes = 0;                                      // offloaded in all, of one rank
   std::function<void(models::ParameterStore& store)> load_weights;  // empty: from the recipe's model.path, or drawn

@@ -89,6 +89,12 @@ bool saves_in_background(const RunPlan& plan) {
          (recipe.initial || (recipe.every > 0 && recipe.every < plan.steps) || saves_by_time(recipe));
 }
 
+int64_t num_trained(const std::vector<spec::ParameterSpec>& tensors) {
+  int64_t sum = 0;
+  for (const spec::ParameterSpec& p : tensors) sum += p.trainable ? p.num_elements() : 0;
+  return sum;
+}
+
 // Of all ranks together: they write one folder.
 void plan_disk(RunPlan& plan) {
   models::StoreOptions options = plan.store_options({core::DeviceKind::shapes, 0});
@@ -96,8 +102,8 @@ void plan_disk(RunPlan& plan) {
   models::ParameterStore store(table_of(plan), options);
   const Optimizer whole(plan.recipe.optimizer, store);
   const auto own = static_cast<double>(store.master().bytes() / sizeof(float));
-  const double all =
-      std::max(own, plan.table.empty() ? static_cast<double>(spec::count_parameters(plan.model).total) : own);
+  const double all = std::max(own, plan.tensors.empty() ? static_cast<double>(spec::count_parameters(plan.model).total)
+                                                        : static_cast<double>(num_trained(plan.tensors)));
   const auto scaled = [&](double bytes) { return static_cast<size_t>(bytes * all / std::max(own, 1.0)); };
   plan.disk.state_bytes = scaled(static_cast<double>(store.master().bytes() + whole.state_bytes()));
   const bool is_f32 = plan.recipe.checkpoint.exports == spec::ExportFormat::f32;

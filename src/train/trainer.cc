@@ -103,7 +103,7 @@ class Run {
   void start() {
     const std::string from = checkpoints_.find_resume();
     // What does not train is no part of a checkpoint.
-    if (from.empty() || !plan_.table.empty()) load_weights();
+    if (from.empty() || !plan_.tensors.empty()) load_weights();
     if (!from.empty()) checkpoints_.load(from);
     plan_.source->attach(chunks_.first());  // it may run the model: the weights are there
     reporter_.start(state().step);

@@ -123,10 +123,10 @@ double gradient_error(const Weights& ours, const Weights& one, const Weights& fr
 }
 
 // Whether a layout adds the same numbers in the same order as one rank: stages alone, which take micro-batches in turn.
-// A tied table sums its two ends apart.
+// A tied table sums its two ends apart, and a bias before a border is not summed by the norm behind it.
 bool is_exact(const spec::ParallelSpec& p, const spec::Recipe& recipe) {
   return p.ranks() == p.pp && p.schedule != spec::PipelineKind::gpipe && !recipe.model.tied_head &&
-         !p.offload.has_state();
+         recipe.model.family != "gpt2" && !p.offload.has_state();
 }
 
 void compare_probes(const std::string& ours, const std::string& one, const spec::Recipe& recipe, LayoutOutcome& out) {

@@ -383,6 +383,7 @@ void QuantizedFolder::load(ParameterStore& store, const spec::ModelSpec& spec) c
       load_plain_slot(store, slot, folder_, used);
     }
   }
+  mark_elsewhere(store, spec, folder_, used);
   check_all_used(folder_, spec, used);
 }
 

@@ -154,6 +154,7 @@ void load_in_four_bits(models::ParameterStore& store, const spec::ModelSpec& mod
       return models::read_plain_part(info, part, folder);
     });
   }
+  models::mark_elsewhere(store, model, folder, used);
   models::check_all_used(folder, model, used);
 }
 

@@ -262,8 +262,14 @@ models::ParameterStore::Slot& slot_of(models::ParameterStore& store, const std::
 }  // namespace
 
 void load_adapter(models::ParameterStore& store, const std::string& folder) {
-  for (const AdapterTensor& tensor : read_adapter_tensors(folder, table_of(store)))
-    store.set(slot_of(store, tensor.info.name), tensor.values);
+  load_adapter(store, folder, table_of(store));
+}
+
+void load_adapter(models::ParameterStore& store, const std::string& folder,
+                  const std::vector<spec::ParameterSpec>& table) {
+  for (const AdapterTensor& tensor : read_adapter_tensors(folder, table)) {
+    if (store.find(tensor.info.name)) store.set_global(slot_of(store, tensor.info.name), tensor.values);
+  }
 }
 
 void write_adapter_tensors(const std::string& folder, const std::vector<spec::ParameterSpec>& table,

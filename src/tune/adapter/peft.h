@@ -39,6 +39,9 @@ struct AdapterTensor {
 std::vector<AdapterTensor> read_adapter_tensors(const std::string& folder,
                                                 const std::vector<spec::ParameterSpec>& table);
 void load_adapter(models::ParameterStore& store, const std::string& folder);
+// The same of a store that holds a rank's share of the table.
+void load_adapter(models::ParameterStore& store, const std::string& folder,
+                  const std::vector<spec::ParameterSpec>& table);
 // Writes adapter_model.safetensors: values[i] are those of the i-th adapter tensor of the table, on any device.
 void write_adapter_tensors(const std::string& folder, const std::vector<spec::ParameterSpec>& table,
                            std::span<const core::Tensor> values);

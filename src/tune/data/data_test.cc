@@ -328,5 +328,14 @@ TEST(TunePack, ABatchPredictsWithinItsSequencesOnly) {
   EXPECT_DOUBLE_EQ(batch.weight_sum, 3);
 }
 
+TEST(TunePack, TheFillingStaysWithinThePositionsOfTheSequences) {
+  TokenSegments a;
+  a.append({5, 6, 7}, Role::completion, 1);
+  TuneBatchBuilder builder(8, 3);
+  builder.add(a, 0);
+  EXPECT_EQ(builder.finish().positions, (std::vector<int32_t>{0, 1, 2, 0, 1, 2, 0, 1}));
+  EXPECT_EQ(builder.finish().positions, std::vector<int32_t>(8, 0));
+}
+
 }  // namespace
 }  // namespace sinter::tune

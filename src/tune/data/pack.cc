@@ -98,7 +98,11 @@ void TuneBatchBuilder::add(const TokenSegments& tokens, int64_t sample, int64_t 
 
 TuneBatch TuneBatchBuilder::finish() {
   if (const int64_t rest = num_tokens_ - batch_.num_tokens(); rest > 0) {
+    // It may be longer than any sequence: its positions stay among theirs, which a table of positions holds.
+    const auto used = static_cast<size_t>(batch_.num_tokens());
+    const int32_t most = used == 0 ? 0 : *std::max_element(batch_.positions.begin(), batch_.positions.end());
     batch_.add_sequence(std::vector<int32_t>(static_cast<size_t>(rest), 0));
+    for (size_t t = used; t < batch_.positions.size(); ++t) batch_.positions[t] %= most + 1;
     batch_.targets.resize(static_cast<size_t>(num_tokens_), -1);
     batch_.weights.resize(static_cast<size_t>(num_tokens_), 0);
   }

@@ -215,7 +215,7 @@ namespace {
 // All of the model trains: a sequence classifier's folder.
 void plan_whole(train::RunPlan& plan, const spec::TuneRecipe& recipe) {
   const std::vector<spec::ParameterSpec> table = make_reward_table(plan.model);
-  plan.table = spec::whole_table(table);
+  plan.tensors = table;
   plan.load_weights = [path = recipe.base.model.path, seed = static_cast<uint64_t>(recipe.base.train.seed)](
                           models::ParameterStore& store) { load_reward_weights(store, path, seed); };
   plan.export_model = [model = plan.model, table, pad = plan.tokenizer->special_ids().pad,

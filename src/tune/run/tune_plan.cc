@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -15,7 +16,9 @@
 #include "models/open_model.h"
 #include "models/quantized/quantized_folder.h"
 #include "models/weights.h"
+#include "parallel/axes.h"
 #include "spec/hf_config.h"
+#include "spec/trained_layouts.h"
 #include "train/export.h"
 #include "tune/adapter/four_bit.h"
 #include "tune/adapter/merge.h"
@@ -69,8 +72,7 @@ namespace {
 
 // As NF4 with a scale for 64 numbers.
 size_t four_bit_bytes(const spec::ParameterSpec& p) { return static_cast<size_t>(p.num_elements()) * 9 / 16; }
-size_t four_bit_bytes(const spec::ModelSpec& model) {
-  const std::set<std::string> apart = four_bit_tensors(model);
+size_t four_bit_bytes(const spec::ModelSpec& model, const std::set<std::string>& apart) {
   size_t bytes = 0;
   for (const spec::ParameterSpec& p : spec::make_parameter_table(model))
     bytes += apart.contains(p.name) ? four_bit_bytes(p) : 0;
@@ -94,6 +96,15 @@ size_t apart_bytes(const std::string& base, const spec::ModelSpec& model, const 
     }
   }
   return bytes;
+}
+
+// Of the tensors that stand apart, those of this rank's layers.
+std::set<std::string> names_here(const train::RunPlan& plan, const parallel::Mesh& mesh) {
+  std::set<std::string> names;
+  for (const spec::LocalParameter& p : parallel::Axes(mesh, plan.model).table(plan.model, plan.tensors)) {
+    if (plan.apart.contains(p.info.name)) names.insert(p.info.name);
+  }
+  return names;
 }
 
 constexpr const char* kValueFile = "/value_head.safetensors";
@@ -131,25 +142,50 @@ void load_more(models::ParameterStore& store, const MoreTensors& more, const std
   }
 }
 
-void plan_adapter(train::RunPlan& plan, const spec::TuneRecipe& recipe, const MoreTensors& more) {
+// What of an adapter's run is not divided by some axis, with the nearest that is.
+void check_layout(const train::RunPlan& plan, const spec::AdapterSpec& adapter, const spec::ParallelSpec& layout,
+                  bool is_qlora) {
+  SINTER_CHECK(
+      adapter.dropout == 0 || (layout.tp == 1 && layout.cp == 1),
+      "layout {}: adapter.dropout = {} draws whole rows of one rank; use 0, or parallel.tp and cp 1 (parallel.pp = "
+      "{} divides as much)",
+      spec::describe(layout), adapter.dropout, layout.tp * layout.cp * layout.pp);
+  if (layout.tp == 1 && layout.ep == 1) return;
+  const bool has_table = std::any_of(plan.tensors.begin(), plan.tensors.end(), [&](const spec::ParameterSpec& p) {
+    return p.adapter.term == spec::AdapterTerm::a && p.parts[0].transposed;
+  });
+  const std::string nearest =
+      fmt::format("use parallel.tp and ep 1 (parallel.pp = {} divides as much)", layout.tp * layout.ep * layout.pp);
+  SINTER_CHECK(plan.apart.empty(), "layout {}: a base {} is not cut inside; {}", spec::describe(layout),
+               is_qlora ? "in 4 bits (qlora)" : "that is quantized", nearest);
+  SINTER_CHECK(layout.tp == 1 || !adapter.dora, "layout {}: DoRA takes norms of whole rows; {}", spec::describe(layout),
+               nearest);
+  SINTER_CHECK(layout.tp == 1 || !has_table, "layout {}: an adapter of the token table is not cut; {}",
+               spec::describe(layout), nearest);
+}
+
+void plan_adapter(train::RunPlan& plan, const spec::TuneRecipe& recipe, const MoreTensors& more,
+                  const parallel::Mesh& mesh) {
   plan.model.moe.balance_loss = 0;  // of a frozen router there is nothing to balance
   spec::AdapterSpec adapter = adapter_of(recipe, plan.model);
   if (more.is_classifier) std::erase(adapter.modules_to_save, "score");
   std::vector<spec::ParameterSpec> table = spec::make_adapter_table(plan.model, adapter);
   const size_t own = table.size() + (more.is_classifier ? more.table.size() : 0);  // kept in the adapter's file
   table.insert(table.end(), more.table.begin(), more.table.end());
-  plan.table = spec::whole_table(table);
+  plan.tensors = table;
   const std::string base = recipe.base.model.path, from = recipe.adapter_from;
   const BaseFormat format = recipe.is_qlora() ? BaseFormat::nf4 : BaseFormat::as_stored;
   const bool is_random = recipe.base.model.random;  // only config.json is there: of the shape alone
   plan.apart = !is_random                  ? tensors_apart(base, plan.model, format)  // a quantized base stays as it is
                : format == BaseFormat::nf4 ? four_bit_tensors(plan.model)
                                            : std::set<std::string>();
-  if (!plan.apart.empty())
-    plan.more_memory.push_back(
-        {"weights (frozen, in few bits)",
-         is_random ? four_bit_bytes(plan.model) : apart_bytes(base, plan.model, plan.apart, format)});
-  plan.load_weights = [model = plan.model, base, format, from, more, is_random,
+  check_layout(plan, adapter, mesh.layout(), recipe.is_qlora());
+  const std::set<std::string> here = names_here(plan, mesh);
+  if (!here.empty())
+    plan.more_memory.push_back({"weights (frozen, in few bits)", is_random
+                                                                     ? four_bit_bytes(plan.model, here)
+                                                                     : apart_bytes(base, plan.model, here, format)});
+  plan.load_weights = [model = plan.model, table, base, format, from, more, is_random,
                        seed = static_cast<uint64_t>(recipe.base.train.seed)](models::ParameterStore& store) {
     if (is_random) {
       draw_in_four_bits(store, seed);
@@ -157,7 +193,7 @@ void plan_adapter(train::RunPlan& plan, const spec::TuneRecipe& recipe, const Mo
       load_base(store, model, base, format);
     }
     initialize_adapter(store, seed);
-    if (!from.empty()) load_adapter(store, from);
+    if (!from.empty()) load_adapter(store, from, table);
     if (!from.empty()) load_more(store, more, from);
   };
   plan.model_file = "adapter_config.json";
@@ -191,7 +227,7 @@ void plan_whole(train::RunPlan& plan, const spec::TuneRecipe& recipe, const More
   std::vector<spec::ParameterSpec> table = spec::make_parameter_table(plan.model);
   const size_t own = table.size();
   table.insert(table.end(), more.table.begin(), more.table.end());
-  plan.table = spec::whole_table(table);
+  plan.tensors = table;
   plan.load_weights = [model = plan.model, base = recipe.base.model.path, more,
                        seed = static_cast<uint64_t>(recipe.base.train.seed)](models::ParameterStore& store) {
     models::load_weights(store, model, io::TensorFolder(base));
@@ -232,13 +268,18 @@ void end_plan(train::RunPlan& plan, const spec::TuneRecipe& recipe, const parall
   SINTER_CHECK(!recipe.has_adapter() || (!base::is_fp8(recipe.base.train.precision)),
                "train.precision = \"fp8\" does not go with an adapter; use \"bf16\"");
   const spec::ParallelSpec& layout = mesh.layout();
+  spec::check_trained(layout, plan.model);
   SINTER_CHECK(!plan.objective->reads_values() || (layout.pp == 1 && layout.cp == 1),
                "this objective looks at whole answers at once: use parallel.pp and cp 1 (found {} and {})", layout.pp,
                layout.cp);
+  SINTER_CHECK(more.table.empty() || layout.tp * layout.pp * layout.cp * layout.ep == 1,
+               "layout {}: a score or a value is read by ranks that have the whole model: use parallel.tp, pp, cp and "
+               "ep 1, and parallel.zero to divide its state",
+               spec::describe(layout));
   SINTER_CHECK(!recipe.base.model.random || recipe.has_adapter() || (more.table.empty() && !plan.load_weights),
                "model.random draws a model at random, to try a shape: this verb goes on from weights; leave it out");
   if (recipe.has_adapter()) {
-    plan_adapter(plan, recipe, more);
+    plan_adapter(plan, recipe, more, mesh);
   } else if (!more.table.empty() && !more.is_classifier) {
     plan_whole(plan, recipe, more);
   }
