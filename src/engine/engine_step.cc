@@ -193,9 +193,9 @@ bool Engine::State::run_step() {
     phase = "choosing tokens";
     for (Sequence* s : scheduled) scheduler.commit(*s);
     const auto computed = Clock::now();
+    counts.bytes_read += bytes_of_step(scheduled);  // before sequences end, and are gone
     batch.choices.empty() ? run_rows() : take_choices();
     counts.schedule_seconds += std::chrono::duration<double>(built - start).count();
-    counts.bytes_read += bytes_of_step(scheduled);
     counts.model_seconds += std::chrono::duration<double>(computed - built).count();
     counts.sample_seconds += seconds_since(computed);
   } catch (const std::exception& e) {
