@@ -121,7 +121,7 @@ bool Engine::step() {
   std::exception_ptr error;
   bool did = false;
   {
-    const auto lock = state_->take_step_mutex();
+    const std::lock_guard lock(state_->step_mutex);
     try {
       did = state_->run_step();
     } catch (...) {
@@ -144,20 +144,20 @@ void Engine::weights_changed() {
 }
 
 void Engine::change_weights(const std::function<void()>& change) {
-  const auto lock = state_->take_step_mutex();
+  const std::lock_guard lock(state_->step_mutex);
   change();
   state_->scheduler.weights_changed();
 }
 
 void Engine::release_memory() {
-  const auto lock = state_->take_step_mutex();
+  const std::lock_guard lock(state_->step_mutex);
   state_->scheduler.weights_changed();  // what was cached is gone
   state_->model->release_cache();
   state_->has_memory = false;
 }
 
 void Engine::take_memory() {
-  const auto lock = state_->take_step_mutex();
+  const std::lock_guard lock(state_->step_mutex);
   if (state_->has_memory) return;
   state_->model->take_cache(state_->num_blocks, state_->options.block_size);
   state_->has_memory = true;
