@@ -122,7 +122,7 @@ bool Engine::step() {
   std::exception_ptr error;
   bool did = false;
   {
-    const auto lock = state_->take_step_mutex();
+    const std::lock_guard lock(state_->step_mutex);
     try {
       did = state_->run_step();
     } catch (...) {
@@ -145,14 +145,14 @@ void Engine::weights_changed() {
 }
 
 void Engine::change_weights(const std::function<void()>& change) {
-  const auto lock = state_->take_step_mutex();
+  const std::lock_guard lock(state_->step_mutex);
   state_->drop_steps();
   change();
   state_->scheduler.weights_changed();
 }
 
 void Engine::release_memory() {
-  const auto lock = state_->take_step_mutex();
+  const std::lock_guard lock(state_->step_mutex);
   state_->drop_steps();
   state_->scheduler.weights_changed();  // what was cached is gone
   state_->model->release_cache();
@@ -160,7 +160,7 @@ void Engine::release_memory() {
 }
 
 void Engine::take_memory() {
-  const auto lock = state_->take_step_mutex();
+  const std::lock_guard lock(state_->step_mutex);
   if (state_->has_memory) return;
   state_->model->take_cache(state_->num_blocks, state_->options.block_size);
   state_->has_memory = true;

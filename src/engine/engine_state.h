@@ -60,13 +60,7 @@ struct Engine::State {
   Scheduler scheduler;
   bool has_memory = true;
 
-  // Held by whoever steps or stands between two steps. A thread that steps on and on would leave nobody else a chance:
-  // all wait for `turn` first, and it is given up once step_mutex is held.
-  std::mutex turn, step_mutex;
-  std::unique_lock<std::mutex> take_step_mutex() {
-    const std::lock_guard first(turn);
-    return std::unique_lock(step_mutex);
-  }
+  std::mutex step_mutex;
   std::unordered_map<Sequence*, std::unique_ptr<Sequence>> sequences;
   std::unordered_map<RequestId, std::shared_ptr<RequestState>> requests;
   uint64_t next_number = 0;
