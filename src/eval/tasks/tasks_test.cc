@@ -119,6 +119,7 @@ TEST(TaskData, AMissingFieldNamesFileLineAndField) {
   const Task task = one_task(kTask);
   const std::string error = error_of([&] { prepare_task(task, options); });
   EXPECT_TRUE(contains(error, "capitals.jsonl', line 3") && contains(error, "'cities' is undefined")) << error;
+  EXPECT_TRUE(contains(error, "the document has country, right") && !contains(error, "chat template")) << error;
 }
 
 TEST(TaskData, CsvCellsMayHoldQuotesAndNewlines) {

@@ -124,7 +124,16 @@ std::string Template::run(const jinja::Statements& body, const TaskDocument& doc
     };
     variables.emplace_back("__keep", jinja::make_callable("__keep", keep));
   }
-  return interpreter.render(body, variables).text;
+  try {
+    return interpreter.render(body, variables).text;
+  } catch (const jinja::TemplateError& e) {
+    // It is a task's template and no chat's.
+    std::string what = e.what(), fields;
+    if (what.starts_with("chat template ")) what.erase(0, 14);
+    if (what.find("is undefined") == std::string::npos || !document.is(Kind::dict)) base::fail("{}", what);
+    for (const auto& [key, value] : document.dict()->items()) fields += (fields.empty() ? "" : ", ") + value_text(key);
+    base::fail("{}; the document has {}", what, fields.empty() ? "no fields" : fields);
+  }
 }
 
 Value Template::evaluate(const TaskDocument& document, const std::vector<std::pair<std::string, Value>>& more) const {

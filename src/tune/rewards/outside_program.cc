@@ -41,7 +41,7 @@ std::string request(const RewardInput& input) {
 
 OutsideProgram::OutsideProgram(std::vector<std::string> command, double seconds_an_answer)
     : command_(std::move(command)), seconds_(seconds_an_answer) {
-  SINTER_CHECK(!command_.empty(), "a reward of kind program needs `command`: the program and its arguments");
+  SINTER_CHECK(!command_.empty(), "the reward program needs tune.reward_command: the program and its arguments");
   SINTER_CHECK(seconds_ > 0, "a reward's seconds are {}, expected more than 0", seconds_);
 }
 

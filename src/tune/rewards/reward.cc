@@ -78,8 +78,9 @@ bool equal_math(const std::string& answer, const std::string& wanted) {
 // The row's field as a text.
 std::string field_of(const RewardInput& input, const std::string& field) {
   const Json row = Json::parse(input.row, nullptr, false);
-  SINTER_CHECK(row.is_object() && row.contains(field), "the reward needs the field '{}' and the row has none: {}",
-               field, std::string(input.row.substr(0, 120)));
+  SINTER_CHECK(row.is_object() && row.contains(field),
+               "the reward needs the field '{}' and the row has none (tune.reward_field names it): {}", field,
+               std::string(input.row.substr(0, 120)));
   return row[field].is_string() ? row[field].get<std::string>() : row[field].dump();
 }
 
@@ -264,10 +265,11 @@ std::unique_ptr<Reward> make_reward(const RewardOptions& options) {
     case RewardKind::math:
       return std::make_unique<AnswerReward>(options);
     case RewardKind::regex:
-      SINTER_CHECK(!options.pattern.empty(), "a reward of kind regex needs `pattern`");
+      SINTER_CHECK(!options.pattern.empty(), "the reward regex needs tune.reward_pattern, a regular expression");
       return std::make_unique<RegexReward>(options.pattern);
     case RewardKind::schema: {
-      SINTER_CHECK(!options.schema.empty(), "a reward of kind schema needs `schema`: JSON, or a file that holds it");
+      SINTER_CHECK(!options.schema.empty(),
+                   "the reward schema needs tune.reward_schema: JSON, or a file that holds it");
       const bool is_text = options.schema.find('{') != std::string::npos;
       return std::make_unique<SchemaReward>(is_text ? options.schema : base::read_file(options.schema),
                                             options.extract);

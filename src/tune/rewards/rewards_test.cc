@@ -149,6 +149,21 @@ TEST(Rewards, WhatAProgramStartedEndsWithIt) {
   EXPECT_FALSE(is_running());
 }
 
+TEST(Rewards, WhatARewardLacksIsNamedByItsKey) {
+  for (const auto& [kind, key] :
+       std::vector<std::pair<RewardKind, std::string>>{{RewardKind::regex, "tune.reward_pattern"},
+                                                       {RewardKind::schema, "tune.reward_schema"},
+                                                       {RewardKind::program, "tune.reward_command"}}) {
+    std::string error;
+    try {
+      make_reward({.kind = kind});
+    } catch (const base::Error& e) {
+      error = e.what();
+    }
+    EXPECT_NE(error.find(key), std::string::npos) << error;
+  }
+}
+
 TEST(Rewards, ManyLinesDoNotBlock) {
   OutsideProgram reward({"/bin/cat"}, 30);  // gives back what it gets: lines without a reward
   const std::string completion(10000, 'x');

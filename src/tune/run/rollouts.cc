@@ -1,6 +1,7 @@
 #include "tune/run/rollouts.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -309,6 +310,9 @@ BatchSizes plan_rollouts(train::RunPlan& plan, const spec::TuneRecipe& recipe, c
                layout.zero);
   SINTER_CHECK(recipe.base.data.validation.empty() && recipe.base.data.validation_share == 0,
                "verbs that sample answers do not read data.validation: the reward of every step is in the metrics");
+  SINTER_CHECK(!recipe.tune.rewards.empty(),
+               "tune.rewards is empty: answers that earn nothing teach nothing; rewards are {}",
+               fmt::join(reward_names(), ", "));
   SINTER_CHECK(!recipe.counts_epochs || recipe.tune.epochs > 0, "sampling answers needs train.steps or tune.epochs");
   const RecipeRenderer renderer(*plan.tokenizer, recipe);
   std::vector<Prompt> prompts = read_prompts(*renderer, recipe);

@@ -117,6 +117,16 @@ TEST_F(TuneRun, WhereAllRowsAreTooLongTheErrorSaysHowLongTheyAre) {
   }
 }
 
+TEST_F(TuneRun, SamplingWithoutARewardIsRefused) {
+  std::string error;
+  try {
+    run(make_grpo_plan, "none", "sums.jsonl", {"tune.rewards=[]", "tune.max_new_tokens=4", "train.steps=1"});
+  } catch (const base::Error& e) {
+    error = e.what();
+  }
+  EXPECT_NE(error.find("tune.rewards is empty"), std::string::npos) << error;
+}
+
 TEST_F(TuneRun, AModelFolderThatIsNotThereIsNamed) {
   std::string error;
   try {
