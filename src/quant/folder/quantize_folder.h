@@ -14,7 +14,7 @@ struct FolderOptions {
   enum Method { gptq, awq, fp8 } method = gptq;
   IntegerForm form;             // of gptq and awq
   int64_t fp8_block = 0;        // blocks of so many rows and columns with one scale; 0: a scale for each row
-  int64_t window = 256;        // tokens of the text that are read together
+  int64_t window = 256;         // tokens of the text that are read together
   double damp = 0.05;           // of the inputs' matrix, by its mean diagonal
   std::vector<int32_t> tokens;  // of the calibration text; fp8 needs none
   int32_t prefix_token = -1;    // begins each window of it

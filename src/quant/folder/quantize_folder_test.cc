@@ -162,10 +162,9 @@ TEST(RoundWeight, MovesOutputsLessThanNearestCodes) {
 }
 
 TEST(Refine, LowersTheErrorOfWhateverItIsGiven) {
-  for (const IntegerForm& form :
-       {IntegerForm{.bits = 4, .group = 32}, IntegerForm{.bits = 4, .group = -1},
-        IntegerForm{.bits = 3, .group = 64, .symmetric = false},
-        IntegerForm{.bits = 4, .group = 32, .orders_groups = true}}) {
+  for (const IntegerForm& form : {IntegerForm{.bits = 4, .group = 32}, IntegerForm{.bits = 4, .group = -1},
+                                  IntegerForm{.bits = 3, .group = 64, .symmetric = false},
+                                  IntegerForm{.bits = 4, .group = 32, .orders_groups = true}}) {
     const Case c(13, 160);
     const RoundingInputs inputs(c.inputs, 0.01);
     IntegerWeight nearest = round_nearest(c.w, c.rows, c.inputs, form);

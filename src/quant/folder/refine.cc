@@ -14,8 +14,8 @@ namespace {
 
 using core::Tensor;
 
-constexpr int kRounds = 4;           // over all columns
-constexpr int kInnerRounds = 3;      // over the columns of a block, before the others learn of it
+constexpr int kRounds = 4;              // over all columns
+constexpr int kInnerRounds = 3;         // over the columns of a block, before the others learn of it
 constexpr int64_t kBlockColumns = 128;  // of a block where groups are too large to be one
 
 Tensor make_tensor(int64_t rows, int64_t columns) {
@@ -35,7 +35,7 @@ void multiply(const Tensor& a, const Tensor& b, const Tensor& c, bool accumulate
 // Columns that are changed together, with their part of H + damping.
 struct Block {
   std::vector<int32_t> columns;
-  std::vector<float> h;   // (columns, columns)
+  std::vector<float> h;    // (columns, columns)
   bool fits_scale = true;  // the columns are a whole group
 };
 
@@ -101,7 +101,8 @@ class RowBlock {
       curvature += static_cast<double>(steps[i]) * sum;
     }
     if (!(curvature > 0)) return;
-    const auto better = static_cast<float>(base::f16(static_cast<float>(static_cast<double>(scale) - slope / curvature)));
+    const auto better =
+        static_cast<float>(base::f16(static_cast<float>(static_cast<double>(scale) - slope / curvature)));
     if (!(better > 0) || !std::isfinite(better)) return;
     const double by = static_cast<double>(better) - static_cast<double>(scale);
     if (by * (2 * slope + by * curvature) >= 0) return;
@@ -126,8 +127,8 @@ class RowBlock {
 // Improves a block of one row; its numbers' change to `change`, which is zero before.
 bool improve_row(const Block& block, int64_t r, const float* gradient, int largest, IntegerWeight& weight,
                  float* change) {
-  const auto group = static_cast<size_t>(r * weight.num_groups +
-                                         weight.group_of[static_cast<size_t>(block.columns[0])]);
+  const auto group =
+      static_cast<size_t>(r * weight.num_groups + weight.group_of[static_cast<size_t>(block.columns[0])]);
   RowBlock row(block, weight.zeros[group], largest);
   row.scale = weight.scales[group];
   uint8_t* codes = weight.codes.data() + r * weight.columns;
@@ -152,8 +153,8 @@ bool improve_row(const Block& block, int64_t r, const float* gradient, int large
 
 }  // namespace
 
-void refine(const std::vector<float>& w, const RoundingInputs& inputs, const IntegerForm& form,
-            IntegerWeight& rounded) {
+std::vector<double> refine(const std::vector<float>& w, const RoundingInputs& inputs, const IntegerForm& form,
+                           IntegerWeight& rounded) {
   const int64_t K = rounded.columns, rows = rounded.rows;
   const int largest = (1 << form.bits) - 1;
   Tensor d = make_tensor(rows, K), gradient = make_tensor(rows, K);
@@ -184,6 +185,12 @@ void refine(const std::vector<float>& w, const RoundingInputs& inputs, const Int
     }
     if (!has_changed) break;
   }
+  std::vector<double> errors(static_cast<size_t>(rows));
+  for (int64_t i = 0; i < rows * K; ++i) {
+    const float error = rounded.number(i / K, i % K) - w[static_cast<size_t>(i)];
+    errors[static_cast<size_t>(i / K)] += static_cast<double>(error) * static_cast<double>(gradient.data<float>()[i]);
+  }
+  return errors;
 }
 
 }  // namespace sinter::quant

@@ -7,11 +7,11 @@
 // minimum), and the lanes are added as a tree. So every instruction set gives the same bits, and a row's result depends
 // neither on the other rows nor on threads.
 //
-// With AVX-512 VNNI 32 rows of a weight are interleaved to a strip (integer_strip.h), which needs no sums across a vector
-// and next to no work to take codes and scales apart. Where a weight is kept for many products (WeightView::derived) it
-// is brought into strips once, of the same size as its blocks, and what lay in a mapped file is dropped; else strips are
-// made for the cache and forgotten where there are several rows of activations, and single rows of the weight are
-// multiplied as they are read where there are few.
+// With AVX-512 VNNI 32 rows of a weight are interleaved to a strip (integer_strip.h), which needs no sums across a
+// vector and next to no work to take codes and scales apart. Where a weight is kept for many products
+// (WeightView::derived) it is brought into strips once, of the same size as its blocks, and what lay in a mapped file
+// is dropped; else strips are made for the cache and forgotten where there are several rows of activations, and single
+// rows of the weight are multiplied as they are read where there are few.
 #pragma once
 #include "kernels/table.h"
 

@@ -116,8 +116,7 @@ void arrange_scales(const uint8_t* from, const IntegerGroup<Avx512Vnni>& group, 
     }
     for (int h = 0; h < 2; ++h) {
       const int64_t at = h * kPackedRows + row;
-      if constexpr (kForm.has_halves)
-        put(record + kStrip.halves_offset, at, static_cast<int8_t>(halves[8 * h + lane]));
+      if constexpr (kForm.has_halves) put(record + kStrip.halves_offset, at, static_cast<int8_t>(halves[8 * h + lane]));
       if constexpr (kForm.has_half_min)
         put(record + kStrip.half_mins_offset, at, static_cast<int8_t>(half_mins[8 * h + lane]));
     }
@@ -169,8 +168,8 @@ template <int kBits, int kStep>
   if constexpr (kBits <= 4) return low;
   constexpr int kHigh = kBits <= 4 || kBits == 8 ? 1 : kBits - 4, kSteps = 8 / kHigh, kAt = kStep % kSteps * kHigh;
   const __m512i high = _mm512_load_si512(codes + (4 + kStep / kSteps) * kNext);
-  const __m512i shifted = kAt < 4 ? _mm512_slli_epi16(high, kAt < 4 ? 4 - kAt : 0)
-                                  : _mm512_srli_epi16(high, kAt < 4 ? 0 : kAt - 4);
+  const __m512i shifted =
+      kAt < 4 ? _mm512_slli_epi16(high, kAt < 4 ? 4 - kAt : 0) : _mm512_srli_epi16(high, kAt < 4 ? 0 : kAt - 4);
   constexpr int kJoin = 0xf8;  // low | (shifted & mask)
   return _mm512_ternarylogic_epi64(low, shifted, _mm512_set1_epi8(((1 << kHigh) - 1) << 4), kJoin);
 }
