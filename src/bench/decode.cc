@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "base/rng.h"
-#include "base/rng.h"
 #include "bench/engine_run.h"
 #include "bench/gpu_ceilings.h"
 #include "bench/random_weights.h"

@@ -11,13 +11,13 @@ namespace sinter::bench {
 
 struct ModelSpeedOptions {
   int64_t prompt = 256, new_tokens = 64;
-  std::vector<int64_t> batches{1, 8};  // of decoding
-  int64_t rounds = 5;                  // of each case, after one that is not counted
+  std::vector<int64_t> batches{1, 8};        // of decoding
+  int64_t rounds = 5;                        // of each case, after one that is not counted
   core::DType kv_format = core::DType::f32;  // core/kv_format.h
 };
 
-// Prompts read alone, then decoding at each batch: the median of the rounds, the slowest and the fastest, and on the CPU
-// the bytes of weights read a second beside the rate at which memory is read here.
+// Prompts read alone, then decoding at each batch: the median of the rounds, the slowest and the fastest, and on the
+// CPU the bytes of weights read a second beside the rate at which memory is read here.
 Report bench_model(const models::OpenModel& model, const ModelSpeedOptions& options);
 
 }  // namespace sinter::bench

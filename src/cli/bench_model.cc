@@ -25,7 +25,9 @@ void add_bench_model(Command bench) {
   auto flags = std::make_shared<Flags>();
   const Command verb = bench.add_verb("model", "prompts and decoding of a model of one's own on the CPU: tok/s");
   verb.option("MODEL", &flags->model, "model folder or .gguf file").required();
-  verb.option("--prompt-tokens", &flags->speed.prompt, "of the prompt that is timed").in_range(1, 100000).shows_default();
+  verb.option("--prompt-tokens", &flags->speed.prompt, "of the prompt that is timed")
+      .in_range(1, 100000)
+      .shows_default();
   verb.option("--output-tokens", &flags->speed.new_tokens, "decoded behind a prompt of one token")
       .in_range(1, 100000)
       .shows_default();
