@@ -64,7 +64,7 @@ Report bench_model(const models::OpenModel& model, const ModelSpeedOptions& opti
     const Spread rate(rates);
     std::vector<Cell> row{std::string(new_tokens > 1 ? "decode" : "prompt"),
                           static_cast<double>(batch),
-                          static_cast<double>(new_tokens > 1 ? new_tokens : prompt),
+                          static_cast<double>(new_tokens > 1 ? new_tokens - 1 : prompt),
                           rate.median,
                           rate.least,
                           rate.most,

@@ -144,8 +144,11 @@ IntegerWeight round_nearest(const std::vector<float>& w, int64_t rows, const Hes
   return result;
 }
 
-IntegerWeight round_weight(const std::vector<float>& w, int64_t rows, const RoundingInputs& inputs,
-                           const IntegerForm& form) {
+namespace {
+
+// Column after column, each making up for the errors of those before it.
+IntegerWeight round_in_order(const std::vector<float>& w, int64_t rows, const RoundingInputs& inputs,
+                             const IntegerForm& form) {
   const int64_t K = inputs.hessian.columns();
   const std::vector<int32_t>& order = inputs.order;
   const core::Tensor& root = inputs.root;
@@ -197,8 +200,30 @@ IntegerWeight round_weight(const std::vector<float>& w, int64_t rows, const Roun
     args.c_columns = K - next;
     kernels::kernels_for({}).matmul(core::runtime({}).stream(), args);
   }
-  refine(w, inputs, form, result);
   return result;
+}
+
+void copy_row(const IntegerWeight& from, int64_t row, IntegerWeight& to) {
+  auto copy = [row](const auto& source, auto& target, int64_t count) {
+    std::copy_n(source.begin() + row * count, count, target.begin() + row * count);
+  };
+  copy(from.codes, to.codes, to.columns);
+  copy(from.scales, to.scales, to.num_groups);
+  copy(from.zeros, to.zeros, to.num_groups);
+}
+
+}  // namespace
+
+IntegerWeight round_weight(const std::vector<float>& w, int64_t rows, const RoundingInputs& inputs,
+                           const IntegerForm& form) {
+  IntegerForm whole_range = form;
+  whole_range.searches = false;
+  IntegerWeight best = round_in_order(w, rows, inputs, form), other = round_in_order(w, rows, inputs, whole_range);
+  const std::vector<double> errors = refine(w, inputs, form, best), others = refine(w, inputs, form, other);
+  for (int64_t r = 0; r < rows; ++r) {
+    if (others[static_cast<size_t>(r)] < errors[static_cast<size_t>(r)]) copy_row(other, r, best);
+  }
+  return best;
 }
 
 }  // namespace sinter::quant

@@ -39,9 +39,9 @@ struct RoundingInputs {
   std::vector<float> damping;  // (columns); those that no input ever reached get the mean besides
 };
 
-// The weight w (rows, columns) with the least error of each scale under H's diagonal, and codes that make up for each
-// other's errors; then refined (refine.h). Throws base::Error for a weight that is not finite or whose scales f16
-// cannot hold.
+// The weight w (rows, columns) in codes that make up for each other's errors, then refined (refine.h): of each row the
+// better of two beginnings, scales with the least error under H's diagonal and scales of the whole range. Throws
+// base::Error for a weight that is not finite or whose scales f16 cannot hold.
 IntegerWeight round_weight(const std::vector<float>& w, int64_t rows, const RoundingInputs& inputs,
                            const IntegerForm& form);
 // Nearest codes of the same scales, without making up: fast, for searches.

@@ -12,6 +12,7 @@ std::vector<CalibrationBatch> make_calibration(const std::vector<int32_t>& token
                                                int32_t prefix_token) {
   constexpr int64_t kBatchTokens = 2048;
   const auto total = static_cast<int64_t>(tokens.size());
+  SINTER_CHECK(total > 0, "the calibration text is empty; give some thousand words of what the model is for");
   SINTER_CHECK(window > 0 && total >= window, "the calibration text has {} tokens; expected {} or more", total, window);
   std::vector<CalibrationBatch> batches;
   for (int64_t begin = 0; begin + window <= total; begin += window) {

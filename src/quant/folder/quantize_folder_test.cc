@@ -253,6 +253,17 @@ TEST_F(FolderTest, ShapesThatDoNotFitAreRefusedByName) {
   EXPECT_FALSE(fs::exists(path("out.part")));
 }
 
+TEST_F(FolderTest, AnEmptyCalibrationTextIsRefused) {
+  FolderOptions o = options(FolderOptions::gptq);
+  o.tokens.clear();
+  try {
+    write_quantized_folder(golden("models/llama"), path("out"), o);
+    FAIL() << "nothing was refused";
+  } catch (const base::Error& e) {
+    EXPECT_NE(std::string(e.what()).find("empty"), std::string::npos) << e.what();
+  }
+}
+
 TEST_F(FolderTest, AnotherFolderWhereThePartsWouldLieIsLeftAlone) {
   fs::create_directories(path("out.part"));
   EXPECT_THROW(write_quantized_folder(golden("models/llama"), path("out"), options(FolderOptions::fp8)), base::Error);

@@ -153,8 +153,8 @@ bool improve_row(const Block& block, int64_t r, const float* gradient, int large
 
 }  // namespace
 
-void refine(const std::vector<float>& w, const RoundingInputs& inputs, const IntegerForm& form,
-            IntegerWeight& rounded) {
+std::vector<double> refine(const std::vector<float>& w, const RoundingInputs& inputs, const IntegerForm& form,
+                           IntegerWeight& rounded) {
   const int64_t K = rounded.columns, rows = rounded.rows;
   const int largest = (1 << form.bits) - 1;
   Tensor d = make_tensor(rows, K), gradient = make_tensor(rows, K);
@@ -185,6 +185,12 @@ void refine(const std::vector<float>& w, const RoundingInputs& inputs, const Int
     }
     if (!has_changed) break;
   }
+  std::vector<double> errors(static_cast<size_t>(rows));
+  for (int64_t i = 0; i < rows * K; ++i) {
+    const float error = rounded.number(i / K, i % K) - w[static_cast<size_t>(i)];
+    errors[static_cast<size_t>(i / K)] += static_cast<double>(error) * static_cast<double>(gradient.data<float>()[i]);
+  }
+  return errors;
 }
 
 }  // namespace sinter::quant

@@ -1,10 +1,16 @@
 #include "kernels/cpu/quantized/integer_product.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
+#include <memory>
 
 #include "base/cpu.h"
+#include "base/error.h"
 #include "base/mapped_pages.h"
+#include "base/text.h"
 #include "base/threads.h"
 #include "kernels/choices.h"
 #include "kernels/cpu/aligned_buffer.h"
@@ -105,26 +111,50 @@ void multiply_rows(const Part& part, const RoundedRows& rows, int64_t M, const S
   });
 }
 
-// A part brought into strips once.
+// A part brought into strips once; pages of a mapped file that it lies in are dropped behind.
 class KeptStrips final : public core::DerivedWeight {
  public:
   KeptStrips(const core::WeightPart& part, int64_t experts, int64_t columns, const IntegerStripKernel& kernel)
       : strip_bytes_(strip_bytes(part.format, columns)), strips_(part.rows / kPackedRows) {
     const int64_t row_bytes = base::bytes_of(part.format, columns);
-    auto* to = buffer_.reserve_array<uint8_t>(experts * strips_ * strip_bytes_);
-    base::parallel_for(experts * strips_, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t s = begin; s < end; ++s)
-        kernel.pack(part.data.data<uint8_t>() + s * kPackedRows * row_bytes, row_bytes, kPackedRows, columns,
-                    to + s * strip_bytes_);
-    });
+    memory_ = make_memory(static_cast<size_t>(experts * strips_ * strip_bytes_));
+    uint8_t* to = memory_.get();
+    // Some at a time, so that only so much is in memory twice.
+    constexpr int64_t kBytesAtOnce = int64_t{1} << 20;
+    const int64_t from_bytes = kPackedRows * row_bytes, at_once = std::max<int64_t>(1, kBytesAtOnce / from_bytes);
+    const int64_t all = experts * strips_;
+    for (int64_t first = 0; first < all; first += at_once) {
+      const int64_t count = std::min(at_once, all - first);
+      auto* from = part.data.data<uint8_t>() + first * from_bytes;
+      base::parallel_for(count, 4, [&](int64_t begin, int64_t end) {
+        for (int64_t s = begin; s < end; ++s)
+          kernel.pack(from + s * from_bytes, row_bytes, kPackedRows, columns, to + (first + s) * strip_bytes_);
+      });
+      base::drop_mapped_pages({reinterpret_cast<const std::byte*>(from), static_cast<size_t>(count * from_bytes)});
+    }
   }
   const uint8_t* strip(int64_t expert, int64_t s) const {
-    return static_cast<const uint8_t*>(buffer_.data()) + (expert * strips_ + s) * strip_bytes_;
+    return memory_.get() + (expert * strips_ + s) * strip_bytes_;
   }
 
  private:
+  struct Free {
+    void operator()(uint8_t* memory) const { std::free(memory); }
+  };
+  using Memory = std::unique_ptr<uint8_t, Free>;
+
+  // Huge pages but for the end: a model has many parts, and the rest of a huge page of each would be much.
+  static Memory make_memory(size_t bytes) {
+    constexpr size_t kHugePage = size_t{2} << 20;
+    void* memory = nullptr;
+    const int problem = ::posix_memalign(&memory, bytes >= kHugePage ? kHugePage : 64, bytes);
+    SINTER_CHECK(problem == 0, "no memory for {} of a weight's strips", base::format_bytes(static_cast<double>(bytes)));
+    if (bytes >= kHugePage) ::madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);  // a hint
+    return Memory(static_cast<uint8_t*>(memory));
+  }
+
   int64_t strip_bytes_, strips_;
-  AlignedBuffer buffer_;
+  Memory memory_;
 };
 
 // Null: the part is not kept in strips.
@@ -133,10 +163,7 @@ const KeptStrips* kept_strips(DerivedParts* derived, const core::WeightBlocks& w
   const core::WeightPart& part = weight.parts[index];
   if (!derived || !kernel || !is_strip_small(part.format) || part.rows % kPackedRows != 0) return nullptr;
   std::shared_ptr<core::DerivedWeight>& kept = derived->parts[index];
-  if (!kept) {
-    kept = std::make_shared<KeptStrips>(part, weight.experts, weight.columns, kernel);
-    base::drop_mapped_pages({part.data.data<std::byte>(), part.data.bytes()});
-  }
+  if (!kept) kept = std::make_shared<KeptStrips>(part, weight.experts, weight.columns, kernel);
   return dynamic_cast<const KeptStrips*>(kept.get());
 }
 
