@@ -45,8 +45,7 @@ void print_trained(const TrainingRequest& request, const TrainingPlan& p) {
         "`sinter train` runs on GPUs of NVIDIA and on CPUs, not on {}: this is what it would do there.", device.name));
   if (!p.trained) return;
   const plan::Candidate& layout = p.trained->layout;
-  print_line(fmt::format("`sinter train` does not do {} yet.",
-                         fmt::join(spec::untrained_keys(p.parallel), ", ")));
+  print_line(fmt::format("`sinter train` does not do {} yet.", fmt::join(spec::untrained_keys(p.parallel), ", ")));
   const std::string name = spec::describe(layout.parallel), needs = base::format_bytes(layout.memory.device.total());
   if (p.trained->fits) {
     print_line(fmt::format("The best that it runs today: {}, {} a step, MFU {:.1f} %, {} per device.", name,
@@ -183,14 +182,20 @@ void explain_time(const TrainingRequest& request, const TrainingPlan& p, std::ve
   add(t.loss, "loss", "20 bytes per token and vocabulary entry / (share x bandwidth)",
       fmt::format("20 x {:.5g} x {} / tp {} / ({:.3f} x {:.4g})", tokens / static_cast<double>(s.dp() * s.cp),
                   p.shape.vocab, s.tp, e.loss_memory > 0 ? e.loss_memory : e.memory, d.bandwidth));
-  add(t.recompute, "recompute", "what the recompute mode runs again in the backward pass",
-      std::string(spec::recompute_name(s.recompute)));
+  add(t.recompute, "recompute",
+      s.recompute == spec::Recompute::full
+          ? "blocks x micro-batches x the forward pass of a block"
+          : "blocks x micro-batches x what selective runs again of a block's forward pass: its share of the products, "
+            "0.6 of what is element-wise",
+      fmt::format("{} x {:.4g} s", passes, t.recompute / passes));
   add(t.tensor_parallel, "tensor parallel", "4 all-reduces of tokens x hidden per layer and micro-batch",
       fmt::format("{:.4g} bytes among {}, links at {:.3f} x {:.4g}",
                   static_cast<double>(s.micro_batch * s.seq_len / s.cp * p.shape.hidden) * 2, s.tp, e.links.link_share,
                   d.link_bandwidth));
-  add(t.bubble, "bubble", "the other stages' forward and backward pass once, over v chunks",
-      fmt::format("pp {} v {}", s.pp, s.interleave));
+  add(t.bubble, "bubble",
+      "the forward and backward pass of the other pp - 1 stages for one micro-batch / chunks of a stage",
+      fmt::format("{:.4g} s of {} other stage{} / {}", t.bubble * static_cast<double>(s.interleave), s.pp - 1,
+                  s.pp == 2 ? "" : "s", s.interleave));
   add(t.pipeline_transfer, "pipeline transfer", "activations and gradients between stages that nothing hides",
       fmt::format("network at {:.4g} bytes/s per device", network));
   add(t.data_parallel, "data parallel",
@@ -238,8 +243,7 @@ void print_training_plan(const TrainingRequest& request, const TrainingPlan& p) 
     bool has_marks = false;
     for (size_t i = 0; i < std::min<size_t>(p.layouts.size(), 5); ++i) {
       const plan::Candidate& c = p.layouts[i];
-      const bool is_marked = request.software.name == "sinter" &&
-                             !spec::untrained_keys(c.parallel).empty();
+      const bool is_marked = request.software.name == "sinter" && !spec::untrained_keys(c.parallel).empty();
       has_marks = has_marks || is_marked;
       table.add_row({spec::describe(c.parallel) + (is_marked ? " *" : ""), base::format_duration(c.step.seconds),
                      fmt::format("{:.1f} %", 100 * c.step.mfu), base::format_bytes(c.memory.device.total()),

@@ -294,7 +294,7 @@ Sample Renderer::sample(const Record& record) const try {
       weight *= static_cast<float>(record.weight);
     }
   }
-  check_has_loss(sample.tokens, "it", "it has no assistant message, or all of them weigh 0");
+  check_has_loss(sample.tokens, "the row", "it has no assistant message, or all of them weigh 0");
   return sample;
 } catch (const base::Error& e) {
   fail("{}: {}", record.origin, e.what());
