@@ -20,7 +20,8 @@ WITHOUT_EXAMPLE = {"", "help"}
 # Waits for clients, measures for minutes, or is meant to run until it is stopped.
 NOT_DRAWN = re.compile(r"^(serve|bench|chat)\b")
 MAY_RUN_ON = re.compile(r"^(train|tune|verify|eval|data|plan|generate|tokenizer|quantize|batch)\b")
-RAW = re.compile(r"terminate called|what\(\)|std::|json\.exception|CLI::|basic_string|toml::|assert|Sanitizer|vector::")
+RAW = re.compile(r"terminate called|what\(\)|std::|json\.exception|CLI::|basic_string|toml::|assert|Sanitizer|vector::|"
+                 r"syntax error while|required TEXT|end of input")
 TABLES = [
     "plan {model} --gpus {gpus} --explain", "plan search {model} --gpus {gpus}", "plan inference {model} --gpus {gpus}",
     "plan simulate {model} --gpus {gpus}", "plan cost {model} --gpus {gpus}", "plan batch {model}", "plan devices", "plan models",

@@ -223,6 +223,34 @@ TEST(Json, BracketsWithoutEndAreAnErrorAndNotTheEndOfTheStack) {
   EXPECT_EQ(parse_json("[\"" + std::string(1000, '[') + "\\\"[\"]", "text.json").size(), 1u) << "text may hold them";
 }
 
+TEST(Json, ErrorsSayWhereAndWhatWasExpectedInNoLibrarysWords) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"{\n", "line 2, column 1: the text ends, expected a key in double quotes"},
+      {"{,}", "line 1, column 2: found ',}', expected a key in double quotes"},
+      {"{\"a\": 1,\n \"b\" 2}", "line 2, column 6: found '2}', expected ':' behind the key"},
+      {"[1 2]", "line 1, column 4: found '2]', expected ',' or ']'"},
+      {"{\"a\": [1, 2}", "found '}', expected ',' or ']'"},
+      {"{\"a\": nan}", "found 'nan}', expected a value"},
+      {"{} x", "found 'x', expected the end behind the value"},
+      {"", "the text ends, expected a value"},
+      {"[\"a\nb\"]", "a text holds a line break"},
+      {"[\"a", "a text has no closing quote"},
+      {"[\"\xff\"]", "the bytes are not UTF-8"},
+      {"[\"\\q\"]", "'\\' is followed by what it cannot be"},
+      {"[1e999]", "a number is out of range"},
+  };
+  for (const auto& [text, expected] : cases) {
+    try {
+      parse_json(text, "x.json");
+      ADD_FAILURE() << text;
+    } catch (const Error& e) {
+      const std::string told = e.what();
+      EXPECT_NE(told.find(expected), std::string::npos) << text << ": " << told;
+      EXPECT_EQ(told.find("parsing"), std::string::npos) << told;
+    }
+  }
+}
+
 TEST(Json, ErrorsNameTheOrigin) {
   try {
     parse_json("{\"a\": ", "config.json");

@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/help.h"
+#include "cli/verbs.h"
 
 namespace sinter::cli {
 namespace {
@@ -71,6 +72,9 @@ std::string plain_words(const std::string& text, const std::string& usage) {
     return fmt::format("{}: {} given; expected {:g} to {:g}", text.substr(0, value), text.substr(begin, range - begin),
                        std::strtod(text.c_str() + low, nullptr), std::strtod(text.c_str() + to + 4, nullptr));
   }
+  const size_t required = text.find(": 1 required ");
+  if (required != std::string::npos && text.ends_with(" missing"))
+    return fmt::format("{} is given without a value; `--help` says which it takes", text.substr(0, required));
   if (text.ends_with(kMissing))
     return fmt::format("{} is missing: {}", text.substr(0, text.size() - kMissing.size()), usage);
   return text;
@@ -108,6 +112,34 @@ CommandHelp describe_app(const CLI::App& app, const std::string& path) {
   return out;
 }
 
+// What other programs call a verb, and what to say to who types it.
+std::string other_name(std::string_view word) {
+  static const std::pair<std::string_view, std::string_view> kNames[] = {
+      {"finetune", "`sinter tune`"},
+      {"fine-tune", "`sinter tune`"},
+      {"pretrain", "`sinter train`"},
+      {"evaluate", "`sinter eval`"},
+      {"benchmark", "`sinter bench`"},
+      {"export", "`sinter convert`"},
+      {"run", "`sinter chat` or `sinter generate`"},
+      {"infer", "`sinter generate`"},
+      {"complete", "`sinter generate`"},
+      {"server", "`sinter serve`"},
+      {"tokenize", "`sinter data tokenize`"},
+      {"encode", "`sinter tokenizer encode`"},
+      {"preprocess", "`sinter data run`"},
+      {"init", "`sinter train --template small`"},
+      {"search", "`sinter plan search`"},
+      {"version", "`sinter --version`"},
+      {"download", "`hf download ORGANISATION/NAME --local-dir FOLDER`"},
+      {"pull", "`hf download ORGANISATION/NAME --local-dir FOLDER`"},
+  };
+  for (const auto& [name, ours] : kNames) {
+    if (name == word) return fmt::format("; here it is {}", ours);
+  }
+  return "";
+}
+
 // What is wrong with the command line: a verb or option that is not there, with the nearest that is, before what CLI11
 // missed or could not read.
 std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
@@ -124,8 +156,9 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc,
       const CLI::App* next = found == names.end() ? nullptr : verbs[static_cast<size_t>(found - names.begin())];
       const bool takes_words = !level->get_options([](const CLI::Option* o) { return o->get_positional(); }).empty();
       if (!next && !takes_words) {
+        const std::string ours = level == &app ? other_name(word) : "";
         return fmt::format("there is no `{} {}`; known: {}{}", path, word, fmt::join(names, ", "),
-                           base::did_you_mean(word, names));
+                           ours.empty() ? base::did_you_mean(word, names) : ours);
       }
       if (next) level = next, path += " " + word;
     }
@@ -242,6 +275,10 @@ Command CommandLine::root() const { return Command(app_.get()); }
 CommandHelp CommandLine::describe() const { return describe_app(*app_, "sinter"); }
 
 void CommandLine::run(int argc, char** argv) const {
+  if (argc == 1) {  // who types the name alone wants to know what there is
+    std::fputs(help_text(describe()).c_str(), stderr);
+    throw QuietExit{2};
+  }
   try {
     app_->parse(argc, argv);
   } catch (const CLI::ParseError& e) {

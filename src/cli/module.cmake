@@ -22,5 +22,6 @@ set(mpi_text "not found")
 if(SINTER_MPI AND MPI_CXX_FOUND)
   set(mpi_text "MPI ${MPI_CXX_VERSION}")
 endif()
+get_property(arrow_text GLOBAL PROPERTY SINTER_ARROW_TEXT)  # set where the data module looks for it
 set_source_files_properties(${folder}/version.cc PROPERTIES COMPILE_DEFINITIONS
-  "SINTER_VERSION=\"${PROJECT_VERSION}\";SINTER_COMMIT=\"commit ${commit}\";SINTER_CUDA_TEXT=\"${cuda_text}\";SINTER_MPI_TEXT=\"${mpi_text}\";SINTER_COMPILER_TEXT=\"${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}\"")
+  "SINTER_VERSION=\"${PROJECT_VERSION}\";SINTER_COMMIT=\"commit ${commit}\";SINTER_CUDA_TEXT=\"${cuda_text}\";SINTER_MPI_TEXT=\"${mpi_text}\";SINTER_ARROW_TEXT=\"${arrow_text}\";SINTER_COMPILER_TEXT=\"${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}\"")

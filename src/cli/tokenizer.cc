@@ -28,6 +28,10 @@ namespace {
 using tokenizer::Tokenizer;
 
 std::string read_input(const std::string& path) {
+  SINTER_CHECK(path == "-" || std::filesystem::exists(path),
+               "there is no file '{}'; - reads standard input, and `sinter tokenizer inspect TOKENIZER --text TEXT` "
+               "shows the tokens of a text",
+               path);
   if (path != "-") return base::read_file(path);
   return {std::istreambuf_iterator<char>(std::cin), {}};
 }

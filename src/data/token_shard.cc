@@ -46,6 +46,10 @@ void TokenShard::open() {
                "token shard '{}': {} bytes is shorter than a header; the file is cut off", origin_, file_.size());
   Header h;
   std::memcpy(&h, file_.data(), sizeof h);
+  const auto* bytes = reinterpret_cast<const unsigned char*>(file_.data());
+  const bool is_gzip = bytes[0] == 0x1f && bytes[1] == 0x8b, is_zstd = bytes[0] == 0x28 && bytes[1] == 0xb5;
+  SINTER_CHECK(!is_gzip && !is_zstd, "'{}' is compressed, but token shards are read as they lie on disk: {} '{}'",
+               origin_, is_gzip ? "gzip -d" : "zstd -d", origin_);
   SINTER_CHECK(std::memcmp(h.magic, kShardMagic.data(), 8) == 0,
                "'{}' is not a token shard (its first bytes are not SINTRTOK)", origin_);
   SINTER_CHECK(h.version == kVersion, "token shard '{}': version {}; this program reads version {}", origin_, h.version,

@@ -445,7 +445,7 @@ StepEstimate TimeModel::plan() const {
   t.context_parallel = m * b.context_parallel, t.expert_parallel = m * b.expert_parallel;
   t.data_parallel += m * b.data_parallel;
   t.pipeline_transfer = m * message_delay();
-  t.bubble = (sum - busiest.forward - busiest.backward) / v;
+  t.bubble = p_.pp > 1 ? (sum - busiest.forward - busiest.backward) / v : 0;  // exactly
   // ZB-H1: the others wait for inputs' gradients only, and gradients of weights (half of a backward) fill their wait.
   if (spec::splits_backward(spec::pipeline_shape(p_))) {
     double backward = 0;

@@ -166,9 +166,10 @@ std::string layout_problem(const ParallelSpec& p, const ModelSpec& model) {
   }
   int64_t batch_step = p.micro_batch * p.dp();
   if (p.global_batch % batch_step != 0) {
-    int64_t below = std::max<int64_t>(1, p.global_batch / batch_step) * batch_step;
-    return fmt::format("global batch {} is not a multiple of micro-batch {} x dp {}; the nearest below is {}",
-                       p.global_batch, p.micro_batch, p.dp(), below);
+    const int64_t below = std::max<int64_t>(1, p.global_batch / batch_step) * batch_step;
+    return fmt::format(
+        "global batch {} (sequences of a step) is not a multiple of micro-batch {} x dp {}; the nearest{} is {}",
+        p.global_batch, p.micro_batch, p.dp(), below < p.global_batch ? " below" : "", below);
   }
   if (std::string problem = pipeline_problem(p, model); !problem.empty()) return problem;
   if (p.cp > 1 && p.seq_len % (2 * p.cp) != 0) {

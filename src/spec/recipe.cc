@@ -415,7 +415,8 @@ toml::table parse_toml(std::string_view text, const std::string& origin) {
     std::string what(e.description());  // "Error while parsing key-value pair: expected ..."
     if (constexpr std::string_view kPrefix = "Error while parsing "; what.starts_with(kPrefix))
       what.erase(0, kPrefix.size());
-    fail("'{}' line {} is not TOML: {}", origin, e.source().begin.line, what);
+    fail("'{}' line {} is not TOML: {}{}", origin, e.source().begin.line, what,
+         origin.ends_with(".toml") ? "" : "; expected a recipe, such as `sinter train --template small` prints");
   }
 }
 

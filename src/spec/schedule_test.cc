@@ -153,6 +153,8 @@ TEST(ParallelSpec, ProblemsNameTheNearestValidChoice) {
   p.shard = 4;
   p.global_batch = 6;
   EXPECT_NE(layout_problem(p, small_model()).find("nearest below is 4"), std::string::npos);
+  p.global_batch = 2;
+  EXPECT_NE(layout_problem(p, small_model()).find("nearest is 4"), std::string::npos);
   p.shard = 0;
   EXPECT_NE(layout_problem(p, small_model()).find("at least 1"), std::string::npos);
   p.shard = 1;

@@ -33,6 +33,9 @@ bool looks_like_tiktoken(std::string_view bytes) {
 Tokenizer load_file(const std::string& path) {
   const std::string extension = fs::path(path).extension().string();
   const std::string bytes = base::read_file(path);
+  SINTER_CHECK(fs::path(path).filename() != "vocab.json",
+               "'{}' holds the words of a tokenizer without its merges; expected tokenizer.json, which holds both",
+               path);
   if (extension == ".json") return Tokenizer::from_json(bytes, path);
   if (extension == ".tiktoken" || looks_like_tiktoken(bytes)) return Tokenizer::from_tiktoken(bytes, path);
   if (extension == ".model") return Tokenizer::from_sentencepiece(bytes, path);

@@ -70,8 +70,8 @@ data::BatchSchedule make_batches(const spec::Recipe& recipe, int ranks) {
   const int64_t tokens = recipe.train.batch_tokens ? recipe.train.batch_tokens : granularity * T;
   SINTER_CHECK(
       tokens % (granularity * T) == 0,
-      "train.batch_tokens {} is not a multiple of micro_batch {} x sequence_length {} x {} ranks = {}; nearest is {}",
-      tokens, recipe.train.micro_batch, T, ranks, granularity * T,
+      "train.batch_tokens {} is not a multiple of micro_batch {} x sequence_length {} x {} rank{} = {}; nearest is {}",
+      tokens, recipe.train.micro_batch, T, ranks, ranks == 1 ? "" : "s", granularity * T,
       std::max<int64_t>(1, (tokens + granularity * T / 2) / (granularity * T)) * granularity * T);
   SINTER_CHECK(recipe.train.ramp_from_tokens <= tokens,
                "train.ramp_from_tokens is {}, above a batch of {} tokens (micro_batch {} x sequence_length {} x {} "

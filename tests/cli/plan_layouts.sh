@@ -70,5 +70,7 @@ refused "names no device" plan llama-3-8b --gpus 16x8
 refused "the number comes first, 128xA100-40GB" plan llama-3-8b --gpus A100-40GBx128
 refused "16 nodes of 8 each are --gpus 16x8xA100-40GB" plan llama-3-8b --nodes 16 --gpus 8xA100-40GB
 refused "are both 'r.toml'" plan search llama-3-8b --recipe r.toml --slurm r.toml
+"$sinter" plan search gpt2 --gpus 8xH100 --slurm "$scratch/alone.sh" > "$scratch/alone.txt"
+grep -q "alone.sh; it starts recipe.toml: give --recipe, or save the recipe above as that" "$scratch/alone.txt"
 refused "0.01 given; expected 0.1 to 600" plan --measure --seconds 0.01
 [ "$("$sinter" plan devices a100 | grep -c '^A100')" -ge 3 ] || { echo "plan devices a100 does not list every A100"; exit 1; }

@@ -45,8 +45,14 @@ expect 2 "did you mean '--special'" "$sinter" tokenizer encode "$gpt2" "$scratch
 expect 2 "no option '--bogus' of .sinter tokenizer." "$sinter" tokenizer --bogus
 expect 2 "did you mean '--vocab-size'" "$sinter" tokenizer train "$scratch/text" --vocab 300 --out "$scratch/x"
 expect 2 "TOKENIZER is missing: sinter tokenizer encode \[OPTIONS\] TOKENIZER FILE" "$sinter" tokenizer encode
-echo '{"!": 0, "a": 1}' > "$scratch/vocab.json"
-expect 1 "no tokenizer.json: it has no key 'model'" "$sinter" tokenizer inspect "$scratch/vocab.json"
+echo '{"!": 0, "a": 1}' > "$scratch/words.json"
+expect 1 "no tokenizer.json: it has no key 'model'" "$sinter" tokenizer inspect "$scratch/words.json"
+echo '{"!": 0, "model": 1}' > "$scratch/vocab.json"
+expect 1 "words of a tokenizer without its merges; expected tokenizer.json" "$sinter" tokenizer inspect "$scratch/vocab.json"
+gzip -c "$scratch/text" > "$scratch/packed.tok"
+expect 1 "is compressed, but token shards are read as they lie on disk: gzip -d" "$sinter" data inspect "$scratch/packed.tok"
+expect 1 "there is no file 'Hello'; - reads standard input" "$sinter" tokenizer encode "$gpt2" Hello
+expect 2 "template is given without a value" "$sinter" train --template
 # A special token does not take the file behind it along.
 "$sinter" tokenizer train --out "$scratch/after" --vocab-size 300 --special '<|end|>' "$scratch/text" > /dev/null
 

@@ -60,6 +60,7 @@ expect 0 "[parallel]" "$sinter" train recipe.toml --keys
 expect 2 "did you mean 'optimizer'" "$sinter" train --keys optimiser
 printf '#!/bin/bash\nset -e\n' > job.sh
 expect 1 "'job.sh' line 2 is not TOML: key-value pair" "$sinter" train job.sh
+expect 1 'expected a recipe, such as `sinter train --template small` prints' "$sinter" train text.txt
 expect 1 "parallel.dp is 8 x tp 1" "$sinter" train recipe.toml parallel.dp=8
 expect 2 "--json requires --dry-run" "$sinter" train recipe.toml --json
 expect 0 "taking its newest model, 'run/step-00000005'" "$sinter" generate run --prompt x --max-tokens 2

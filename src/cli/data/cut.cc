@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/data/verbs.h"
+#include "cli/generation_flags.h"
 #include "data/extract/extract.h"
 #include "data/filter/text_rules.h"
 #include "data/pipeline/map.h"
@@ -53,8 +54,8 @@ void print_columns(const StatsFlags& flags, const std::vector<std::string>& name
   }
   std::printf("%s\n", flags.as_json ? report.dump(2).c_str() : table.to_string().c_str());
   if (!flags.as_json)
-    std::printf("%s documents, %s of text, %s bad records\n", base::format_grouped(result.documents).c_str(),
-                base::format_bytes(double(result.bytes)).c_str(), base::format_grouped(result.bad).c_str());
+    std::printf("%s, %s of text, %s\n", counted(result.documents, "document").c_str(),
+                base::format_bytes(double(result.bytes)).c_str(), counted(result.bad, "bad record").c_str());
 }
 
 void run_stats(const StatsFlags& flags) {
@@ -107,8 +108,8 @@ void run_cut(CutFlags& flags) {
   for (const auto& [name, count] : result.dropped) table.add_row({name, base::format_grouped(count)});
   if (!result.dropped.empty()) std::printf("%s", table.to_string(2).c_str());
   for (const auto& [name, limit] : result.least_of_share) std::printf("%s is cut at %.6g\n", name.c_str(), limit);
-  std::printf("%s documents, %s written, %s bad records\n", base::format_grouped(result.documents).c_str(),
-              base::format_grouped(result.written).c_str(), base::format_grouped(result.bad).c_str());
+  std::printf("%s, %s written, %s\n", counted(result.documents, "document").c_str(),
+              base::format_grouped(result.written).c_str(), counted(result.bad, "bad record").c_str());
 }
 
 }  // namespace

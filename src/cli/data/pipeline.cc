@@ -12,6 +12,7 @@
 #include "cli/command.h"
 #include "cli/data/outside.h"
 #include "cli/data/verbs.h"
+#include "cli/generation_flags.h"
 #include "data/pipeline/report.h"
 #include "data/pipeline/run.h"
 #include "data/source.h"
@@ -44,15 +45,14 @@ void print_summary(const data::RunSummary& s, const std::string& output, bool as
   for (const auto& [reason, count] : s.dropped) row(reason, count);
   row("kept", s.kept);
   std::printf("%s\n", table.to_string(2).c_str());
-  std::printf("%s of text kept, %s tokens, %s bad records (%s/aside)\n",
-              base::format_bytes(double(s.kept_bytes)).c_str(), base::format_grouped(s.tokens).c_str(),
-              base::format_grouped(s.bad_records).c_str(), output.c_str());
+  std::printf("%s of text kept, %s, %s (%s/aside)\n", base::format_bytes(double(s.kept_bytes)).c_str(),
+              counted(s.tokens, "token").c_str(), counted(s.bad_records, "bad record").c_str(), output.c_str());
   const auto most = std::max_element(s.bad_reasons.begin(), s.bad_reasons.end(),
                                      [](const auto& a, const auto& b) { return a.second < b.second; });
   if (most != s.bad_reasons.end())
     std::printf("most bad records, %s: %s\n", base::format_grouped(most->second).c_str(), most->first.c_str());
-  std::printf("%ld parts, %ld of them done before, %s, %s of text a second; report: %s/report.json\n", long(s.parts),
-              long(s.parts_done_before), base::format_duration(s.seconds).c_str(),
+  std::printf("%s, %ld of them done before, %s, %s of text a second; report: %s/report.json\n",
+              counted(s.parts, "part").c_str(), long(s.parts_done_before), base::format_duration(s.seconds).c_str(),
               base::format_bytes(double(s.bytes) / std::max(s.seconds, 1e-9)).c_str(), output.c_str());
 }
 

@@ -11,6 +11,7 @@
 #include "cli/command.h"
 #include "cli/data/outside.h"
 #include "cli/data/verbs.h"
+#include "cli/generation_flags.h"
 #include "data/formats/compression.h"
 #include "data/pipeline/map.h"
 #include "data/rank/fasttext.h"
@@ -142,9 +143,9 @@ void run_apply(const ApplyFlags& flags) {
             .dump()
             .c_str());
   } else {
-    std::printf("%zu of %zu documents in %s (%s %.6g and better), %s bad records\n", lines.size(), documents.size(),
+    std::printf("%zu of %zu documents in %s (%s %.6g and better), %s\n", lines.size(), documents.size(),
                 flags.output.c_str(), is_perplexity ? "perplexity" : "score", is_perplexity ? -least : least,
-                base::format_grouped(result.bad).c_str());
+                counted(result.bad, "bad record").c_str());
   }
 }
 

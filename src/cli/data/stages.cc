@@ -13,6 +13,7 @@
 #include "cli/command.h"
 #include "cli/data/outside.h"
 #include "cli/data/verbs.h"
+#include "cli/generation_flags.h"
 #include "data/dedup/decontaminate.h"
 #include "data/dedup/exact.h"
 #include "data/dedup/minhash.h"
@@ -64,8 +65,8 @@ void print_result(const Flags& flags, const data::MapResult& result,
     for (const auto& [name, count] : counts) table.add_row({name, base::format_grouped(count)});
     std::printf("%s", table.to_string(2).c_str());
   }
-  std::printf("%s documents, %s written, %s bad records\n", base::format_grouped(result.documents).c_str(),
-              base::format_grouped(result.written).c_str(), base::format_grouped(result.bad).c_str());
+  std::printf("%s, %s written, %s\n", counted(result.documents, "document").c_str(),
+              base::format_grouped(result.written).c_str(), counted(result.bad, "bad record").c_str());
 }
 
 void run_extract(const Flags& flags) {

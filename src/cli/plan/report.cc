@@ -182,14 +182,20 @@ void explain_time(const TrainingRequest& request, const TrainingPlan& p, std::ve
   add(t.loss, "loss", "20 bytes per token and vocabulary entry / (share x bandwidth)",
       fmt::format("20 x {:.5g} x {} / tp {} / ({:.3f} x {:.4g})", tokens / static_cast<double>(s.dp() * s.cp),
                   p.shape.vocab, s.tp, e.loss_memory > 0 ? e.loss_memory : e.memory, d.bandwidth));
-  add(t.recompute, "recompute", "what the recompute mode runs again in the backward pass",
-      std::string(spec::recompute_name(s.recompute)));
+  add(t.recompute, "recompute",
+      s.recompute == spec::Recompute::full
+          ? "blocks x micro-batches x the forward pass of a block"
+          : "blocks x micro-batches x what selective runs again of a block's forward pass: its share of the products, "
+            "0.6 of what is element-wise",
+      fmt::format("{} x {:.4g} s", passes, t.recompute / passes));
   add(t.tensor_parallel, "tensor parallel", "4 all-reduces of tokens x hidden per layer and micro-batch",
       fmt::format("{:.4g} bytes among {}, links at {:.3f} x {:.4g}",
                   static_cast<double>(s.micro_batch * s.seq_len / s.cp * p.shape.hidden) * 2, s.tp, e.links.link_share,
                   d.link_bandwidth));
-  add(t.bubble, "bubble", "the other stages' forward and backward pass once, over v chunks",
-      fmt::format("pp {} v {}", s.pp, s.interleave));
+  add(t.bubble, "bubble",
+      "the forward and backward pass of the other pp - 1 stages for one micro-batch / chunks of a stage",
+      fmt::format("{:.4g} s of {} other stage{} / {}", t.bubble * static_cast<double>(s.interleave), s.pp - 1,
+                  s.pp == 2 ? "" : "s", s.interleave));
   add(t.pipeline_transfer, "pipeline transfer", "activations and gradients between stages that nothing hides",
       fmt::format("network at {:.4g} bytes/s per device", network));
   add(t.data_parallel, "data parallel",

@@ -103,7 +103,10 @@ void print_table(const SearchOptions& o, const plan::SearchResult& result, const
   } else {
     fmt::print("\nWrote {}; fill in what says FILL IN.\n", o.recipe_out);
   }
-  if (!o.slurm_out.empty()) fmt::print("Wrote {}\n", o.slurm_out);
+  if (!o.slurm_out.empty()) {
+    fmt::print("Wrote {}{}\n", o.slurm_out,
+               o.recipe_out.empty() ? "; it starts recipe.toml: give --recipe, or save the recipe above as that" : "");
+  }
 }
 
 void fail_with_smallest(const SearchOptions& o, const plan::SearchResult& result) {

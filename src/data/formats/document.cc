@@ -43,6 +43,34 @@ bool is_known(const std::string& path) {
   }
 }
 
+// Why bytes are not JSON: the library's own messages speak of its insides.
+std::string json_problem(simdjson::error_code error) {
+  switch (error) {
+    case simdjson::UTF8_ERROR:
+      return "not JSON: the bytes are not UTF-8";
+    case simdjson::UNCLOSED_STRING:
+      return "not JSON: a text has no closing quote";
+    case simdjson::UNESCAPED_CHARS:
+      return "not JSON: a text holds a control character";
+    case simdjson::STRING_ERROR:
+      return "not JSON: a text holds a wrong escape";
+    case simdjson::T_ATOM_ERROR:
+    case simdjson::F_ATOM_ERROR:
+    case simdjson::N_ATOM_ERROR:
+      return "not JSON: a bare word that is not true, false or null";
+    case simdjson::NUMBER_ERROR:
+      return "not JSON: a number that JSON does not know";
+    case simdjson::NUMBER_OUT_OF_RANGE:
+      return "not JSON: a number is out of range";
+    case simdjson::DEPTH_ERROR:
+      return "not JSON: too many brackets inside each other";
+    case simdjson::EMPTY:
+      return "not JSON: there is nothing";
+    default:
+      return "not JSON: a bracket, comma, colon or quote is missing or too many";
+  }
+}
+
 class JsonLineParser {
  public:
   JsonLineParser(const FilePart& part, const ReadOptions& options, const ReadVisitor& visitor)
@@ -69,7 +97,7 @@ class JsonLineParser {
     const auto error =
         parser_.parse(padded_.data(), line.size(), padded_.capacity() < line.size() + simdjson::SIMDJSON_PADDING)
             .get(root);
-    if (error) return std::string("not JSON: ") + simdjson::error_message(error);
+    if (error) return json_problem(error);
     simdjson::dom::object object;
     if (root.get(object)) return "not a JSON object";
     std::string_view text;
@@ -141,7 +169,7 @@ void read_whole_json(const FilePart& part, const ReadOptions& options, const Rea
     simdjson::dom::parser whole;
     simdjson::dom::element root;
     const auto error = whole.parse(bytes).get(root);
-    SINTER_CHECK(!error, "not JSON: {}", simdjson::error_message(error));
+    SINTER_CHECK(!error, "{}", json_problem(error));
     simdjson::dom::array list;
     if (root.get(list)) return parser.parse(simdjson::minify(root), 0);
     uint64_t number = 0;

@@ -54,6 +54,22 @@ TEST(Documents, EveryCutOfAFileGivesTheSameDocuments) {
   }
 }
 
+TEST(Documents, LinesThatAreNotJsonAreCountedWithAReasonInNoLibrarysWords) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"nothing", "not JSON: a bare word that is not true, false or null"},
+      {"{\"text\": \"a}", "not JSON: a text has no closing quote"},
+      {"{\"text\": 1", "not JSON: a bracket, comma, colon or quote is missing or too many"},
+      {"{\"text\": \"\xff\"}", "not JSON: the bytes are not UTF-8"},
+      {"[1]", "not a JSON object"},
+  };
+  for (const auto& [line, reason] : cases) {
+    const ReadResult read = read_file(ScratchFile("wrong.jsonl", line + "\n{\"text\": \"good\"}\n").path);
+    EXPECT_EQ(read.documents.size(), 1u) << line;
+    ASSERT_EQ(read.bad.size(), 1u) << line;
+    EXPECT_EQ(read.bad[0].what, reason) << line;
+  }
+}
+
 TEST(Documents, EveryCutOfATextFileGivesTheSameDocuments) {
   std::string text;
   for (int i = 0; i < 40; ++i)

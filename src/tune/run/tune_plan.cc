@@ -294,8 +294,9 @@ int64_t micro_batches_of(const spec::TuneRecipe& recipe, const parallel::Mesh& m
   const int64_t granularity = recipe.base.train.micro_batch * recipe.base.data.sequence_length * mesh.data().size();
   const int64_t tokens = recipe.base.train.batch_tokens > 0 ? recipe.base.train.batch_tokens : granularity;
   SINTER_CHECK(tokens % granularity == 0,
-               "train.batch_tokens {} is not a multiple of micro_batch {} x sequence_length {} x {} ranks = {}", tokens,
-               recipe.base.train.micro_batch, recipe.base.data.sequence_length, mesh.data().size(), granularity);
+               "train.batch_tokens {} is not a multiple of micro_batch {} x sequence_length {} x {} rank{} = {}",
+               tokens, recipe.base.train.micro_batch, recipe.base.data.sequence_length, mesh.data().size(),
+               mesh.data().size() == 1 ? "" : "s", granularity);
   return tokens / granularity;
 }
 
