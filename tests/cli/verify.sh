@@ -11,10 +11,10 @@ echo '{"task": "unheard_of"}' > root/eval/unheard_of.json
 echo '{}' > root/eval/api/one.json
 
 "$sinter" verify root > out.txt || fail "the root's cases fail: $(tail -3 out.txt)"
-for check in "reward: reward" "badwords: " "eval: ifeval strict" "eval: ifeval aggregated" "eval: random draws"; do
+for check in "reward: reward" "badwords: " "eval: ifeval strict" "eval: ifeval aggregated" "eval: random draws" "eval: math math_verify verdicts"; do
   grep -qF "  $check" out.txt || fail "no check of '$check' in the root: $(cat out.txt)"
 done
-for part in "math_verify" "api/" "unheard_of.json"; do
+for part in "api/" "unheard_of.json"; do
   grep -F "not checked" out.txt | grep -qF "$part" || fail "$part is passed over in silence: $(cat out.txt)"
 done
 
