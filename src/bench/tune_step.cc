@@ -32,8 +32,8 @@ struct TuneCase {
 constexpr TuneCase kCases[] = {
     {"8B", false, 2, 2048, Recompute::none, 6}, {"8B", false, 8, 2048, Recompute::selective, 5},
     {"8B", false, 8, 2048, Recompute::full, 5}, {"8B", true, 1, 2048, Recompute::full, 8},
-    {"8B", true, 2, 2048, Recompute::full, 6},  {"8B", true, 8, 2048, Recompute::full, 5},
-    {"70B", true, 1, 2048, Recompute::full, 2}};
+    {"8B", true, 2, 2048, Recompute::full, 6},  {"8B", true, 2, 2048, Recompute::none, 6},
+    {"8B", true, 8, 2048, Recompute::full, 5},  {"70B", true, 1, 2048, Recompute::full, 2}};
 
 const char* name_of(Recompute mode) {
   return mode == Recompute::none ? "none" : mode == Recompute::selective ? "selective" : "full";
