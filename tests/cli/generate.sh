@@ -81,7 +81,7 @@ expect 2 "did you mean '--prompt'" "$sinter" generate "$scratch/model" --promt x
 expect 2 "there is no option '--bogus' of \`sinter generate\`" "$sinter" generate --bogus
 expect 2 "there is no option '--temprature' of \`sinter generate\`; did you mean '--temperature'" "$sinter" generate "$scratch/model" --temprature 1
 expect 2 "did you mean 'generate'" "$sinter" generat "$scratch/model"
-expect 2 "\`sinter WORD\` with one of plan, tokenizer, data, train, tune, merge, plot, generate, chat, serve, batch, eval, verify, quantize, convert, inspect, bench" "$sinter"
+expect 2 "Usage: sinter [OPTIONS] VERB" "$sinter"
 expect 2 "one of the verbs perplexity" "$sinter" eval
 mkdir -p "$scratch/words" && cp "$scratch/model/tokenizer.json" "$scratch/words/"
 expect 1 "holds a tokenizer and no model" "$sinter" generate "$scratch/words" --prompt x
