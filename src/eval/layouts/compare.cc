@@ -85,8 +85,9 @@ spec::Recipe make_probe(spec::Recipe recipe) {
 
 double relative(double a, double b) { return std::abs(a - b) / std::max(std::abs(b), 1e-6); }
 
-// The first step's gradients are those of equal weights. After it Muon's iterations enlarge rounding, most of all in 16
-// bits, and where two experts are as likely within rounding a token may go to the other one, which moves their weights.
+// The first step's gradients are those of equal weights. After it Adam's first updates, which are as large for small
+// gradients, and Muon's iterations enlarge rounding, most of all in 16 bits, and where two experts are as likely within
+// rounding a token may go to the other one, which moves their weights.
 void set_limits(const spec::Recipe& recipe, LayoutOutcome& out) {
   const bool is_f32 = recipe.train.precision == base::DType::f32;
   const bool is_muon = recipe.optimizer.kind == spec::OptimizerKind::muon, routes = recipe.model.experts > 0;
@@ -94,7 +95,7 @@ void set_limits(const spec::Recipe& recipe, LayoutOutcome& out) {
   // In bf16 a token may be routed to another expert, which moves all of its own gradient.
   out.gradient_limit = out.is_exact ? 0 : is_f32 ? 1e-5 : routes ? 1.0 : 1e-1;
   out.first_norm_limit = is_f32 ? 1e-5 : 2e-2;
-  out.norm_limit = is_f32 ? (routes ? 1e-3 : 1e-4) : (is_muon ? 1e-1 : 2e-2);
+  out.norm_limit = is_f32 ? (routes ? 1e-3 : 1e-4) : 1e-1;
   out.parameter_limit = !is_f32 ? 5e-2 : routes ? (is_muon ? 1e-2 : 1e-3) : is_muon ? 1e-3 : 1e-5;
 }
 
