@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <future>
 #include <nlohmann/json.hpp>
@@ -185,6 +186,28 @@ TEST(File, OnlyPagesOfMapsAreDropped) {
   std::vector<std::byte> own(1 << 20, std::byte{7});
   drop_mapped_pages(own);
   EXPECT_EQ(std::count(own.begin(), own.end(), std::byte{7}), 1 << 20);
+  std::filesystem::remove(path);
+}
+
+TEST(File, BytesOfMapsAreCopiedAlsoWhenAnotherFileHasTakenTheName) {
+  const std::string path = "/tmp/sinter_base_copy_" + std::to_string(::getpid());
+  std::string content(3 << 20, ' ');
+  for (size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 2654435761u >> 13);
+  std::vector<std::byte> copy(content.size());
+  for (bool is_replaced : {false, true}) {
+    write_file_atomic(path, content);
+    const MappedFile map(path);
+    if (is_replaced) write_file_atomic(path, std::string(content.size(), 'y'));
+    for (size_t from : {0, 1, 4095, 1 << 20}) {
+      std::fill(copy.begin(), copy.end(), std::byte{0});
+      const auto piece = map.bytes().subspan(from);
+      copy_mapped(copy.data(), piece);
+      EXPECT_EQ(std::memcmp(copy.data(), content.data() + from, piece.size()), 0) << from;
+    }
+  }
+  const std::vector<std::byte> own(100, std::byte{7});
+  copy_mapped(copy.data(), own);
+  EXPECT_TRUE(std::equal(own.begin(), own.end(), copy.begin()));
   std::filesystem::remove(path);
 }
 

@@ -93,7 +93,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   void* map = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd, 0);
   SINTER_CHECK(map != MAP_FAILED, "cannot map '{}' ({} bytes): {}", path, size_, std::strerror(errno));
   data_ = static_cast<const std::byte*>(map);
-  note_mapped(bytes());
+  note_mapped(bytes(), path, info);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }

@@ -1,7 +1,10 @@
-// Memory of mapped files that need not stay: what was copied out of them.
+// Memory of mapped files: what was copied out of them need not stay, and large copies need not fault pages in.
 #pragma once
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <span>
+#include <string>
 
 namespace sinter::base {
 
@@ -9,8 +12,12 @@ namespace sinter::base {
 // again when they are asked for. Bytes that are no MappedFile's are left alone.
 void drop_mapped_pages(std::span<const std::byte> bytes);
 
-// MappedFile says what it maps.
-void note_mapped(std::span<const std::byte> bytes);
+// Copies bytes that may be a MappedFile's. Those are read from its file: a copy out of the map waits for a fault every
+// few pages, which takes several times as long, most of all on a virtual machine. Any thread.
+void copy_mapped(std::byte* to, std::span<const std::byte> from);
+
+// MappedFile says what it maps; `info` is that of the open file.
+void note_mapped(std::span<const std::byte> bytes, const std::string& path, const struct stat& info);
 void note_unmapped(std::span<const std::byte> bytes);
 
 }  // namespace sinter::base

@@ -14,6 +14,19 @@
 
 namespace sinter::engine {
 
+// A mutex whose holder, back at once for more, queues behind whoever waits: the loop takes it again and again.
+class TurnMutex {
+ public:
+  void lock() {
+    const std::lock_guard turn(next_);
+    held_.lock();
+  }
+  void unlock() { held_.unlock(); }
+
+ private:
+  std::mutex next_, held_;
+};
+
 struct Engine::State {
   State(std::unique_ptr<StepModel> model, const EngineOptions& options);
 
@@ -60,7 +73,7 @@ struct Engine::State {
   Scheduler scheduler;
   bool has_memory = true;
 
-  std::mutex step_mutex;
+  TurnMutex step_mutex;
   std::unordered_map<Sequence*, std::unique_ptr<Sequence>> sequences;
   std::unordered_map<RequestId, std::shared_ptr<RequestState>> requests;
   uint64_t next_number = 0;

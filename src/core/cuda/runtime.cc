@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/mapped_pages.h"
 #include "base/text.h"
 #include "core/cuda/check.h"
 #include "core/cuda/probe.h"
@@ -93,7 +94,7 @@ class PinnedRing {
     Slot& slot = next_slot();
     const std::lock_guard lock(slot.mutex);
     SINTER_CUDA_CHECK(cudaEventSynchronize(slot.passed));
-    std::memcpy(slot.data, host, bytes);
+    base::copy_mapped(slot.data, {static_cast<const std::byte*>(host), bytes});
     SINTER_CUDA_CHECK(cudaMemcpyAsync(destination, slot.data, bytes, cudaMemcpyDefault, stream));
     SINTER_CUDA_CHECK(cudaEventRecord(slot.passed, stream));
   }
