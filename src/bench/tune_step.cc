@@ -24,16 +24,17 @@ const core::Device kDevice{core::DeviceKind::cuda, 0};
 struct TuneCase {
   const char* model;
   bool is_nf4;
-  int64_t batch, sequence;
+  int64_t batch, at_once, sequence;  // at_once: sequences of a micro-batch
   Recompute recompute;
   int steps;  // after two that warm up
 };
 
 constexpr TuneCase kCases[] = {
-    {"8B", false, 2, 2048, Recompute::none, 6}, {"8B", false, 8, 2048, Recompute::selective, 5},
-    {"8B", false, 8, 2048, Recompute::full, 5}, {"8B", true, 1, 2048, Recompute::full, 8},
-    {"8B", true, 2, 2048, Recompute::full, 6},  {"8B", true, 2, 2048, Recompute::none, 6},
-    {"8B", true, 8, 2048, Recompute::full, 5},  {"70B", true, 1, 2048, Recompute::full, 2}};
+    {"8B", false, 2, 2, 2048, Recompute::none, 6},      {"8B", false, 8, 2, 2048, Recompute::none, 4},
+    {"8B", false, 8, 8, 2048, Recompute::selective, 4}, {"8B", false, 8, 8, 2048, Recompute::full, 4},
+    {"8B", true, 1, 1, 2048, Recompute::full, 8},       {"8B", true, 2, 2, 2048, Recompute::full, 6},
+    {"8B", true, 8, 2, 2048, Recompute::none, 4},       {"8B", true, 8, 8, 2048, Recompute::full, 4},
+    {"70B", true, 1, 1, 2048, Recompute::full, 2}};
 
 const char* name_of(Recompute mode) {
   return mode == Recompute::none ? "none" : mode == Recompute::selective ? "selective" : "full";
@@ -42,7 +43,7 @@ const char* name_of(Recompute mode) {
 data::MicroBatch random_batch(const TuneCase& c, int64_t vocab, uint64_t index) {
   data::MicroBatch batch;
   const base::CounterRng rng{37, index};
-  for (int64_t b = 0; b < c.batch; ++b) {
+  for (int64_t b = 0; b < c.at_once; ++b) {
     std::vector<int32_t> tokens;
     for (int64_t t = 0; t < c.sequence; ++t) {
       tokens.push_back(
@@ -51,7 +52,7 @@ data::MicroBatch random_batch(const TuneCase& c, int64_t vocab, uint64_t index) 
     batch.add_sequence(tokens);
   }
   batch.set_next_token_targets();
-  batch.num_supervised = c.batch * (c.sequence - 1);
+  batch.num_supervised = c.at_once * (c.sequence - 1);
   return batch;
 }
 
@@ -72,13 +73,12 @@ TuneRate measure(const TuneCase& c) {
   core::DeviceRuntime& device = core::runtime(kDevice);
   core::Allocator& memory = device.allocator();
   const size_t before = memory.stats().current_bytes;
-  memory.reset_peak();
   const spec::ModelSpec spec = shape_of(c.model);
   const std::vector<spec::LocalParameter> table =
       spec::whole_table(spec::make_adapter_table(spec, {.rank = 16, .alpha = 32}));
   const std::set<std::string> apart = c.is_nf4 ? linear_layers(spec) : std::set<std::string>();
-  const train::StepShape shape{.num_tokens = c.batch * c.sequence,
-                               .num_sequences = c.batch,
+  const train::StepShape shape{.num_tokens = c.at_once * c.sequence,
+                               .num_sequences = c.at_once,
                                .window = c.sequence,
                                .recompute = c.recompute,
                                .compute = DType::bf16,
@@ -90,6 +90,7 @@ TuneRate measure(const TuneCase& c) {
   for (auto& slot : store.slots()) {
     if (slot.info.role == spec::ParameterRole::adapter) store.draw(slot, 1);
   }
+  memory.reset_peak();  // from here on: the drawing of random weights takes f32 copies beside them
   models::Transformer transformer(spec, store);
   train::Optimizer optimizer({}, store);
   TuneRate rate;
@@ -103,7 +104,9 @@ TuneRate measure(const TuneCase& c) {
   std::vector<double> times;
   constexpr int kWarmUp = 2;
   for (int step = 0; step < kWarmUp + c.steps; ++step) {
-    const std::vector<data::MicroBatch> batches{random_batch(c, spec.vocab_size, static_cast<uint64_t>(step))};
+    std::vector<data::MicroBatch> batches;
+    for (int64_t b = 0; b < c.batch; b += c.at_once)
+      batches.push_back(random_batch(c, spec.vocab_size, static_cast<uint64_t>(step * c.batch + b)));
     const double begin = now_seconds();
     const train::StepCounts counts = runner.start(batches, step, one);
     kernels.fill(device.stream(), {squares, 0.0f});
@@ -128,6 +131,7 @@ Report bench_gpu_tune_step(const Options& options) {
   Report report{.name = "gpu_tune_step",
                 .title = "adapters of rank 16 on all linear layers, random frozen weights, AdamW: whole steps",
                 .columns = {{"case", "case"},
+                            {"at_once", "at once"},
                             {"recompute", "recompute"},
                             {"ms", "ms/step", 1},
                             {"tokens_per_s", "tok/s", 0},
@@ -143,6 +147,7 @@ Report bench_gpu_tune_step(const Options& options) {
     try {
       const TuneRate rate = measure(c);
       report.rows.push_back({name,
+                             static_cast<double>(c.at_once),
                              name_of(c.recompute),
                              1e3 * rate.seconds,
                              static_cast<double>(c.batch * c.sequence) / rate.seconds,
@@ -152,7 +157,8 @@ Report bench_gpu_tune_step(const Options& options) {
                              {}});
     } catch (const base::Error& e) {
       base::log_warning("{}: {}", name, e.what());
-      report.rows.push_back({name, name_of(c.recompute), {}, {}, {}, {}, {}, std::string(e.what())});
+      report.rows.push_back(
+          {name, static_cast<double>(c.at_once), name_of(c.recompute), {}, {}, {}, {}, {}, std::string(e.what())});
     }
     std::fputs((report.to_text() + "\n").c_str(), stderr);
   }

@@ -134,21 +134,6 @@ void send_entry(const io::TensorEntry& entry, DType to, std::byte* destination, 
   });
 }
 
-// Whether a slot's rows can go from the file to where they stand: whole, without a master of another format. A large
-// model is ready several times sooner so than by way of f32 copies.
-bool can_load_in_place(const ParameterStore& store, const ParameterStore::Slot& slot, const io::TensorFolder& folder) {
-  const Tensor& data = slot.parameter.weight.data;
-  const Tensor& master = slot.parameter.master;
-  if (slot.is_apart || store.options().device.kind == core::DeviceKind::shapes) return false;
-  if (store.options().division.is_on()) return false;  // pieces of masters and weights
-  if (slot.global_shape != slot.info.shape || slot.boxes.size() != 1) return false;
-  if (master && master.raw() != data.raw()) return false;
-  return std::all_of(slot.info.parts.begin(), slot.info.parts.end(), [&](const spec::ParameterPart& part) {
-    // f64 is rounded by way of f32 elsewhere; the same numbers here.
-    return !part.transposed && (find_part(folder, part).dtype != DType::f64 || data.dtype() == DType::f32);
-  });
-}
-
 bool is_mappable(const spec::ParameterSpec& info, const io::TensorFolder& folder, DType compute) {
   using Role = spec::ParameterRole;
   if (info.shape.rank() != 2 || info.role == Role::router || info.role == Role::position) return false;
@@ -176,6 +161,21 @@ void map_slot(ParameterStore& store, ParameterStore::Slot& slot, const std::shar
 }
 
 }  // namespace
+
+bool can_load_in_place(const ParameterStore& store, const ParameterStore::Slot& slot, const io::TensorFolder& folder) {
+  const Tensor& data = slot.parameter.weight.data;
+  const Tensor& master = slot.parameter.master;
+  if (slot.is_apart || store.options().device.kind == core::DeviceKind::shapes) return false;
+  if (store.options().division.is_on()) return false;  // pieces of masters and weights
+  int64_t held = 0;
+  for (const spec::Box& box : slot.boxes) held += box.begin == box.local ? box.num_elements() : 0;
+  if (slot.global_shape != slot.info.shape || held != slot.info.num_elements()) return false;
+  if (master && master.raw() != data.raw()) return false;
+  return std::all_of(slot.info.parts.begin(), slot.info.parts.end(), [&](const spec::ParameterPart& part) {
+    // f64 is rounded by way of f32 elsewhere; the same numbers here.
+    return !part.transposed && (find_part(folder, part).dtype != DType::f64 || data.dtype() == DType::f32);
+  });
+}
 
 void send_bytes(core::DeviceRuntime& device, void* to, const void* from, size_t bytes) {
   base::parallel_for(static_cast<int64_t>(bytes), kPieceBytes, [&](int64_t begin, int64_t end) {

@@ -28,6 +28,9 @@ std::vector<int64_t> part_shape(const spec::ParameterSpec& info, const spec::Par
 // One tensor of the store from its plain parts; adds the names it read to `used`.
 void load_plain_slot(ParameterStore& store, ParameterStore::Slot& slot, const io::TensorFolder& folder,
                      std::set<std::string>& used);
+// Whether a slot's rows can go from the file to where they stand: whole, without a master of another format. A large
+// model is ready many times sooner so than by way of f32 copies.
+bool can_load_in_place(const ParameterStore& store, const ParameterStore::Slot& slot, const io::TensorFolder& folder);
 // Adds the tensors of the modules that this store has nothing of: other ranks do.
 void mark_elsewhere(ParameterStore& store, const spec::ModelSpec& spec, const io::TensorFolder& folder,
                     std::set<std::string>& used);

@@ -1,19 +1,15 @@
 // Products of few rows with weights in blocks or codes: what is read of a weight is what it takes in memory.
 //
 // As small_product.cu, but rows of w are whole bytes of blocks that start anywhere. A warp copies 256 columns of its 16
-// rows at a time into shared memory by pieces of 16 bytes, several such turns ahead, and decodes them into the format
-// of a from there: 16 numbers a thread at once, rounded as dequantize() rounds them.
-#include <cuda_fp8.h>
-
-#include "base/block_decode.h"
+// rows at a time into shared memory by pieces of 16 bytes, several such turns ahead. From there groups of 32 columns go
+// to tensor cores as exact codes (quantized_group.cuh); each group's sums are scaled in f32 and added.
+#include "kernels/cuda/matmul/quantized_group.cuh"
 #include "kernels/cuda/matmul/small_product.cuh"
 
 namespace sinter::kernels::cuda {
 namespace {
 
-using base::WeightFormat;
-
-constexpr int kTurnColumns = 256;
+constexpr int kTurnColumns = 256, kTurnGroups = kTurnColumns / kGroupColumns;
 constexpr int kWarpBytes = 13824, kSharedBytes = kProductWarps * kWarpBytes + 32;  // two blocks a multiprocessor
 
 // Bytes of 256 columns of a row; 0: not read here.
@@ -65,127 +61,94 @@ struct RowSource {
   unsigned group_inverse;  // 2^32 over the columns of a scale, rounded up
 };
 
-// 16 bytes at any address of shared memory. Up to 4 bytes behind them are read too.
-__device__ __forceinline__ void load_anywhere(const uint8_t* p, uint32_t (&w)[4]) {
-  const auto address = reinterpret_cast<uintptr_t>(p);
-  const auto* words = reinterpret_cast<const uint32_t*>(address & ~uintptr_t{3});
-  const unsigned shift = static_cast<unsigned>(address & 3) * 8;
-  uint32_t v[5];
-#pragma unroll
-  for (int i = 0; i < 5; ++i) v[i] = words[i];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) w[i] = __funnelshift_r(v[i], v[i + 1], shift);
-}
-__device__ __forceinline__ void load_even(const uint8_t* p, uint32_t (&w)[4]) {
-  const uint4 v = *reinterpret_cast<const uint4*>(p);
-  w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
-}
-__device__ __forceinline__ float half_at(const uint8_t* p) {  // of an even address
-  return __half2float(__ushort_as_half(*reinterpret_cast<const uint16_t*>(p)));
-}
-
-constexpr float kMagic = 8388608.0f;  // 2^23: a whole number below it, put into its last bits, is added to it
-
-__device__ __forceinline__ float magic_plus(uint32_t word, int byte) {
-  return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440u | static_cast<unsigned>(byte)));
-}
-__device__ __forceinline__ int byte_of(uint32_t word, int byte) { return static_cast<int>(word >> 8 * byte & 255u); }
-
-// Numbers as pairs of T, in order.
-template <class T, class Value>
-__device__ __forceinline__ void pack_all(uint32_t (&out)[8], Value&& value) {
-#pragma unroll
-  for (int j = 0; j < 8; ++j) out[j] = pack<T>(value(2 * j), value(2 * j + 1));
-}
-
-// Numbers [16 chunk, 16 chunk + 16) of a turn of a row. `scale` is the codes', where these stand apart, else a factor.
-template <class T, WeightFormat kFormat>
-__device__ __forceinline__ void decode_chunk(const uint8_t* turn, int chunk, float scale, float zero,
-                                             const float* table, uint32_t (&out)[8]) {
+constexpr bool has_scales_apart(WeightFormat format) {
   using enum WeightFormat;
-  uint32_t w[4];
-  if constexpr (kFormat == q8_0) {
-    const uint8_t* block = turn + chunk / 2 * 34;
-    const float d = half_at(block) * scale;
-    load_anywhere(block + 2 + chunk % 2 * 16, w);
+  return format == int4 || format == int8 || format == nf4 || format == fp4 || format == fp8_e4m3;
+}
+constexpr bool has_table(WeightFormat format) {
+  return format == WeightFormat::nf4 || format == WeightFormat::fp4 || format == WeightFormat::mxfp4;
+}
+
+// What the sums of a group are multiplied by, and what each number of a takes off them: of the rows low and high. Of
+// q6_k the two halves of a group have their own.
+struct GroupScale {
+  float scale[2], second[2], minimum[2];
+};
+
+// The scales of a turn of the rows low and high.
+template <class T, WeightFormat kFormat>
+struct TurnScales {
+  static constexpr bool kIsK = kFormat == WeightFormat::q4_k || kFormat == WeightFormat::q5_k;
+  static constexpr float kBiasOf = code_bias<T>(kFormat);
+  // Apart: of 64 columns, two times 32; other lanes of the row have the others.
+  float scale[2][2], zero[2][2];
+  // In blocks.
+  float d[2], lowest[2];
+  uint32_t scales[2][2], minima[2][2];
+
+  // Asked for before the codes are waited for: memory is as far away for one as for all.
+  __device__ __forceinline__ void ask(const RowSource* sources, int turn, int k, int lane) {
+    if constexpr (has_scales_apart(kFormat)) {
+      constexpr float kMiddle = kFormat == WeightFormat::int8 ? 128.0f : kFormat == WeightFormat::int4 ? 8.0f : 0.0f;
 #pragma unroll
-    for (uint32_t& word : w) word ^= 0x80808080u;
-    pack_all<T>(out, [&](int j) { return (magic_plus(w[j / 4], j % 4) - (kMagic + 128.0f)) * d; });
-  } else if constexpr (kFormat == q4_0 || kFormat == mxfp4) {
-    constexpr int kBlock = kFormat == q4_0 ? 18 : 17;
-    const uint8_t* block = turn + chunk / 2 * kBlock;
-    load_anywhere(block + kBlock - 16, w);
+      for (int i = 0; i < 2; ++i) {
+        const int column = min(turn * kTurnColumns + (lane % 4 * 2 + i) * kGroupColumns, k - kGroupColumns);
 #pragma unroll
-    for (uint32_t& word : w) word = word >> 4 * (chunk % 2) & 0x0f0f0f0fu;
-    if constexpr (kFormat == q4_0) {
-      const float d = half_at(block) * scale;
-      pack_all<T>(out, [&](int j) { return (magic_plus(w[j / 4], j % 4) - (kMagic + 8.0f)) * d; });
-    } else {
-      const float d = base::block::half_of_e8m0(block[0]) * scale;
-      pack_all<T>(out, [&](int j) { return table[byte_of(w[j / 4], j % 4)] * d; });
-    }
-  } else if constexpr (kFormat == q4_k || kFormat == q5_k) {
-    const int s = chunk / 2, part = chunk % 2 * 16;
-    const base::block::ScaleMin sm = base::block::scale_min_k4(turn + 4, s);
-    const float dl = half_at(turn) * static_cast<float>(sm.scale) * scale,
-                ml = half_at(turn + 2) * static_cast<float>(sm.min) * scale;
-    load_even(turn + (kFormat == q4_k ? 16 : 48) + s / 2 * 32 + part, w);
-#pragma unroll
-    for (uint32_t& word : w) word = word >> 4 * (s % 2) & 0x0f0f0f0fu;
-    if constexpr (kFormat == q5_k) {
-      uint32_t high[4];
-      load_even(turn + 16 + part, high);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) w[i] |= (high[i] >> s & 0x01010101u) << 4;
-    }
-    pack_all<T>(out, [&](int j) { return (magic_plus(w[j / 4], j % 4) - kMagic) * dl - ml; });
-  } else if constexpr (kFormat == q6_k) {
-    const int half = chunk / 8, group = chunk % 8 / 2;
-    const float dl = half_at(turn + 208) * static_cast<float>(static_cast<int8_t>(turn[192 + chunk])) * scale;
-    uint32_t high[4];
-    load_anywhere(turn + half * 64 + group % 2 * 32 + chunk % 2 * 16, w);
-    load_anywhere(turn + 128 + half * 32 + chunk % 2 * 16, high);
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      w[i] = (w[i] >> 4 * (group / 2) & 0x0f0f0f0fu) | (high[i] >> 2 * group & 0x03030303u) << 4;
-    pack_all<T>(out, [&](int j) { return (magic_plus(w[j / 4], j % 4) - (kMagic + 32.0f)) * dl; });
-  } else if constexpr (kFormat == int8) {
-    load_even(turn + chunk * 16, w);
-    pack_all<T>(out, [&](int j) { return (magic_plus(w[j / 4], j % 4) - kMagic - zero) * scale; });
-  } else if constexpr (kFormat == fp8_e4m3) {
-    load_even(turn + chunk * 16, w);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const auto codes = static_cast<__nv_fp8x2_storage_t>(w[j / 2] >> 16 * (j % 2) & 0xffffu);
-      const float2 pair = __half22float2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3));
-      out[j] = pack<T>(pair.x * scale, pair.y * scale);
-    }
-  } else {
-    const uint2 codes = *reinterpret_cast<const uint2*>(turn + chunk * 8);
-    const uint32_t words[2] = {codes.x, codes.y};
-    if constexpr (kFormat == int4) {  // the first of a pair in the low half
-      pack_all<T>(out, [&](int j) {
-        const uint32_t nibbles = words[j / 8] >> 4 * (j % 2) & 0x0f0f0f0fu;
-        return (magic_plus(nibbles, j / 2 % 4) - kMagic - zero) * scale;
-      });
-    } else {  // in the high half
-      pack_all<T>(out, [&](int j) {
-        const uint32_t nibbles = words[j / 8] >> 4 * (1 - j % 2) & 0x0f0f0f0fu;
-        return table[byte_of(nibbles, j / 2 % 4)] * scale;
-      });
+        for (int h = 0; h < 2; ++h) {
+          const RowSource& source = sources[lane / 4 + 8 * h];
+          const unsigned group = __umulhi(static_cast<unsigned>(column), source.group_inverse);
+          scale[h][i] = source.scales[group];
+          zero[h][i] = has_minimum(kFormat) && source.zeros ? source.zeros[group] : kMiddle;
+        }
+      }
     }
   }
-}
+  __device__ __forceinline__ void read(int h, const uint8_t* turn) {
+    if constexpr (kIsK) {
+      const uint4 head = *reinterpret_cast<const uint4*>(turn);
+      d[h] = half_at(turn), lowest[h] = half_at(turn + 2);
+      scales[h][0] = head.y & 0x3f3f3f3fu;
+      minima[h][0] = head.z & 0x3f3f3f3fu;
+      scales[h][1] = (head.w & 0x0f0f0f0fu) | (head.y >> 2 & 0x30303030u);
+      minima[h][1] = (head.w >> 4 & 0x0f0f0f0fu) | (head.z >> 2 & 0x30303030u);
+    } else if constexpr (kFormat == WeightFormat::q6_k) {
+      d[h] = half_at(turn + 208);
+    }
+  }
+  __device__ __forceinline__ void of_group(int h, const uint8_t* turn, int group, GroupScale& out) const {
+    using enum WeightFormat;
+    if constexpr (has_scales_apart(kFormat)) {
+      out.scale[h] =
+          __shfl_sync(0xffffffffu, scale[h][group % 2], static_cast<int>(threadIdx.x % 32 & ~3u) + group / 2);
+      if constexpr (has_minimum(kFormat)) {
+        const float z =
+            __shfl_sync(0xffffffffu, zero[h][group % 2], static_cast<int>(threadIdx.x % 32 & ~3u) + group / 2);
+        out.minimum[h] = out.scale[h] * (z + (kFormat == int8 ? -128.0f : kBiasOf));
+      }
+    } else if constexpr (kIsK) {
+      const int shift = group % 4 * 8;
+      out.scale[h] = d[h] * static_cast<float>(scales[h][group / 4] >> shift & 255u);
+      out.minimum[h] =
+          fmaf(out.scale[h], kBiasOf, lowest[h] * static_cast<float>(minima[h][group / 4] >> shift & 255u));
+    } else if constexpr (kFormat == q6_k) {
+      const auto* own = reinterpret_cast<const int8_t*>(turn + 192 + group * 2);
+      out.scale[h] = d[h] * static_cast<float>(own[0]);
+      out.second[h] = d[h] * static_cast<float>(own[1]);
+    } else if constexpr (kFormat == mxfp4) {
+      out.scale[h] = base::block::half_of_e8m0(turn[group * 17]);
+    } else {
+      out.scale[h] = half_at(turn + group * (kFormat == q8_0 ? 34 : 18));
+    }
+  }
+};
 
 template <class T, int kTiles, WeightFormat kFormat>
 struct Reader {
   using Turn = Turns<kFormat>;
-  static constexpr bool kApart = kFormat == WeightFormat::int4 || kFormat == WeightFormat::int8 ||
-                                 kFormat == WeightFormat::nf4 || kFormat == WeightFormat::fp4 ||
-                                 kFormat == WeightFormat::fp8_e4m3;
+  static constexpr int kAtOnce = kTurnGroups / kTiles;  // groups of which a thread holds its numbers of a
   const ProductParams& p;
   const RowSource* sources;  // of the block's 16 rows, in shared memory
-  const float* table;
+  const uint32_t* table;
   uint8_t* slots;  // the warp's
   int64_t row_bytes;
   int lane, first_row;
@@ -193,20 +156,24 @@ struct Reader {
   __device__ __forceinline__ uint8_t* slot_row(int slot, int row) const {
     return slots + (slot * kProductRows + row) * Turn::kRowRoom;
   }
-  __device__ __forceinline__ void load(int turn, int slot) const {
+  // Two lanes copy a row's pieces in turn.
+  __device__ __forceinline__ void load(const RowSource& own, int turn, int slot) const {
     const int64_t from = int64_t{turn} * Turn::kBytes, left = row_bytes - from;
-    const int64_t bytes = left < Turn::kBytes ? left : Turn::kBytes;
-    for (int i = lane; i < kProductRows * Turn::kPieces; i += 32) {
-      const int row = i / Turn::kPieces, piece = i % Turn::kPieces;
-      const char* begin = sources[row].data + from;
-      const auto below = reinterpret_cast<uintptr_t>(begin) & 15;
-      const char* at = begin - below + piece * 16;
-      if (at >= begin + bytes) continue;
-      uint8_t* to = slot_row(slot, row) + piece * 16;
-      if (at + 16 <= sources[row].end) {
-        copy_async(to, at, true);
-      } else {
-        for (int b = 0; at + b < sources[row].end; ++b) to[b] = static_cast<uint8_t>(at[b]);
+    const char* begin = own.data + from;
+    const auto below = static_cast<int>(reinterpret_cast<uintptr_t>(begin) & 15);
+    const char* at = begin - below;
+    const int bytes = below + static_cast<int>(left < Turn::kBytes ? left : Turn::kBytes);
+    const int64_t there = own.end - at;  // the last piece may be cut
+    const int pieces = (bytes + 15) / 16,
+              whole = there < bytes + 15 ? min(pieces, static_cast<int>(there / 16)) : pieces;
+    uint8_t* to = slot_row(slot, lane / 2);
+#pragma unroll
+    for (int i = 0; i < (Turn::kPieces + 1) / 2; ++i) {
+      const int piece = i * 2 + lane % 2;
+      if (piece < whole) {
+        copy_async(to + piece * 16, at + piece * 16, true);
+      } else if (piece < pieces) {
+        for (int b = piece * 16; b < there; ++b) to[b] = static_cast<uint8_t>(at[b]);
       }
     }
     copy_commit();
@@ -216,77 +183,69 @@ struct Reader {
     if constexpr (is_even(kFormat)) return at;
     return at + (reinterpret_cast<uintptr_t>(sources[row].data + int64_t{turn} * Turn::kBytes) & 15);
   }
-  // What a thread reads beside the codes for its four chunks of a turn. Asked for before the codes are waited for, all
-  // at once: memory is as far away for one as for all.
-  struct Beside {
-    float scale[4][2], zero[4][2];  // of the rows low and high
-    uint4 x[4][2];                  // 16 numbers of a row of a; not where there are more rows
-  };
-  static constexpr bool kAsksForX = kTiles == 1;
-  __device__ __forceinline__ int column_of(int turn, int i) const {
-    return turn * kTurnColumns + (i * 4 + lane % 4) * 16;
-  }
-  __device__ __forceinline__ void load_x(int m, int column, uint4 (&v)[2]) const {
-    v[0] = v[1] = {};
-    if (m >= p.m || column >= p.k) return;
-    const auto* x = reinterpret_cast<const uint4*>(static_cast<const T*>(p.x) + int64_t{m} * p.k + column);
-    v[0] = x[0], v[1] = x[1];
-  }
-  __device__ __forceinline__ void ask(int turn, Beside& beside) const {
-    const int row = lane / 4;
+  __device__ __forceinline__ void load_x(int turn, int first, uint4 (&x)[kAtOnce][kTiles]) const {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int column = column_of(turn, i);
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const RowSource& source = sources[row + 8 * h];
-        beside.scale[i][h] = source.factor, beside.zero[i][h] = 0;
-        if constexpr (kApart) {
-          if (column >= p.k) continue;
-          const unsigned group = __umulhi(static_cast<unsigned>(column), source.group_inverse);
-          beside.scale[i][h] *= source.scales[group];
-          if constexpr (kFormat == WeightFormat::int4 || kFormat == WeightFormat::int8)
-            beside.zero[i][h] = source.zeros ? source.zeros[group] : kFormat == WeightFormat::int4 ? 8.0f : 128.0f;
-        }
-      }
-      if constexpr (kAsksForX) load_x(first_row + row, column, beside.x[i]);
-    }
-  }
-  __device__ __forceinline__ void multiply(int turn, int slot, const Beside& beside, float (&sum)[kTiles][4]) const {
-    const int row = lane / 4;
-    const uint8_t *low_turn = turn_of(turn, slot, row), *high_turn = turn_of(turn, slot, row + 8);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int chunk = i * 4 + lane % 4, column = column_of(turn, i);
-      uint32_t low[8] = {}, high[8] = {};
-      if (column < p.k) {
-        decode_chunk<T, kFormat>(low_turn, chunk, beside.scale[i][0], beside.zero[i][0], table, low);
-        decode_chunk<T, kFormat>(high_turn, chunk, beside.scale[i][1], beside.zero[i][1], table, high);
-      }
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int column = turn * kTurnColumns + (first + i) * kGroupColumns;
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
-        uint4 own[2];
-        if constexpr (kAsksForX) {
-          own[0] = beside.x[i][0], own[1] = beside.x[i][1];
-        } else {
-          load_x(first_row + t * 8 + row, column, own);
-        }
-        const uint32_t v[8] = {own[0].x, own[0].y, own[0].z, own[0].w, own[1].x, own[1].y, own[1].z, own[1].w};
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const uint32_t operand[4] = {low[2 * j], high[2 * j], low[2 * j + 1], high[2 * j + 1]};
-          mma_16x8x16<T>(sum[t], operand, v[2 * j], v[2 * j + 1]);
-        }
+        const int m = first_row + t * 8 + lane / 4;
+        x[i][t] = {};
+        if (m < p.m && column < p.k)
+          x[i][t] = load_ordered<kFormat>(static_cast<const T*>(p.x) + int64_t{m} * p.k + column, lane % 4);
       }
+    }
+  }
+  __device__ __forceinline__ void multiply_group(const uint32_t (&low)[4], const uint32_t (&high)[4],
+                                                 const GroupScale& by, const uint4& x, float (&sum)[4]) const {
+    const uint32_t first[4] = {low[0], high[0], low[1], high[1]}, second[4] = {low[2], high[2], low[3], high[3]};
+    float part[4] = {}, rest[4] = {};
+    mma_16x8x16<T>(part, first, x.x, x.y);
+    if constexpr (kFormat == WeightFormat::q6_k) {
+      mma_16x8x16<T>(rest, second, x.z, x.w);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum[i] = fmaf(by.second[i / 2], rest[i], sum[i]);
+    } else {
+      mma_16x8x16<T>(part, second, x.z, x.w);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum[i] = fmaf(by.scale[i / 2], part[i], sum[i]);
+    if constexpr (has_minimum(kFormat)) {
+      constexpr uint32_t kOne = std::is_same_v<T, bfloat16> ? 0x3f803f80u : 0x3c003c00u;
+      const uint32_t ones[4] = {kOne, kOne, kOne, kOne};
+      float of_x[4] = {};  // the sums of a's numbers, in every row
+      mma_16x8x16<T>(of_x, ones, x.x, x.y);
+      mma_16x8x16<T>(of_x, ones, x.z, x.w);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum[i] = fmaf(-by.minimum[i / 2], of_x[i], sum[i]);
+    }
+  }
+  // Groups [first, first + kAtOnce) of a turn.
+  __device__ __forceinline__ void multiply(const uint8_t* low_turn, const uint8_t* high_turn, int first, int groups,
+                                           const TurnScales<T, kFormat>& scales, const uint4 (&x)[kAtOnce][kTiles],
+                                           float (&sum)[kTiles][4]) const {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int group = first + i;
+      if (group >= groups) break;
+      GroupScale by{};
+      scales.of_group(0, low_turn, group, by);
+      scales.of_group(1, high_turn, group, by);
+      uint32_t low[4], high[4];
+      decode_group<T, kFormat>(low_turn, group, lane % 4, table, low);
+      decode_group<T, kFormat>(high_turn, group, lane % 4, table, high);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) multiply_group(low, high, by, x[i][t], sum[t]);
     }
   }
   __device__ __forceinline__ void run(float (&sum)[kTiles][4]) const {
     const int warp = threadIdx.x / 32, turns = (p.k + kTurnColumns - 1) / kTurnColumns;
+    const RowSource own = sources[lane / 2];
 #pragma unroll
     for (int i = 0; i < Turn::kSlots; ++i) {
       const int turn = warp + i * kProductWarps;
       if (turn < turns) {
-        load(turn, i);
+        load(own, turn, i);
       } else {
         copy_commit();
       }
@@ -294,20 +253,33 @@ struct Reader {
     wait_for_previous();
     int slot = 0;
     for (int turn = warp; turn < turns; turn += kProductWarps) {
-      Beside beside;
-      ask(turn, beside);
+      TurnScales<T, kFormat> scales;
+      uint4 x[kAtOnce][kTiles];
+      scales.ask(sources, turn, p.k, lane);
+      load_x(turn, 0, x);
       copy_wait<Turn::kSlots - 1>();
       __syncwarp();
-      multiply(turn, slot, beside, sum);
+      const uint8_t *low_turn = turn_of(turn, slot, lane / 4), *high_turn = turn_of(turn, slot, lane / 4 + 8);
+      const int groups = min(kTurnGroups, (p.k - turn * kTurnColumns) / kGroupColumns);
+      scales.read(0, low_turn);
+      scales.read(1, high_turn);
+#pragma unroll
+      for (int first = 0; first < kTurnGroups; first += kAtOnce) {
+        if (first > 0) load_x(turn, first, x);
+        multiply(low_turn, high_turn, first, groups, scales, x, sum);
+      }
       __syncwarp();
       if (const int next = turn + Turn::kSlots * kProductWarps; next < turns) {
-        load(next, slot);
+        load(own, next, slot);
       } else {
         copy_commit();
       }
       slot = slot + 1 == Turn::kSlots ? 0 : slot + 1;
     }
     copy_wait<0>();
+    const float low = sources[lane / 4].factor, high = sources[lane / 4 + 8].factor;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) sum[t][0] *= low, sum[t][1] *= low, sum[t][2] *= high, sum[t][3] *= high;
   }
 };
 
@@ -320,14 +292,6 @@ __device__ __forceinline__ int part_of(const ProductParams& p, int n) {
   return part;
 }
 
-__device__ __forceinline__ float table_value(WeightFormat format, int code) {
-  if (format == WeightFormat::nf4) return base::block::nf4_value(code);
-  if (format == WeightFormat::fp4) return base::block::fp4_value(code);
-  const int size = code & 7;  // e2m1, doubled
-  const float value = size < 5 ? static_cast<float>(size) : size == 5 ? 6.0f : size == 6 ? 8.0f : 12.0f;
-  return code & 8 ? -value : value;
-}
-
 // Block b takes rows [16 t, 16 t + 16) of a with t = b % row_tiles: those that read the same rows of w run together.
 // What kind of product it is, is asked before and after all the work.
 template <class T, int kTiles>
@@ -335,7 +299,7 @@ __global__ void __launch_bounds__(kProductThreads, 2)
     quantized_product_kernel(const ProductParams p, ProductKind kind, int row_tiles) {
   extern __shared__ __align__(16) uint8_t shared[];
   __shared__ RowSource sources[kProductRows];
-  __shared__ float table[16];
+  __shared__ uint32_t table[256];
   using enum WeightFormat;
   let_next_begin();
   const int block = static_cast<int>(blockIdx.x) / row_tiles;
@@ -355,7 +319,10 @@ __global__ void __launch_bounds__(kProductThreads, 2)
                   part.zeros ? part.zeros + row * part.groups : nullptr,
                   part.factor,
                   static_cast<unsigned>(0xffffffffu / static_cast<unsigned>(part.group_columns) + 1)};
-    table[i] = table_value(format, i);
+  }
+  if (has_table(format)) {
+    static_assert(kProductThreads == 256);
+    table[threadIdx.x] = byte_values<T>(format, static_cast<int>(threadIdx.x));
   }
   __syncthreads();
   float sum[kTiles][4] = {};
@@ -423,7 +390,7 @@ void launch(Stream& stream, const ProductParams& p, ProductKind kind) {
 }  // namespace
 
 bool find_quantized_parts(const Stream& stream, const core::WeightView& weight, ProductParams& p) {
-  constexpr size_t kWithStatic = kSharedBytes + 1024;
+  constexpr size_t kWithStatic = kSharedBytes + 2048;
   if (most_shared_bytes(stream.device) < kWithStatic) return false;
   const core::WeightBlocks& blocks = *weight.blocks;
   if (blocks.experts != 1 || blocks.parts.size() > kMostParts || blocks.columns % 32 != 0) return false;
@@ -435,7 +402,7 @@ bool find_quantized_parts(const Stream& stream, const core::WeightView& weight, 
     const base::WeightFormatInfo& info = base::info_of(part.format);
     const bool is_apart = info.scales == base::WeightScales::apart;
     const int64_t group = part.group > 0 ? part.group : info.block_elements;
-    if (is_apart ? group % 16 != 0 || !part.scales : blocks.columns % info.block_elements != 0) return false;
+    if (is_apart ? group % kGroupColumns != 0 || !part.scales : blocks.columns % info.block_elements != 0) return false;
     const int64_t row_bytes = base::bytes_of(part.format, blocks.columns);
     p.parts[p.num_parts++] = {.rows = part.data.data<char>(),
                               .scales = is_apart ? part.scales.data<float>() : nullptr,
