@@ -153,8 +153,8 @@ core::KvCacheShape TransformerRunner::cache_shape(int64_t num_blocks, int64_t bl
   const spec::ModelSpec& spec = transformer_.spec();
   const core::DType plain = transformer_.store().options().compute;
   const core::DType format = options_.kv_format == core::DType::f32 ? plain : options_.kv_format;
-  SINTER_CHECK(!is_gpu_ || !core::has_row_scales(format),
-               "a KV cache in {} is for the CPU; on a GPU take fp8 or the compute format",
+  SINTER_CHECK(!is_gpu_ || format != core::DType::u8,
+               "a KV cache in {} is for the CPU; on a GPU take int8, fp8 or the compute format",
                core::kv_format_name(format));
   std::vector formats(static_cast<size_t>(spec.num_layers), format);
   for (int64_t layer : options_.kv_plain_layers) formats[static_cast<size_t>(layer)] = plain;

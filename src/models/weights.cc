@@ -16,7 +16,7 @@ std::vector<int64_t> part_shape(const spec::ParameterSpec& info, const spec::Par
 
 namespace {
 
-constexpr int64_t kPieceBytes = int64_t{4} << 20;  // of a copy to a device by one of several threads
+constexpr int64_t kPieceBytes = int64_t{1} << 20;  // of a copy to a device by one of several threads
 
 // Where element (row, column) of a part stands: in the stored tensor, and in the part on disk.
 template <class Visit>

@@ -2,7 +2,6 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -73,8 +72,8 @@ class CudaAllocator : public Allocator {
 // it.
 class PinnedRing {
  public:
-  static constexpr size_t kSlotBytes = size_t{2} << 20;
-  static constexpr int kSlots = 16;
+  static constexpr size_t kSlotBytes = size_t{1} << 20;
+  static constexpr int kSlots = 64;
 
   // Copies to the device in stream order; `host` may be reused on return.
   void send(void* destination, const void* host, size_t bytes, cudaStream_t stream) {

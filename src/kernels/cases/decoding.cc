@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/rng.h"
+#include "core/kv_format.h"
 #include "kernels/cases/attention.h"
 #include "kernels/fused.h"
 
@@ -120,6 +121,7 @@ struct Pages {
   int64_t heads, kv_heads, dim, window = 0, block_size = 16, padding = 0;
   bool heads_first = true, is_fp8 = false;
   Size size = Size::small;
+  bool is_int8 = false;
 
   int64_t table_width() const {
     int64_t width = 1;
@@ -155,7 +157,8 @@ void pages(Case& c, DType t, const Pages& p) {
   const auto S = static_cast<int64_t>(p.queries.size()), total = static_cast<int64_t>(l.slots.size());
   const int64_t width = p.table_width(), num_blocks = S * width + 5;
   const int64_t T = l.offsets.back() + p.padding, W = (p.heads + 2 * p.kv_heads) * p.dim;
-  const DType stored = p.is_fp8 ? DType::f8e4m3 : t;
+  const DType stored = p.is_fp8 ? DType::f8e4m3 : p.is_int8 ? DType::i8 : t;
+  const int64_t row = core::kv_row_elements(stored, p.dim);
   const Shape cache_shape{num_blocks, p.block_size, p.kv_heads, p.dim};
   const int all = c.random({total, W}, t), slots_of_all = c.integers({total}, l.slots), qkv = c.random({T, W}, t),
             offset = c.integers({S + 1}, l.offsets), context = c.integers({S}, p.contexts),
@@ -166,10 +169,10 @@ void pages(Case& c, DType t, const Pages& p) {
   c.run([&](const KernelTable& table, Stream& s, const Case::At& at) {
     auto as_stored = [&](int handle) {
       const Tensor x = at(handle);
-      return Tensor::view_of(x.raw(), x.shape(), stored, x.device());
+      return Tensor::view_of(x.raw(), {num_blocks, p.block_size, p.kv_heads, row}, stored, x.device());
     };
     core::KvLayer cache = core::kv_layer_of(as_stored(keys), as_stored(values));
-    if (p.heads_first) cache.head_stride = p.block_size * p.dim, cache.token_stride = p.dim;
+    if (p.heads_first) cache.head_stride = p.block_size * row, cache.token_stride = row;
     if (p.is_fp8) cache.key_scales = at(key_scales), cache.value_scales = at(value_scales);
     table.kv_write(s, {p.heads, p.kv_heads, p.dim, at(all), at(slots_of_all), cache});
     RaggedBatch batch;
@@ -189,9 +192,9 @@ void pages(Case& c, DType t, const Pages& p) {
     args.cache = cache, args.block_tables = at(table_of);
     table.attention_forward(s, args);
   });
-  c.expect_close(out, "out", p.is_fp8 ? Result::fp8_cache : Result::decoding);
+  c.expect_close(out, "out", p.is_fp8 || p.is_int8 ? Result::fp8_cache : Result::decoding);
   // Prompts that are the whole batch may go past the pages.
-  if (attention_witness().expect_pages && p.queries != p.contexts)
+  if (attention_witness().expect_pages && p.queries != p.contexts && !p.is_int8)
     attention_witness().expect_pages(c, *std::max_element(p.queries.begin(), p.queries.end()));
 }
 
@@ -211,6 +214,10 @@ void register_pages(DType t) {
       {{2, 1}, {290, 33}, 6, 3, 96, 0, 16, 0, true, true},
       {{1, 1}, {260, 600}, 4, 1, 256, 0, 32, 0, true, true},
       {{1, 2}, {40, 70}, 4, 2, 40, 0, 16, 0, true, true},
+      // int8: the same again.
+      {{1, 4, 1}, {700, 513, 17}, 8, 2, 128, 0, 16, 2, true, false, Size::small, true},
+      {{1, 8, 100}, {300, 520, 130}, 6, 3, 96, 100, 16, 0, false, false, Size::small, true},
+      {{1, 2}, {40, 70}, 4, 2, 33, 0, 7, 1, true, false, Size::small, true},
       // Prompts that have nothing in the cache before.
       {{256, 256}, {256, 256}, 8, 2, 64, 0, 16, 0, true, false, Size::medium},
       {{384}, {384}, 8, 2, 128, 0, 16, 0, true, false, Size::medium},
@@ -231,12 +238,15 @@ void register_pages(DType t) {
       {{1, 1}, {17000, 40}, 4, 1, 64, 3000, 16, 0, true, false, Size::large}};
   for (const Pages& p : all) {
     // The CPU's coded caches and its prompts have tests of their own (cpu/attention).
-    if ((p.is_fp8 || p.queries == p.contexts) && !is_own_cuda()) continue;
+    if ((p.is_fp8 || p.is_int8 || p.queries == p.contexts) && !is_own_cuda()) continue;
     add("DecodeAttention", t,
         fmt::format("{}_sequences_of_at_most_{}_{}_over_{}x{}{}_blocks_of_{}{}{}", p.queries.size(),
                     *std::max_element(p.contexts.begin(), p.contexts.end()), p.heads, p.kv_heads, p.dim,
                     p.window ? fmt::format("_window_{}", p.window) : "", p.block_size,
-                    p.heads_first ? "" : "_tokens_first", p.is_fp8 ? "_fp8" : ""),
+                    p.heads_first ? "" : "_tokens_first",
+                    p.is_fp8    ? "_fp8"
+                    : p.is_int8 ? "_int8"
+                                : ""),
         p.size, [=](Case& c) { pages(c, t, p); });
   }
 }

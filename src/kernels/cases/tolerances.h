@@ -18,7 +18,7 @@ enum class Result {
   fused_product,       // with an epilogue whose input one side may round before
   attention,           // probabilities are rounded before they multiply
   decoding,            // of few queries over pages
-  fp8_cache,           // of fp8
+  fp8_cache,           // of fp8 or int8
   attention_gradient,  // of probabilities and gradients that are rounded
   log_sum_exp,
   head_loss,      // of logits that one side may round before

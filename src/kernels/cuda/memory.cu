@@ -107,6 +107,46 @@ void write_fp8(Stream& stream, const KvWriteArgs& args) {
   SINTER_CUDA_LAUNCHED();
 }
 
+// A warp a row, codes and then the row's scale (core/kv_format.h). One that is not finite leaves a scale that shows it.
+template <class T>
+__global__ void kv_write_int8_kernel(const T* qkv, const int32_t* slots, int8_t* keys, int8_t* values,
+                                     CachePlaces places, int64_t width, int64_t first, int kv_heads, int dim) {
+  const int slot = slots[blockIdx.x], lane = static_cast<int>(threadIdx.x % 32);
+  if (slot < 0) return;
+  for (int row = static_cast<int>(threadIdx.x / 32); row < 2 * kv_heads; row += static_cast<int>(blockDim.x / 32)) {
+    const T* source = qkv + blockIdx.x * width + first + int64_t{row} * dim;
+    float largest = 0;
+    bool is_finite = true;
+    for (int d = lane; d < dim; d += 32) {
+      const float x = fabsf(to_float(source[d]));
+      largest = fmaxf(largest, x);
+      is_finite = is_finite && x <= 3.402823466e38f;
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, step));
+    if (!__all_sync(0xffffffffu, is_finite)) largest = NAN;
+    const half stored = __float2half_rn(largest / 127.0f);
+    const float scale = __half2float(stored);
+    int8_t* to = (row < kv_heads ? keys : values) + places.offset(slot, row % kv_heads);
+    for (int d = lane; d < dim; d += 32) {
+      const float code = scale > 0 ? fminf(fmaxf(rintf(to_float(source[d]) / scale), -127.0f), 127.0f) : 0.0f;
+      to[d] = static_cast<int8_t>(code);
+    }
+    if (lane < 2) to[dim + lane] = static_cast<int8_t>(__half_as_ushort(stored) >> 8 * lane & 255);
+  }
+}
+
+void write_int8(Stream& stream, const KvWriteArgs& args) {
+  const core::KvLayer& cache = args.cache;
+  dispatch_format(args.qkv.dtype(), "kv_write", [&]<class T>(TypeTag<T>) {
+    kv_write_int8_kernel<T><<<static_cast<unsigned>(args.qkv.size(0)), 128, 0, native(stream)>>>(
+        args.qkv.data<T>(), args.slots.data<int32_t>(), cache.keys.data<int8_t>(), cache.values.data<int8_t>(),
+        places_of(cache, 1), args.qkv.size(-1), args.num_heads * args.head_dim, static_cast<int>(args.num_kv_heads),
+        static_cast<int>(args.head_dim));
+  });
+  SINTER_CUDA_LAUNCHED();
+}
+
 // Over the bus a few blocks are enough, and leave the rest of the GPU to what runs beside them.
 unsigned blocks_for(Stream& stream, const AxpbyArgs& args, int64_t elements_per_block) {
   constexpr unsigned kOverTheBus = 32;
@@ -165,6 +205,7 @@ void kv_write(Stream& stream, const KvWriteArgs& args) {
   if (args.qkv.size(0) == 0) return;
   const core::KvLayer& cache = args.cache;
   if (cache.keys.dtype() == base::DType::f8e4m3) return write_fp8(stream, args);
+  if (cache.keys.dtype() == base::DType::i8) return write_int8(stream, args);
   SINTER_CHECK(cache.keys.dtype() == args.qkv.dtype(), "[kv_write] a cache in {} for keys in {}: not on CUDA",
                base::dtype_name(cache.keys.dtype()), base::dtype_name(args.qkv.dtype()));
   const auto element = static_cast<int64_t>(base::dtype_bytes(args.qkv.dtype()));

@@ -20,6 +20,7 @@ struct AttentionParams {
   float* delta;                  // (H, T)
   void* dqkv;
   const float *key_scales, *value_scales;           // (K) of a cache in fp8, else null
+  bool is_int8;                                     // a cache whose rows end with their scale (core/kv_format.h)
   int64_t block_stride, head_stride, token_stride;  // of the cache, in elements
   int64_t tokens, width, max_blocks, first_token, first_head, total_heads;
   int num_sequences, num_heads, num_kv_heads, head_dim, group, block_size;
@@ -105,15 +106,28 @@ __device__ __forceinline__ void load_tile(T* tile, const AttentionParams& p, Row
   }
 }
 
-// Fills a (kRows, kDim) tile from a cache in fp8: offset_of(r) is where a row begins, negative: zeros.
+// The f16 behind a row of int8 codes, at any address.
+__device__ __forceinline__ float int8_row_scale(const int8_t* row, int dim) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(row + dim);
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(bytes[0] | bytes[1] << 8)));
+}
+
+// Fills a (kRows, kDim) tile from a cache in codes: offset_of(r) is where a row begins, negative: zeros. `scale` is
+// fp8's; a row in int8 has its own.
 template <class T, int kRows, int kDim, int kThreads, class OffsetOf>
-__device__ __forceinline__ void load_fp8_tile(T* tile, const AttentionParams& p, const void* cache, float scale,
-                                              OffsetOf&& offset_of) {
+__device__ __forceinline__ void load_coded_tile(T* tile, const AttentionParams& p, const void* cache, float scale,
+                                                OffsetOf&& offset_of) {
   for (int i = threadIdx.x; i < kRows * kDim; i += kThreads) {
     int r = i / kDim, d = i % kDim;
     int64_t offset = offset_of(r);
     bool valid = offset >= 0 && d < p.head_dim;
-    float x = valid ? scale * float(static_cast<const __nv_fp8_e4m3*>(cache)[offset + d]) : 0.0f;
+    float x = 0;
+    if (valid && p.is_int8) {
+      const auto* row = static_cast<const int8_t*>(cache) + offset;
+      x = int8_row_scale(row, p.head_dim) * static_cast<float>(row[d]);
+    } else if (valid) {
+      x = scale * float(static_cast<const __nv_fp8_e4m3*>(cache)[offset + d]);
+    }
     tile[r * (kDim + kPad) + d] = from_float<T>(x);
   }
 }

@@ -42,9 +42,9 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionParams p, in
   int first_tile = p.window > 0 ? max(0, lowest - p.window + 1) / kKeys : 0, last_tile = highest / kKeys;
 
   auto load_keys = [&](T* tile, int t, int which) {
-    if (p.key_scales) {
-      const float scale = (which == 0 ? p.key_scales : p.value_scales)[s.kv_head];
-      load_fp8_tile<T, kKeys, kDim, kThreads>(tile, p, which == 0 ? p.keys : p.values, scale, [&](int r) {
+    if (p.key_scales || p.is_int8) {
+      const float scale = p.is_int8 ? 1.0f : (which == 0 ? p.key_scales : p.value_scales)[s.kv_head];
+      load_coded_tile<T, kKeys, kDim, kThreads>(tile, p, which == 0 ? p.keys : p.values, scale, [&](int r) {
         int j = t * kKeys + r;
         return j <= highest ? cache_offset(p, s, j) : int64_t{-1};
       });
@@ -261,21 +261,23 @@ AttentionParams make_attention_params(const AttentionShape& shape, const RaggedB
 
 void set_cache(AttentionParams& p, const AttentionForwardArgs& args) {
   const core::KvLayer& cache = args.cache;
-  const bool is_fp8 = cache.keys.dtype() == base::DType::f8e4m3;
-  SINTER_CHECK(
-      is_fp8 ? cache.key_scales && args.qkv.dtype() != base::DType::f32 : cache.keys.dtype() == args.qkv.dtype(),
-      "[attention] a cache in {} for queries in {}: not on CUDA", base::dtype_name(cache.keys.dtype()),
-      base::dtype_name(args.qkv.dtype()));
+  const bool is_fp8 = cache.keys.dtype() == base::DType::f8e4m3, is_int8 = cache.keys.dtype() == base::DType::i8;
+  const bool is_coded = (is_fp8 && cache.key_scales) || is_int8;
+  SINTER_CHECK(is_coded ? args.qkv.dtype() != base::DType::f32 : cache.keys.dtype() == args.qkv.dtype(),
+               "[attention] a cache in {} for queries in {}: not on CUDA", base::dtype_name(cache.keys.dtype()),
+               base::dtype_name(args.qkv.dtype()));
   p.keys = cache.keys.raw();
   p.values = cache.values.raw();
   p.key_scales = is_fp8 ? cache.key_scales.data<float>() : nullptr;
   p.value_scales = is_fp8 ? cache.value_scales.data<float>() : nullptr;
+  p.is_int8 = is_int8;
   p.block_stride = cache.block_stride;
   p.head_stride = cache.head_stride;
   p.token_stride = cache.token_stride;
   p.block_tables = args.block_tables.data<int32_t>();
   p.max_blocks = args.block_tables.size(-1);
   p.block_size = static_cast<int>(cache.block_size);
+  if (is_int8) return;  // rows are read a number at a time
   const auto multiple = static_cast<int64_t>(16 / base::dtype_bytes(cache.keys.dtype()));
   p.vector = p.vector && is_aligned(p.keys) && is_aligned(p.values) && cache.block_stride % multiple == 0 &&
              cache.head_stride % multiple == 0 && cache.token_stride % multiple == 0;

@@ -436,6 +436,7 @@ bool decode_attention(Stream& stream, const AttentionParams& p, base::DType dtyp
                       int64_t max_context) {
   constexpr int64_t kMostGrid = 65535;
   if (!options().decode_attention || !p.keys || !p.vector || p.dropout > 0 || p.lse) return false;
+  if (p.is_int8) return false;
   if (p.key_scales && p.head_dim % 16 != 0) return false;  // pieces of 16 bytes
   if (dtype != base::DType::bf16 && dtype != base::DType::f16) return false;
   if (p.num_sequences > kMostGrid || p.head_dim > 256) return false;

@@ -217,7 +217,7 @@ bool page_attention(Stream& stream, const AttentionForwardArgs& args, const Atte
   const int64_t pages = num_gathered_pages(batch);
   const auto gathered_bytes = static_cast<size_t>(pages * page_elements) * sizeof(uint16_t);
   const bool gathers = serving_options().pages == PageAttention::gathered && gathered_bytes <= kMostGatheredBytes / 2;
-  if (!gathers && p.key_scales) return false;
+  if (p.is_int8 || (!gathers && p.key_scales)) return false;
   PieceShape shape{.pieces = piece_bound(p.tokens / kPieceQueries + most_long),
                    .keys = key_bound(batch.max_context),
                    .heads = p.num_heads,

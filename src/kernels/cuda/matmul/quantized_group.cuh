@@ -32,15 +32,20 @@ constexpr Order order_of(WeightFormat format) {
 }
 
 // ---- bytes of shared memory at any address ----
+// The word at or before an address; a cast of the number would lose which memory it is of.
+__device__ __forceinline__ const uint32_t* words_at(const uint8_t* p, unsigned& shift) {
+  const auto odd = static_cast<unsigned>(reinterpret_cast<uintptr_t>(p)) & 3u;
+  shift = odd * 8;
+  return reinterpret_cast<const uint32_t*>(p - odd);
+}
 __device__ __forceinline__ uint32_t word_at(const uint8_t* p) {  // up to 4 bytes behind them are read too
-  const auto address = reinterpret_cast<uintptr_t>(p);
-  const auto* words = reinterpret_cast<const uint32_t*>(address & ~uintptr_t{3});
-  return __funnelshift_r(words[0], words[1], static_cast<unsigned>(address & 3) * 8);
+  unsigned shift;
+  const uint32_t* words = words_at(p, shift);
+  return __funnelshift_r(words[0], words[1], shift);
 }
 __device__ __forceinline__ void two_words_at(const uint8_t* p, uint32_t (&w)[2]) {
-  const auto address = reinterpret_cast<uintptr_t>(p);
-  const auto* words = reinterpret_cast<const uint32_t*>(address & ~uintptr_t{3});
-  const unsigned shift = static_cast<unsigned>(address & 3) * 8;
+  unsigned shift;
+  const uint32_t* words = words_at(p, shift);
   const uint32_t middle = words[1];
   w[0] = __funnelshift_r(words[0], middle, shift);
   w[1] = __funnelshift_r(middle, words[2], shift);
@@ -91,12 +96,16 @@ __device__ __forceinline__ float nibble_value(WeightFormat format, int code) {
   if (format == WeightFormat::fp4) return base::block::fp4_value(code);
   return static_cast<float>(base::block::fp4_doubled(code));  // e2m1
 }
-// Of a byte: the numbers behind its halves in the order in which they stand in a row. nf4 and fp4 begin with the high
-// half; mxfp4's halves are 16 columns apart.
+// Of 16 codes, in the low half of a word each: sixteen words lie in banks of their own, so lanes never wait for each
+// other.
 template <class T>
-__device__ __forceinline__ uint32_t byte_values(WeightFormat format, int byte) {
-  const float low = nibble_value(format, byte & 15), high = nibble_value(format, byte >> 4);
-  return format == WeightFormat::mxfp4 ? pack<T>(low, high) : pack<T>(high, low);
+__device__ __forceinline__ uint32_t table_entry(WeightFormat format, int code) {
+  return pack<T>(nibble_value(format, code), 0.0f);
+}
+// The numbers behind the halves of byte `byte` of a word, the low half's first.
+__device__ __forceinline__ uint32_t both_halves(const uint32_t* table, uint32_t word, int byte, bool high_first) {
+  const uint32_t low = table[word >> 8 * byte & 15u], high = table[word >> (8 * byte + 4) & 15u];
+  return high_first ? __byte_perm(high, low, 0x5410) : __byte_perm(low, high, 0x5410);
 }
 
 // ---- codes ----
@@ -112,7 +121,7 @@ constexpr bool has_minimum(WeightFormat format) {  // something is subtracted fo
   return format == q4_k || format == q5_k || format == int4 || format == int8;
 }
 
-// Numbers of group `group` (of eight) of a turn of a row. `table`: byte_values(), where the format has one.
+// Numbers of group `group` (of eight) of a turn of a row. `table`: of table_entry(), where the format has one.
 template <class T, WeightFormat kFormat>
 __device__ __forceinline__ void decode_group(const uint8_t* turn, int group, int quad, const uint32_t* table,
                                              uint32_t (&out)[4]) {
@@ -135,7 +144,7 @@ __device__ __forceinline__ void decode_group(const uint8_t* turn, int group, int
   } else if constexpr (kFormat == mxfp4) {
     const uint32_t w = word_at(turn + group * 17 + 1 + quad * 4);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) out[i] = table[w >> 8 * i & 255u];
+    for (int i = 0; i < 4; ++i) out[i] = both_halves(table, w, i, false);
   } else if constexpr (kFormat == q4_k || kFormat == q5_k) {
     const int from = (kFormat == q4_k ? 16 : 48) + group / 2 * 32 + quad * 8, shift = group % 2 * 4;
     const uint2 codes = *reinterpret_cast<const uint2*>(turn + from);
@@ -161,10 +170,10 @@ __device__ __forceinline__ void decode_group(const uint8_t* turn, int group, int
     const uint32_t w = *reinterpret_cast<const uint32_t*>(turn + group * 16 + quad * 4);
 #pragma unroll
     for (int i = 0; i < 4; ++i) out[i] = without_bias((w >> 4 * i & 0x000f000fu) | kBiasPair<T>);
-  } else if constexpr (kFormat == nf4 || kFormat == fp4) {
+  } else if constexpr (kFormat == nf4 || kFormat == fp4) {  // the first of a pair in the high half
     const uint32_t w = *reinterpret_cast<const uint32_t*>(turn + group * 16 + quad * 4);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) out[i] = table[w >> 8 * i & 255u];
+    for (int i = 0; i < 4; ++i) out[i] = both_halves(table, w, i, true);
   } else {
     static_assert(kFormat == fp8_e4m3);
     const uint2 codes = *reinterpret_cast<const uint2*>(turn + group * kGroupColumns + quad * 8);

@@ -142,6 +142,11 @@ struct TurnScales {
   }
 };
 
+__device__ inline void copy_bytes(uint8_t* to, const char* from, int begin, int end) {
+#pragma unroll 1
+  for (int i = begin; i < end; ++i) to[i] = static_cast<uint8_t>(from[i]);
+}
+
 template <class T, int kTiles, WeightFormat kFormat>
 struct Reader {
   using Turn = Turns<kFormat>;
@@ -160,22 +165,19 @@ struct Reader {
   __device__ __forceinline__ void load(const RowSource& own, int turn, int slot) const {
     const int64_t from = int64_t{turn} * Turn::kBytes, left = row_bytes - from;
     const char* begin = own.data + from;
-    const auto below = static_cast<int>(reinterpret_cast<uintptr_t>(begin) & 15);
+    const int below = is_even(kFormat) ? 0 : static_cast<int>(reinterpret_cast<uintptr_t>(begin) & 15);
     const char* at = begin - below;
-    const int bytes = below + static_cast<int>(left < Turn::kBytes ? left : Turn::kBytes);
-    const int64_t there = own.end - at;  // the last piece may be cut
-    const int pieces = (bytes + 15) / 16,
-              whole = there < bytes + 15 ? min(pieces, static_cast<int>(there / 16)) : pieces;
-    uint8_t* to = slot_row(slot, lane / 2);
+    const int pieces = (below + static_cast<int>(left < Turn::kBytes ? left : Turn::kBytes) + 15) / 16;
+    const int64_t there = own.end - at;
+    const bool is_cut = !is_even(kFormat) && there < pieces * 16;  // the last piece of all rows
+    const int whole = pieces - (is_cut ? 1 : 0) - lane % 2;
+    uint8_t* to = slot_row(slot, lane / 2) + lane % 2 * 16;
+    const char* own_at = at + lane % 2 * 16;
 #pragma unroll
-    for (int i = 0; i < (Turn::kPieces + 1) / 2; ++i) {
-      const int piece = i * 2 + lane % 2;
-      if (piece < whole) {
-        copy_async(to + piece * 16, at + piece * 16, true);
-      } else if (piece < pieces) {
-        for (int b = piece * 16; b < there; ++b) to[b] = static_cast<uint8_t>(at[b]);
-      }
+    for (int i = 0; i < Turn::kPieces; i += 2) {
+      if (i < whole) copy_async(to + i * 16, own_at + i * 16, true);
     }
+    if (is_cut && lane % 2 == 0) copy_bytes(slot_row(slot, lane / 2), at, pieces * 16 - 16, static_cast<int>(there));
     copy_commit();
   }
   __device__ __forceinline__ const uint8_t* turn_of(int turn, int slot, int row) const {
@@ -241,7 +243,7 @@ struct Reader {
   __device__ __forceinline__ void run(float (&sum)[kTiles][4]) const {
     const int warp = threadIdx.x / 32, turns = (p.k + kTurnColumns - 1) / kTurnColumns;
     const RowSource own = sources[lane / 2];
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < Turn::kSlots; ++i) {
       const int turn = warp + i * kProductWarps;
       if (turn < turns) {
@@ -252,6 +254,7 @@ struct Reader {
     }
     wait_for_previous();
     int slot = 0;
+#pragma unroll 1
     for (int turn = warp; turn < turns; turn += kProductWarps) {
       TurnScales<T, kFormat> scales;
       uint4 x[kAtOnce][kTiles];
@@ -299,7 +302,7 @@ __global__ void __launch_bounds__(kProductThreads, 2)
     quantized_product_kernel(const ProductParams p, ProductKind kind, int row_tiles) {
   extern __shared__ __align__(16) uint8_t shared[];
   __shared__ RowSource sources[kProductRows];
-  __shared__ uint32_t table[256];
+  __shared__ uint32_t table[16];
   using enum WeightFormat;
   let_next_begin();
   const int block = static_cast<int>(blockIdx.x) / row_tiles;
@@ -320,10 +323,7 @@ __global__ void __launch_bounds__(kProductThreads, 2)
                   part.factor,
                   static_cast<unsigned>(0xffffffffu / static_cast<unsigned>(part.group_columns) + 1)};
   }
-  if (has_table(format)) {
-    static_assert(kProductThreads == 256);
-    table[threadIdx.x] = byte_values<T>(format, static_cast<int>(threadIdx.x));
-  }
+  if (has_table(format) && threadIdx.x < 16) table[threadIdx.x] = table_entry<T>(format, static_cast<int>(threadIdx.x));
   __syncthreads();
   float sum[kTiles][4] = {};
   uint8_t* slots = shared + threadIdx.x / 32 * kWarpBytes;
