@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 
+#include "base/clones.h"
 #include "base/error.h"
 #include "base/threads.h"
 #include "data/text/hash.h"
@@ -30,12 +31,6 @@ std::vector<uint64_t> draw(std::mt19937& generator, int64_t count, uint64_t low)
 }
 
 constexpr size_t kBlock = 16;  // hash functions at once: their minima stay in registers
-
-#if defined(__x86_64__)
-#define SINTER_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define SINTER_CLONES
-#endif
 
 // The minima of a block of hash functions over all shingles. Values are below 2^61, so signed comparisons do.
 SINTER_CLONES void minimum_block(const uint64_t* shingles, size_t count, const uint64_t* a, const uint64_t* b,
