@@ -72,7 +72,7 @@ LAYOUTS = [
     ("sft", ["model.path=mistral"], ["tp=2", "tp=4 sequence_parallel=true"]),
     ("sft", ["model.path=mixtral", "adapter.targets=['q_proj','v_proj','o_proj']"], ["tp=2", "ep=2", "pp=2 ep=2"]),
     ("sft", ["adapter.kind=dora"], ["pp=2", "cp=2"]),
-    ("sft-qlora", ["optimizer.states=f32"], ["pp=2", "cp=2"]),  # blocks of 8-bit states lie otherwise in stages
+    ("sft-qlora", [], ["pp=2", "cp=2"]),
     ("dpo", [], ["tp=2", "tp=4"]),
 ]
 # Layouts that are refused, with what the message must name.
@@ -81,6 +81,8 @@ REFUSED = [
     ("sft", ["adapter.dropout=0.1"], "cp=2", "parallel.pp = 2"),
     ("sft", ["adapter.kind=dora"], "tp=2", "parallel.pp = 2"),
     ("sft-qlora", [], "tp=2", "parallel.pp = 2"),
+    ("sft", ["optimizer.states=8bit"], "tp=2", "parallel.tp and ep 1"),
+    ("sft", ["optimizer.states=8bit"], "zero=1", "parallel.zero = 0"),
     ("sft", ["adapter.targets=['embed_tokens','q_proj']"], "tp=2", "parallel.pp = 2"),
     ("dpo", [], "pp=2", "parallel.pp and cp 1"),
     ("sft-teacher", [], "cp=2", "parallel.pp and cp 1"),
@@ -272,12 +274,15 @@ def check_layouts(folder, sinter, ranks):
             told = "FAIL: " + "; ".join(problems) if problems else ", ".join(f"{key} {value:.1e}" for key, value in worst.items())
             print(f"{name} {' '.join(keys)} under {layout}: {told}", flush=True)
     # Begun under one layout, gone on under others.
-    run += 1
-    for step, layout in ((2, "tp=2"), (3, "pp=2"), (4, "cp=2")):
-        finish(start(folder, sinter, "sft", "sft-moved", step, 2, more + ["parallel." + layout]), f"sft on to step {step} under {layout}")
-    worst, problems = apart(folder, "sft-moved", "sft-0-one", True)
-    failed += 1 if problems else 0
-    print("sft under tp=2, then pp=2, then cp=2:", "; ".join(problems) or worst, flush=True)
+    for name, layouts in (("sft", ("tp=2", "pp=2", "cp=2")), ("sft-qlora", ("cp=2", "pp=2", "pp=1"))):
+        run += 1
+        one = next(f"{name}-{number}-one" for number, entry in enumerate(LAYOUTS) if entry[:2] == (name, []))
+        for step, layout in enumerate(layouts, 2):
+            finish(start(folder, sinter, name, name + "-moved", step, ranks_of(layout), more + ["parallel." + layout]),
+                   f"{name} on to step {step} under {layout}")
+        worst, problems = apart(folder, name + "-moved", one, True)
+        failed += 1 if problems else 0
+        print(f"{name} under {', then '.join(layouts)}:", "; ".join(problems) or worst, flush=True)
     for name, keys, layout, named in REFUSED:
         refused = start(folder, sinter, name, "refused", 4, ranks_of(layout), more + keys + ["parallel." + layout])
         out, err = refused.communicate(timeout=300)

@@ -169,8 +169,13 @@ std::vector<StateTensor> state_tensors(const models::ParameterStore& store, cons
                          place_of(slot, own.begin - slot.offset, true)});
     }
   }
-  for (const Optimizer::FlatState& state : optimizer.flat_states())
-    tensors.push_back({state.kind, state.name, state.values});
+  for (const Optimizer::Scales& scales : optimizer.scales()) {
+    const models::ParameterStore::Slot& slot = store.slots()[scales.slot];
+    StatePlace place = place_of(slot, 0, false);
+    place.global_shape = place.local_shape = scales.values.shape();
+    place.boxes = {{{0}, place.local_shape, {0}, slot.boxes.front().is_owned}};
+    tensors.push_back({scales.kind, slot.info.name, scales.values, std::move(place)});
+  }
   for (const Optimizer::State& state : optimizer.states()) {
     const models::ParameterStore::Slot& slot = store.slots()[state.slot];
     const bool is_part = store.segment_of(slot).is_divided;

@@ -16,6 +16,11 @@ using spec::OptimizerKind;
 
 constexpr uint64_t kRoundingStream = 0x524f554e44;  // apart from dropout's and the shuffle's random numbers
 
+// Of 8-bit codes, each with a scale.
+int64_t blocks_of(int64_t elements) {
+  return (elements + kernels::Adamw8bitArgs::kBlock - 1) / kernels::Adamw8bitArgs::kBlock;
+}
+
 }  // namespace
 
 models::Division division_of(const parallel::Mesh& mesh, const spec::ModelSpec& model) {
@@ -58,7 +63,7 @@ OptimizerShard optimizer_shard(const parallel::Mesh& mesh) {
 Optimizer::Optimizer(const spec::OptimizerRecipe& recipe, models::ParameterStore& store, uint64_t seed,
                      const OptimizerShard& shard)
     : recipe_(recipe), seed_(seed), store_(store), shard_(shard) {
-  if (recipe.states == core::DType::u8) {
+  if (has_codes()) {
     SINTER_CHECK(!store.options().division.states,
                  "optimizer.states = \"8bit\" is not cut among ranks yet: use parallel.zero = 0");
     core::Allocator& allocator = core::runtime(store.options().device).allocator();
@@ -67,12 +72,20 @@ Optimizer::Optimizer(const spec::OptimizerRecipe& recipe, models::ParameterStore
   }
   std::vector<size_t> order;
   for (size_t i = 0; i < store.slots().size(); ++i) {
-    if (store.slots()[i].info.trainable) order.push_back(i);
+    const models::ParameterStore::Slot& slot = store.slots()[i];
+    if (!slot.info.trainable) continue;
+    SINTER_CHECK(!has_codes() || slot.info.shape == slot.global_shape,
+                 "optimizer.states = \"8bit\" has a scale for every {} elements of a whole tensor; this layout cuts "
+                 "'{}' ({} of {} here): use parallel.tp and ep 1, or states \"bf16\"",
+                 kernels::Adamw8bitArgs::kBlock, slot.info.name, slot.info.shape.to_string(),
+                 slot.global_shape.to_string());
+    order.push_back(i);
   }
   std::sort(order.begin(), order.end(),
             [&](size_t a, size_t b) { return store.slots()[a].offset < store.slots()[b].offset; });
   if (recipe.kind == OptimizerKind::muon) muon_ = std::make_unique<Muon>(recipe, store, shard);
-  // Neighbours that are treated alike are one range.
+  // Neighbours that are treated alike are one range; a block of codes never reaches into the next tensor, so that no
+  // layout has other blocks.
   const std::vector<models::ParameterStore::Stretch> owned = store.owned();
   int64_t begin = 0;
   for (size_t i = 0; i < order.size(); ++i) {
@@ -82,7 +95,8 @@ Optimizer::Optimizer(const spec::OptimizerRecipe& recipe, models::ParameterStore
     auto is_alike = [&](const models::ParameterStore::Slot& next) {
       return next.info.decays == slot.info.decays && (muon_ && Muon::takes(next.info)) == is_muon &&
              next.parameter.grad.tensor().dtype() == slot.parameter.grad.tensor().dtype() &&
-             &shard_.of(next.info) == &shard_.of(slot.info);
+             &shard_.of(next.info) == &shard_.of(slot.info) &&
+             (!has_codes() || (end - begin) % kernels::Adamw8bitArgs::kBlock == 0);
     };
     if (i + 1 < order.size() && is_alike(store.slots()[order[i + 1]])) continue;
     for (const auto& own : owned) {
@@ -131,15 +145,13 @@ void Optimizer::add_range(int64_t begin, int64_t end, bool decays) {
     range.second = zeros(recipe_.states);
   }
   if (recipe_.states == core::DType::u8 && range.second) {
-    const int64_t blocks = (end - begin + kernels::Adamw8bitArgs::kBlock - 1) / kernels::Adamw8bitArgs::kBlock;
-    auto scales = [&](const char* kind) {
-      Tensor t(device.allocator(), {blocks}, core::DType::f32);
+    auto scales = [&] {
+      Tensor t(device.allocator(), {blocks_of(end - begin)}, core::DType::f32);
       device.set_zero(t.raw(), t.bytes(), device.stream());
-      flat_states_.push_back({kind, "elements." + std::to_string(begin), t});
       return t;
     };
-    range.first_scales = scales("m_scales");
-    range.second_scales = scales("v_scales");
+    range.first_scales = scales();
+    range.second_scales = scales();
   }
   add_states(range);
   ranges_.push_back(std::move(range));
@@ -154,6 +166,10 @@ void Optimizer::add_states(const Range& range) {
     const int64_t at = begin - range.begin, first = begin - slot.offset;
     if (range.first) states_.push_back({range.second ? "m" : "velocity", i, range.first.slice(at, n), first});
     if (range.second) states_.push_back({"v", i, range.second.slice(at, n), first});
+    if (!range.first_scales) continue;
+    const int64_t block = at / kernels::Adamw8bitArgs::kBlock;
+    scales_.push_back({"m_scales", i, range.first_scales.slice(block, blocks_of(n))});
+    scales_.push_back({"v_scales", i, range.second_scales.slice(block, blocks_of(n))});
   }
 }
 

@@ -52,12 +52,13 @@ class Optimizer {
     core::Tensor values;
     int64_t first = 0;  // their first element in the tensor
   };
-  // State that belongs to no stored tensor alone: the scales of 8-bit codes.
-  struct FlatState {
-    std::string kind, name;
-    core::Tensor values;
+  // The scales of a stored tensor's 8-bit codes: "m_scales", "v_scales". Such tensors are whole on every rank.
+  struct Scales {
+    std::string kind;
+    size_t slot = 0;
+    core::Tensor values;  // (blocks) f32
   };
-  const std::vector<FlatState>& flat_states() const { return flat_states_; }
+  const std::vector<Scales>& scales() const { return scales_; }
   const OptimizerShard& shard() const { return shard_; }
   const std::vector<State>& states() const { return states_; }
   size_t state_bytes() const;
@@ -70,6 +71,7 @@ class Optimizer {
     core::Tensor first, second;                // (count) f32, bf16 or codes: m and v, or velocity and nothing
     core::Tensor first_scales, second_scales;  // of codes: (blocks) f32
   };
+  bool has_codes() const { return recipe_.states == core::DType::u8; }
   void exchange();
   void add_range(int64_t begin, int64_t end, bool decays);
   void add_states(const Range& range);
@@ -79,7 +81,7 @@ class Optimizer {
   models::ParameterStore& store_;
   std::vector<Range> ranges_;
   std::vector<State> states_;
-  std::vector<FlatState> flat_states_;
+  std::vector<Scales> scales_;
   core::Tensor m_map_, v_map_;  // (256) f32, of codes
   std::unique_ptr<Muon> muon_;
   const OptimizerShard shard_;
