@@ -18,9 +18,10 @@ using base::format_grouped;
 
 namespace {
 
-std::string describe_validation(const spec::DataRecipe& data) {
+std::string describe_validation(const spec::DataRecipe& data, bool has_shards) {
   if (data.validation_share > 0)
-    return fmt::format("validation the last {:g} % of each shard, not trained on\n", 100 * data.validation_share);
+    return fmt::format("validation {}{:g} % of {}, not trained on\n", has_shards ? "the last " : "",
+                       100 * data.validation_share, has_shards ? "each shard" : "the rows");
   std::string paths;
   for (const spec::SourceRecipe& source : data.validation) paths += (paths.empty() ? "" : ", ") + source.path;
   return paths.empty() ? "" : fmt::format("validation {}\n", paths);
@@ -71,7 +72,7 @@ std::string describe(const RunPlan& plan, const parallel::Mesh& mesh) {
                         source.num_documents() == 1 ? "" : "s", format_grouped(source.num_tokens()), 100 * share,
                         format_epochs(plan.epochs_of(s)));
   }
-  text += describe_validation(plan.recipe.data);
+  text += describe_validation(plan.recipe.data, plan.loader != nullptr);
   text += fmt::format("device     {}, {}{}, recompute {}{}\n", core::runtime(plan.device).description(),
                       base::dtype_name(plan.shape.compute), plan.shape.fp8 ? " with linear layers in fp8" : "",
                       spec::recompute_name(plan.recipe.train.recompute), plan.shape.graphs ? ", CUDA graphs" : "");

@@ -96,16 +96,20 @@ void TuneBatchBuilder::add(const TokenSegments& tokens, int64_t sample, int64_t 
   batch_.samples.push_back(sample);
 }
 
+void pad_tokens(data::MicroBatch& batch, int64_t num_tokens) {
+  const int64_t rest = num_tokens - batch.num_tokens();
+  if (rest <= 0) return;
+  // It may be longer than any sequence: its positions stay among theirs, which a table of positions holds.
+  const auto used = static_cast<size_t>(batch.num_tokens());
+  const int32_t most = used == 0 ? 0 : *std::max_element(batch.positions.begin(), batch.positions.end());
+  batch.add_sequence(std::vector<int32_t>(static_cast<size_t>(rest), 0));
+  for (size_t t = used; t < batch.positions.size(); ++t) batch.positions[t] %= most + 1;
+  batch.targets.resize(static_cast<size_t>(num_tokens), -1);
+  batch.weights.resize(static_cast<size_t>(num_tokens), 0);
+}
+
 TuneBatch TuneBatchBuilder::finish() {
-  if (const int64_t rest = num_tokens_ - batch_.num_tokens(); rest > 0) {
-    // It may be longer than any sequence: its positions stay among theirs, which a table of positions holds.
-    const auto used = static_cast<size_t>(batch_.num_tokens());
-    const int32_t most = used == 0 ? 0 : *std::max_element(batch_.positions.begin(), batch_.positions.end());
-    batch_.add_sequence(std::vector<int32_t>(static_cast<size_t>(rest), 0));
-    for (size_t t = used; t < batch_.positions.size(); ++t) batch_.positions[t] %= most + 1;
-    batch_.targets.resize(static_cast<size_t>(num_tokens_), -1);
-    batch_.weights.resize(static_cast<size_t>(num_tokens_), 0);
-  }
+  pad_tokens(batch_, num_tokens_);
   batch_.pad_sequences(max_sequences_);
   return std::exchange(batch_, {});
 }

@@ -30,6 +30,9 @@ struct TuneBatch : data::MicroBatch {
   double weight_sum = 0;         // what the loss is divided by, summed over the step
 };
 
+// Fills a batch up to num_tokens tokens with one sequence without targets or weights.
+void pad_tokens(data::MicroBatch& batch, int64_t num_tokens);
+
 // Lays sequences into a batch of fixed shape: num_tokens tokens, max_sequences sequences. finish() pads what is left.
 class TuneBatchBuilder {
  public:

@@ -116,6 +116,15 @@ TEST_F(DpoTest, ARewardModelsAdapterKeepsItsScoreAndRewardsAnswers) {
   EXPECT_EQ(reward->score({&inputs[1], 1})[0], together[1]) << "an answer's reward does not depend on its batch";
 }
 
+TEST_F(DpoTest, ARewardModelLeavesOutAHeadThatIsNotTheTokenTable) {
+  const std::string base = base::source_dir() + "/tests/golden/models/mistral";
+  const train::TrainResult result =
+      tune("reward", {"model.path='" + base + "'", "data.tokenizer='" + dir_ + "/model'", "train.steps=2"},
+           make_reward_plan);
+  EXPECT_NEAR(result.losses[0], std::log(2.0), 0.2);
+  EXPECT_NO_THROW(open_reward_model(result.checkpoint, {}));
+}
+
 TEST_F(DpoTest, AccumulationChangesNothing) {
   // All pairs in one micro-batch, and one pair in each of many.
   const train::TrainResult whole =

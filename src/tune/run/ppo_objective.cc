@@ -64,7 +64,7 @@ void ValuePolicy::forward(const train::ObjectivePass& pass) {
   const auto terms_of = [&](std::span<const float> logprobs) {
     const size_t n = logprobs.size();
     Terms terms{logprobs, std::vector<float>(n, 0.0f), std::vector<float>(n, 0.0f), std::vector<float>(n, 0.0f)};
-    const std::vector<float> host = core::to_host<float>(values);
+    const std::vector<float> host = read_scalars(kValueHead, pass.transformer, values);
     for (size_t i = 0; batch && i < batch->answers.size(); ++i) add(batch->answers[i], host, terms, learns);
     if (learns) {
       const float scale = core::to_host<float>(pass.places.scale)[0];

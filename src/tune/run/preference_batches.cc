@@ -112,19 +112,6 @@ void keep(Items& to, const PackedRow& row, const TuneBatch& batch, const std::ve
   });
 }
 
-// A share of the records, the same for the same seed, as the validation.
-std::vector<Record> hold_out(std::vector<Record>& records, double share) {
-  std::vector<Record> rest, held_out;
-  double sum = 0;
-  for (Record& record : records) {
-    sum += share;
-    (sum >= 1 ? held_out : rest).push_back(std::move(record));
-    if (sum >= 1) sum -= 1;
-  }
-  records = std::move(rest);
-  return held_out;
-}
-
 }  // namespace
 
 PreferenceBatches::PreferenceBatches(Items items, Items validation, const spec::TuneRecipe& recipe,

@@ -123,7 +123,7 @@ models::OpenModel open_reward_model(const std::string& folder, const models::Sto
   }
   model.store = std::make_unique<models::ParameterStore>(spec::whole_table(table), options);
   if (is_adapter) {
-    load_base(*model.store, model.spec, base);
+    load_base(*model.store, models::load_model_spec(base), base);  // its head is left out
     load_adapter(*model.store, folder);
   } else {
     load_reward_weights(*model.store, folder, 0);

@@ -15,6 +15,7 @@
 #include "comm/together.h"
 #include "engine/batch.h"
 #include "engine/prompt.h"
+#include "tune/data/pack.h"
 #include "tune/run/log_probs.h"
 #include "tune/run/reward_model.h"
 
@@ -261,10 +262,7 @@ data::MicroBatch RolloutBatches::lay_out(size_t begin, size_t end, std::vector<i
     batch.num_supervised += static_cast<int64_t>(answer.tokens.size());
     firsts.push_back(first);
   }
-  if (const int64_t rest = B * T - batch.num_tokens(); rest > 0) {
-    batch.add_sequence(std::vector<int32_t>(static_cast<size_t>(rest), 0));
-    batch.targets.resize(static_cast<size_t>(B * T), -1);
-  }
+  pad_tokens(batch, B * T);
   batch.pad_sequences(B + 1);
   batch.weights.assign(static_cast<size_t>(B * T), 0.0f);
   return batch;

@@ -36,8 +36,18 @@ core::Tensor scalar_forward(const ops::Context& context, const ScalarHead& head,
                             const autograd::Variable& hidden) {
   models::ParameterStore& store = transformer.store();
   const core::Tensor values = context.make({hidden.value.rows(), 1}, core::DType::f32);
-  ops::linear_forward(context, hidden.value, store.get(head.weight), bias_of(head, store), {}, values);
+  ops::linear_forward(context, hidden.value, store.get(head.weight), nullptr, {}, values);
   return values;
+}
+
+std::vector<float> read_scalars(const ScalarHead& head, const models::Transformer& transformer,
+                                const core::Tensor& values) {
+  std::vector<float> scalars = core::to_host<float>(values);
+  if (const autograd::Parameter* bias = bias_of(head, transformer.store())) {
+    const float added = core::to_host_floats(bias->weight.data)[0];
+    for (float& scalar : scalars) scalar += added;
+  }
+  return scalars;
 }
 
 void record_scalar_backward(const ops::Context& context, const ScalarHead& head, const models::Transformer& transformer,
@@ -64,7 +74,8 @@ std::vector<float> token_scalars(const ScalarHead& head, const models::Transform
   core::DeviceRuntime& device = core::runtime(transformer.store().options().device);
   const core::RaggedBatch batch = core::upload(device.allocator(), host);
   const ops::Context context{kernels::kernels_for(device.stream().device), device.stream(), device.allocator()};
-  return core::to_host<float>(scalar_forward(context, head, transformer, transformer.forward(context, batch, {})));
+  const autograd::Variable hidden = transformer.forward(context, batch, {});
+  return read_scalars(head, transformer, scalar_forward(context, head, transformer, hidden));
 }
 
 }  // namespace sinter::tune

@@ -18,9 +18,12 @@ struct ScalarHead {
 std::vector<spec::ParameterSpec> scalar_head_table(const ScalarHead& head, const spec::ModelSpec& model,
                                                    float deviation, const std::string& hf_prefix = "");
 
-// (T, 1) f32 of every token.
+// (T, 1) f32 of every token, the bias left to read_scalars.
 core::Tensor scalar_forward(const ops::Context& context, const ScalarHead& head, const models::Transformer& transformer,
                             const autograd::Variable& hidden);
+// Those on the host, with the bias: in few bits it would round what it is added to.
+std::vector<float> read_scalars(const ScalarHead& head, const models::Transformer& transformer,
+                                const core::Tensor& values);
 // Records the backward pass of slopes (T, 1) in the format of `hidden`, filled before the tape runs.
 void record_scalar_backward(const ops::Context& context, const ScalarHead& head, const models::Transformer& transformer,
                             const autograd::Variable& hidden, const core::Tensor& slopes);

@@ -132,23 +132,6 @@ class SampleBatches : public train::BatchSource {
   std::vector<data::MicroBatch> validation_;
 };
 
-// Every n-th record leaves the training data for the validation.
-std::vector<Record> split_off(std::vector<Record>& records, double share) {
-  std::vector<Record> rest, validation;
-  double sum = 0;
-  for (Record& record : records) {
-    sum += share;
-    if (sum >= 1) {
-      sum -= 1;
-      validation.push_back(std::move(record));
-    } else {
-      rest.push_back(std::move(record));
-    }
-  }
-  records = std::move(rest);
-  return validation;
-}
-
 }  // namespace
 
 train::RunPlan make_sft_plan(const spec::TuneRecipe& recipe, const parallel::Mesh& mesh) {
@@ -158,7 +141,7 @@ train::RunPlan make_sft_plan(const spec::TuneRecipe& recipe, const parallel::Mes
     const RecipeRenderer renderer(*plan.tokenizer, recipe);
     std::vector<Record> records = read_sources(recipe.base.data.sources, recipe);
     std::vector<Record> held_out = read_sources(recipe.base.data.validation, recipe);
-    if (recipe.base.data.validation_share > 0) held_out = split_off(records, recipe.base.data.validation_share);
+    if (recipe.base.data.validation_share > 0) held_out = hold_out(records, recipe.base.data.validation_share);
     Rows rows = make_rows(records, *renderer, recipe), validation;
     if (!held_out.empty()) {
       validation = make_rows(held_out, *renderer, recipe);

@@ -185,12 +185,14 @@ void plan_adapter(train::RunPlan& plan, const spec::TuneRecipe& recipe, const Mo
     plan.more_memory.push_back({"weights (frozen, in few bits)", is_random
                                                                      ? four_bit_bytes(plan.model, here)
                                                                      : apart_bytes(base, plan.model, here, format)});
-  plan.load_weights = [model = plan.model, table, base, format, from, more, is_random,
+  // A reward model leaves the head of its base out; the folder still has it.
+  const spec::ModelSpec stored = more.is_classifier ? models::load_model_spec(base) : plan.model;
+  plan.load_weights = [stored, table, base, format, from, more, is_random,
                        seed = static_cast<uint64_t>(recipe.base.train.seed)](models::ParameterStore& store) {
     if (is_random) {
       draw_in_four_bits(store, seed);
     } else {
-      load_base(store, model, base, format);
+      load_base(store, stored, base, format);
     }
     initialize_adapter(store, seed);
     if (!from.empty()) load_adapter(store, from, table);
@@ -278,6 +280,11 @@ void end_plan(train::RunPlan& plan, const spec::TuneRecipe& recipe, const parall
                spec::describe(layout));
   SINTER_CHECK(!recipe.base.model.random || recipe.has_adapter() || (more.table.empty() && !plan.load_weights),
                "model.random draws a model at random, to try a shape: this verb goes on from weights; leave it out");
+  SINTER_CHECK(
+      recipe.has_adapter() || recipe.base.model.random || tensors_apart(recipe.base.model.path, plan.model).empty(),
+      "model.path '{}' is quantized: weights in few bits do not train; use an adapter (adapter.kind = "
+      "\"lora\"), or the plain model",
+      recipe.base.model.path);
   if (recipe.has_adapter()) {
     plan_adapter(plan, recipe, more, mesh);
   } else if (!more.table.empty() && !more.is_classifier) {
@@ -326,6 +333,20 @@ std::vector<Record> read_sources(const std::vector<spec::SourceRecipe>& sources,
     }
   }
   return records;
+}
+
+std::vector<Record> hold_out(std::vector<Record>& records, double share) {
+  std::vector<Record> rest, held_out;
+  double sum = 0;
+  for (Record& record : records) {
+    sum += share;
+    (sum >= 1 ? held_out : rest).push_back(std::move(record));
+    if (sum >= 1) sum -= 1;
+  }
+  if (held_out.empty())
+    base::log_warning("data.validation_share {:g} of {} rows is none: there is no validation", share, rest.size());
+  records = std::move(rest);
+  return held_out;
 }
 
 void check_any_learned(bool is_none, const char* what, const std::string& first_problem, int64_t shortest,

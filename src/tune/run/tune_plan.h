@@ -55,6 +55,8 @@ int64_t micro_batches_of(const spec::TuneRecipe& recipe, const parallel::Mesh& m
 // Rows as records; those that cannot be read are counted and told of. Weights say how often a source's rows are seen in
 // an epoch: 2 twice, 0.5 every other.
 std::vector<Record> read_sources(const std::vector<spec::SourceRecipe>& sources, const spec::TuneRecipe& recipe);
+// A share of the records, evenly spread, leaves them for the validation.
+std::vector<Record> hold_out(std::vector<Record>& records, double share);
 // Throws base::Error where nothing can be learned: for the first problem, or because even the shortest row is longer
 // than data.sequence_length.
 void check_any_learned(bool is_none, const char* what, const std::string& first_problem, int64_t shortest,

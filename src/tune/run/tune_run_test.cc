@@ -191,14 +191,35 @@ TEST_F(TuneRun, ValuesOfPpoAreLearnedAndKept) {
   const std::vector<std::string> keys{"train.micro_batch=8",   "tune.prompts=4",      "tune.group=4",
                                       "tune.max_new_tokens=6", "tune.rewards=length", "train.steps=30",
                                       "tune.value_clip=10",    "optimizer.lr=3e-3"};
-  for (const std::string& kind : {std::string("lora"), std::string("full")}) {
+  for (const auto& [kind, precision] :
+       {std::pair("lora", "fp32"), std::pair("full", "fp32"), std::pair("lora", "bf16")}) {
     std::vector<std::string> all = keys;
-    all.push_back("adapter.kind=" + kind);
-    run(make_ppo_plan, kind, "sums.jsonl", all);
-    const std::vector<nlohmann::json> lines = metrics(kind);
-    EXPECT_LT(lines.back()["value_loss"].get<double>(), 0.5 * lines.front()["value_loss"].get<double>()) << kind;
-    EXPECT_TRUE(fs::exists(dir_ + "/" + kind + "/latest/value_head.safetensors"));
+    all.insert(all.end(), {std::string("adapter.kind=") + kind, std::string("train.precision=") + precision});
+    const std::string name = std::string(kind) + precision;
+    run(make_ppo_plan, name, "sums.jsonl", all);
+    const std::vector<nlohmann::json> lines = metrics(name);
+    EXPECT_LT(lines.back()["value_loss"].get<double>(), 0.5 * lines.front()["value_loss"].get<double>()) << name;
+    EXPECT_TRUE(fs::exists(dir_ + "/" + name + "/latest/value_head.safetensors"));
   }
+}
+
+TEST_F(TuneRun, PaddingOfAnswersStaysWithinATableOfPositions) {
+  // 64 positions; four rows of 64 tokens are mostly padding.
+  run(make_grpo_plan, "gpt2", "sums.jsonl",
+      {"model.path=" + base::source_dir() + "/tests/golden/models/gpt2", "train.micro_batch=4", "tune.prompts=2",
+       "tune.group=4", "tune.max_new_tokens=6", "tune.rewards=length", "train.steps=2"});
+  EXPECT_EQ(metrics("gpt2").size(), 2u);
+}
+
+TEST_F(TuneRun, WeightsInFewBitsDoNotTrain) {
+  std::string error;
+  try {
+    run(make_sft_plan, "few_bits", "chats.jsonl",
+        {"model.path=" + base::source_dir() + "/tests/golden/quant/awq-g128", "adapter.kind=full", "train.steps=1"});
+  } catch (const base::Error& e) {
+    error = e.what();
+  }
+  EXPECT_NE(error.find("awq-g128' is quantized"), std::string::npos) << error;
 }
 
 TEST_F(TuneRun, AReferenceIsAskedWhereAllOfTheModelTrains) {
