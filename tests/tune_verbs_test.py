@@ -49,6 +49,7 @@ VERBS = {
     "sft": ("sft", "chats.jsonl", []),
     "sft-tasks": ("sft", "chats.jsonl", ["eval.tasks=mine.toml", "eval.every=2"]),
     "sft-qlora": ("sft", "chats.jsonl", ["adapter.kind=qlora", "optimizer.states=8bit"]),
+    "sft-noise": ("sft", "chats.jsonl", ["tune.neftune_alpha=5"]),
     "sft-teacher": ("sft", "chats.jsonl", ["tune.teacher=model", "tune.teacher_weight=0.5"]),
     "dpo": ("dpo", "pairs.jsonl", []),
     "kto": ("dpo", "labelled.jsonl", ["tune.loss=kto"]),
@@ -73,6 +74,7 @@ LAYOUTS = [
     ("sft", ["model.path=mixtral", "adapter.targets=['q_proj','v_proj','o_proj']"], ["tp=2", "ep=2", "pp=2 ep=2"]),
     ("sft", ["adapter.kind=dora"], ["pp=2", "cp=2"]),
     ("sft-qlora", [], ["pp=2", "cp=2"]),
+    ("sft-noise", [], ["tp=2", "tp=2 sequence_parallel=true", "pp=2", "cp=2"]),
     ("dpo", [], ["tp=2", "tp=4"]),
 ]
 # Layouts that are refused, with what the message must name.

@@ -27,6 +27,12 @@ struct ContextView {
   Tensor key_positions;         // (P, T) i32: places of each rank's keys in their sequences
 };
 
+// Noise that is added to the embeddings of a batch's tokens while it trains.
+struct RowNoise {
+  Tensor streams;  // (T, 2) i32: each token's stream of random numbers, low half first
+  Tensor scales;   // (T) f32: bound of the noise; 0: none
+};
+
 // Host counts are upper bounds that depend on the bucket only, so that captured graphs and plans can be reused.
 struct RaggedBatch {
   Tensor tokens;       // (T) i32
@@ -46,6 +52,7 @@ struct RaggedBatch {
   // it. 0: not known. Lets CUDA take cuDNN's attention for documents, whose time grows with the number of sequences.
   int64_t filled_sequences = 0;
   const KvView* kv = nullptr;            // null in training
+  RowNoise noise;                        // empty: none
   const ContextView* context = nullptr;  // null unless ranks share the sequences: attention is theirs together
   std::vector<int32_t> host_contexts;    // `contexts` on the host: dynamic RoPE turns by a sequence's length
 };

@@ -21,6 +21,9 @@ struct BatchExtra {
 struct MicroBatch : core::HostBatch {
   int64_t num_supervised = 0;  // targets that are not -1
   std::vector<float> weights;  // (T) of each token's loss, or empty: 1
+  // (T) core::RowNoise on the host, or empty: none.
+  std::vector<uint64_t> noise_streams;
+  std::vector<float> noise_scales;
   std::shared_ptr<const BatchExtra> extra;
   // Targets of multi-token head j, which predicts j + 2 tokens ahead inside the same sequence.
   std::vector<int32_t> targets_ahead(int64_t j) const;

@@ -27,6 +27,7 @@
   X(activation_backward, ActivationBackwardArgs, cpu, cuda)              \
   X(dropout, DropoutArgs, cpu, cuda)                                     \
   X(dropout_rows, RowDropoutArgs, reference, cuda)                       \
+  X(row_noise, RowNoiseArgs, reference, cuda)                            \
   X(vocab_embedding_forward, VocabEmbeddingForwardArgs, cpu, cuda)       \
   X(vocab_embedding_backward, VocabEmbeddingBackwardArgs, cpu, cuda)     \
   X(softmax_terms, SoftmaxTermsArgs, cpu, cuda)                          \

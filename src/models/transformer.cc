@@ -30,6 +30,16 @@ void record_hook(const Context& context, int64_t layer, const std::function<void
   });
 }
 
+// The batch's noise on the embeddings that this rank holds, while it trains. Gradients pass it as they are.
+void add_noise(const Context& context, const RaggedBatch& batch, const TransformerPart& part,
+               const Tensor& embeddings) {
+  if (!context.is_recording() || !batch.noise.scales) return;
+  const int64_t rows = embeddings.rows(), first = part.tensor ? part.tensor->first_row(batch.num_tokens) : 0;
+  context.kernels.row_noise(context.stream, {.streams = batch.noise.streams.slice(first, rows),
+                                             .scales = batch.noise.scales.slice(first, rows),
+                                             .y = embeddings});
+}
+
 }  // namespace
 
 Transformer::Transformer(const spec::ModelSpec& spec, ParameterStore& store, const TransformerPart& part)
@@ -288,6 +298,7 @@ Transformer::Stream Transformer::run_layers(const Context& given, const Shared& 
     begin_layer(context, -1);
     Variable x = part_.tensor ? part_.tensor->embedding(context, shared.batch, *embedding_, position_)
                               : ops::embedding(context, shared.batch, *embedding_, position_);  // (T, C)
+    add_noise(context, shared.batch, part_, x.value);
     x = drop(context, x, spec_.dropout.embedding, shared, random_key(shared.dropout, 0, kEmbeddingDrop).stream);
     stream.x = x;
     end_layer(context, -1);

@@ -21,6 +21,8 @@ struct TuneSection {
   double epochs = 1;                          // used when train.steps and train.tokens are 0
   bool packing = true;                        // several samples in a row, each seeing only itself
 
+  double neftune_alpha = 0;  // sft: noise on the embeddings; 0: none
+
   // sft: a teacher whose probabilities are learned beside the data
   std::string teacher;        // a model folder with the same tokens
   int64_t teacher_top_k = 8;  // of its likeliest tokens; the rest counts as one

@@ -48,7 +48,12 @@ PassBatch::PassBatch(const spec::ModelSpec& spec, const StepShape& shape, core::
       device_(allocator, local_tokens(shape, context), shape.num_sequences, shape.window),
       places_(make_places(spec, allocator, shape, local_tokens(shape, context))) {
   if (context_) view_.emplace(allocator, local_tokens(shape, context), windows_, context_->size());
+  if (shape.has_noise) {
+    noise_ = {core::Tensor(allocator, {local_tokens(shape, context), 2}, DType::i32),
+              core::Tensor(allocator, {local_tokens(shape, context)}, DType::f32)};
+  }
   batch_ = device_.get();
+  batch_.noise = noise_;
   if (view_) batch_.context = &view_->get();
 }
 
@@ -66,12 +71,18 @@ void PassBatch::load(const data::MicroBatch& host, uint64_t first_token) {
   } else {
     batch_ = device_.load(host);
   }
+  batch_.noise = noise_;
   core::DeviceRuntime& device = core::runtime(places_.losses.device());
-  if (places_.weights) {
-    SINTER_CHECK(host.weights.size() == static_cast<size_t>(shape_.num_tokens), "[step] {} weights for {} tokens",
-                 host.weights.size(), shape_.num_tokens);
-    const std::vector<float> own = take(host.weights, rows);
-    device.copy_to_device(places_.weights.raw(), own.data(), places_.weights.bytes(), device.stream());
+  auto copy = [&](const Tensor& to, const auto& all, const char* what) {
+    SINTER_CHECK(all.size() == static_cast<size_t>(shape_.num_tokens), "[step] {} {} for {} tokens", all.size(), what,
+                 shape_.num_tokens);
+    const auto own = take(all, rows);
+    device.copy_to_device(to.raw(), own.data(), to.bytes(), device.stream());
+  };
+  if (places_.weights) copy(places_.weights, host.weights, "weights");
+  if (noise_.scales && !host.noise_scales.empty()) {  // evaluation has none and reads none
+    copy(noise_.streams, host.noise_streams, "streams of noise");
+    copy(noise_.scales, host.noise_scales, "scales of noise");
   }
   for (size_t j = 0; j < places_.mtp_targets.size(); ++j) {
     const Tensor& to = places_.mtp_targets[j];

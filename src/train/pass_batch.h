@@ -28,6 +28,7 @@ class PassBatch {
   data::TrainingBatch device_;
   std::optional<parallel::DeviceContextView> view_;
   core::RaggedBatch batch_;
+  core::RowNoise noise_;
   models::LossPlaces places_;
 };
 

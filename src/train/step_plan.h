@@ -28,6 +28,7 @@ struct StepShape {
   uint64_t seed = 0;
   core::Allocator* host = nullptr;  // where inputs of recomputed blocks wait; null: on the device
   bool has_weights = false;         // micro-batches weigh their tokens
+  bool has_noise = false;           // and have noise for their embeddings
   spec::PipelineShape pipeline;     // of max_micro_batches; pp 1: none
   bool graphs = false;              // capture the passes and replay them, unless graph_obstacle() names a reason not to
 };

@@ -21,7 +21,14 @@ struct EmbeddingBackwardArgs {  // ADDS into the tables' gradients, in a fixed o
   Tensor dtable_squares;
 };
 
-// The same over rows [first, first + V) of a vocabulary that several ranks share: tokens outside give 0 and get no
+// y[r][c] += scales[r] * (2 u - 1), with u = CounterRng{0, streams[r]}.uniform(c): core::RowNoise.
+struct RowNoiseArgs {
+  Tensor streams;  // (R, 2) i32
+  Tensor scales;   // (R) f32
+  Tensor y;        // (R, C)
+};
+
+// Embeddings over rows [first, first + V) of a vocabulary that several ranks share: tokens outside give 0 and get no
 // gradient, so that the ranks' results add up to the whole.
 struct VocabEmbeddingForwardArgs {
   Tensor tokens;  // (T) i32

@@ -43,6 +43,22 @@ void backward(Case& c, DType t, const Embedding& e, bool positions) {
   if (positions) c.expect_close(dposition, "dposition", Result::statistic);
 }
 
+// Some rows without noise.
+void row_noise(Case& c, DType t, int64_t rows, int64_t channels) {
+  std::vector<int32_t> halves;
+  std::vector<float> bounds;
+  for (int32_t r = 0; r < rows; ++r) {
+    halves.insert(halves.end(), {r * 0x123456, ~r});
+    bounds.push_back(r % 4 == 3 ? 0.0f : 0.5f * static_cast<float>(r % 5));
+  }
+  const int streams = c.integers({rows, 2}, halves), scales = c.floats({rows}, bounds),
+            y = c.random({rows, channels}, t);
+  c.run([&](const KernelTable& table, Stream& s, const Case::At& at) {
+    table.row_noise(s, {at(streams), at(scales), at(y)});
+  });
+  c.expect_close(y, "y", Result::rounded);
+}
+
 }  // namespace
 
 void register_embedding_cases() {
@@ -50,6 +66,9 @@ void register_embedding_cases() {
       {217, 50, 40, 64, Size::small}, {217, 50, 40, 33, Size::small}, {1500, 50, 40, 768, Size::medium}};
   for (int64_t channels : {1, 3, 7, 17, 63, 65, 130}) shapes.push_back({101, 23, 40, channels, Size::medium});
   for (DType t : kFormats) {
+    for (int64_t channels : {64, 37})
+      add("RowNoise", t, fmt::format("300x{}", channels), Size::small,
+          [=](Case& c) { row_noise(c, t, 300, channels); });
     for (const Embedding& e : shapes) {
       for (bool positions : {true, false}) {
         const std::string shape =

@@ -40,6 +40,27 @@ __global__ void vocab_forward_kernel(const int32_t* tokens, const T* table, T* y
   }
 }
 
+// A thread takes the four elements of a row whose numbers share one Philox block.
+template <class T>
+__global__ void row_noise_kernel(const int32_t* streams, const float* scales, T* y, int64_t rows, int64_t channels) {
+  const int64_t blocks = (channels + 3) / 4;
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < rows * blocks;
+       i += int64_t{gridDim.x} * kThreads) {
+    const int64_t r = i / blocks, block = i - r * blocks;
+    const float scale = scales[r];
+    if (scale == 0.0f) continue;
+    const uint64_t low = static_cast<uint32_t>(streams[2 * r]), high = static_cast<uint32_t>(streams[2 * r + 1]);
+    const uint4 bits = philox_block(0, high << 32 | low, static_cast<uint64_t>(block));
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int64_t c = 4 * block + j;
+      if (c >= channels) continue;
+      T& value = y[r * channels + c];
+      value = from_float<T>(to_float(value) + scale * (2.0f * uniform_from_bits(word_of(bits, j)) - 1.0f));
+    }
+  }
+}
+
 // Adds up rows of dy, each times its weight where weights are given.
 // Partials of piece p: [2 p] the run that came in from the piece before, [2 p + 1] the run that goes on into the next.
 template <class T, int N>
@@ -139,6 +160,16 @@ void embedding_forward(Stream& stream, const EmbeddingForwardArgs& args) {
     bool aligned = is_aligned(args.table.raw()) && is_aligned(args.position_table.raw()) && is_aligned(args.y.raw());
     aligned&& channels % kWidth<T> == 0 ? launch(std::integral_constant<int, kWidth<T>>{})
                                         : launch(std::integral_constant<int, 1>{});
+  });
+  SINTER_CUDA_LAUNCHED();
+}
+
+void row_noise(Stream& stream, const RowNoiseArgs& args) {
+  const int64_t rows = args.y.rows(), channels = args.y.size(-1);
+  if (rows == 0) return;
+  dispatch_format(args.y.dtype(), "row_noise", [&]<class T>(TypeTag<T>) {
+    row_noise_kernel<T><<<grid_for(stream, rows * div_up(channels, 4), kThreads), kThreads, 0, native(stream)>>>(
+        args.streams.data<int32_t>(), args.scales.data<float>(), args.y.data<T>(), rows, channels);
   });
   SINTER_CUDA_LAUNCHED();
 }

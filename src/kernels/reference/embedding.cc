@@ -42,4 +42,16 @@ void embedding_backward(Stream&, const EmbeddingBackwardArgs& args) {
   }
 }
 
+void row_noise(Stream&, const RowNoiseArgs& args) {
+  FloatView scales(args.scales), y(args.y);
+  const int64_t C = args.y.size(-1);
+  for_each_index(args.y.rows(), [&](int64_t r) {
+    if (scales[r] == 0) return;
+    const auto* halves = reinterpret_cast<const uint32_t*>(args.streams.data<int32_t>()) + 2 * r;
+    const base::CounterRng rng{0, uint64_t{halves[1]} << 32 | halves[0]};
+    for (int64_t c = 0; c < C; ++c)
+      y.set(r * C + c, y[r * C + c] + scales[r] * (2.0 * rng.uniform(static_cast<uint64_t>(c)) - 1.0));
+  });
+}
+
 }  // namespace sinter::kernels::reference

@@ -1,11 +1,16 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <random>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/source_dir.h"
+#include "core/tensor.h"
+#include "kernels/table.h"
+#include "tune/data/embedding_noise.h"
 #include "tune/data/pack.h"
 #include "tune/data/record.h"
 #include "tune/data/render.h"
@@ -335,6 +340,72 @@ TEST(TunePack, TheFillingStaysWithinThePositionsOfTheSequences) {
   builder.add(a, 0);
   EXPECT_EQ(builder.finish().positions, (std::vector<int32_t>{0, 1, 2, 0, 1, 2, 0, 1}));
   EXPECT_EQ(builder.finish().positions, std::vector<int32_t>(8, 0));
+}
+
+// Samples 0 and 1, of 4 and 3 tokens, in this order in a batch of 16.
+TuneBatch two_samples(const std::vector<int64_t>& order) {
+  TuneBatchBuilder builder(16, 4);
+  for (int64_t sample : order) {
+    TokenSegments tokens;
+    tokens.append(std::vector<int32_t>(static_cast<size_t>(4 - sample), 1), Role::assistant, 1.0f);
+    builder.add(tokens, sample);
+  }
+  return builder.finish();
+}
+
+TEST(EmbeddingNoise, BelongsToTheSampleAndItsLength) {
+  const EmbeddingNoise noise{.alpha = 6, .hidden = 9, .seed = 1};
+  TuneBatch one = two_samples({0, 1}), other = two_samples({1, 0}), next = two_samples({0, 1}), seeded = next;
+  add_noise(one, noise, 5);
+  add_noise(other, noise, 5);
+  add_noise(next, noise, 6);
+  add_noise(seeded, {.alpha = 6, .hidden = 9, .seed = 2}, 5);
+  ASSERT_EQ(one.noise_scales.size(), 16u);
+  for (size_t t = 0; t < 16; ++t) {
+    // alpha / sqrt(L d)
+    const float expected = t < 4 ? 6 / std::sqrt(4.0f * 9) : t < 7 ? 6 / std::sqrt(3.0f * 9) : 0;
+    EXPECT_FLOAT_EQ(one.noise_scales[t], expected) << t;
+    if (t >= 7) continue;
+    EXPECT_EQ(one.noise_streams[t], other.noise_streams[t < 4 ? t + 3 : t - 4]) << t;
+    EXPECT_NE(one.noise_streams[t], next.noise_streams[t]) << t;
+    EXPECT_NE(one.noise_streams[t], seeded.noise_streams[t]) << t;
+  }
+  EXPECT_EQ(std::set<uint64_t>(one.noise_streams.begin(), one.noise_streams.begin() + 7).size(), 7u);
+}
+
+TEST(EmbeddingNoise, IsUniformWithinItsBound) {
+  constexpr int64_t kTokens = 64, kHidden = 96;
+  TuneBatchBuilder builder(kTokens + 8, 3);
+  TokenSegments tokens;
+  tokens.append(std::vector<int32_t>(kTokens, 1), Role::assistant, 1.0f);
+  builder.add(tokens, 0);
+  TuneBatch batch = builder.finish();
+  add_noise(batch, {.alpha = 5, .hidden = kHidden, .seed = 3}, 0);
+  core::DeviceRuntime& device = core::runtime({core::DeviceKind::cpu, 0});
+  auto on_device = [&](const auto& values, const core::Shape& shape, core::DType dtype) {
+    core::Tensor t(device.allocator(), shape, dtype);
+    device.copy_to_device(t.raw(), values.data(), t.bytes(), device.stream());
+    return t;
+  };
+  const core::Tensor y =
+      on_device(std::vector<float>((kTokens + 8) * kHidden, 0), {kTokens + 8, kHidden}, core::DType::f32);
+  kernels::kernels_for(device.stream().device)
+      .row_noise(device.stream(), {.streams = on_device(batch.noise_streams, {kTokens + 8, 2}, core::DType::i32),
+                                   .scales = on_device(batch.noise_scales, {kTokens + 8}, core::DType::f32),
+                                   .y = y});
+  const std::vector<float> noise = core::to_host<float>(y);
+  const double bound = 5 / std::sqrt(static_cast<double>(kTokens * kHidden));
+  double sum = 0, squares = 0, largest = 0;
+  for (size_t i = 0; i < kTokens * kHidden; ++i) {
+    sum += noise[i], squares += noise[i] * noise[i];
+    largest = std::max(largest, std::abs(static_cast<double>(noise[i])));
+  }
+  const double n = kTokens * kHidden;
+  EXPECT_LE(largest, bound * (1 + 1e-6));
+  EXPECT_GT(largest, 0.99 * bound);
+  EXPECT_NEAR(sum / n, 0, 5 * bound / std::sqrt(3 * n));
+  EXPECT_NEAR(squares / n, bound * bound / 3, 0.05 * bound * bound);
+  EXPECT_EQ(std::set<float>(noise.begin() + kTokens * kHidden, noise.end()), std::set<float>{0}) << "padding";
 }
 
 }  // namespace

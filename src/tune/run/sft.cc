@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "comm/together.h"
 #include "data/sample_order.h"
+#include "tune/data/embedding_noise.h"
 #include "tune/data/pack.h"
 #include "tune/run/distillation.h"
 #include "tune/run/tune_plan.h"
@@ -63,9 +64,11 @@ Rows make_rows(const std::vector<Record>& records, const Renderer& renderer, con
 
 class SampleBatches : public train::BatchSource {
  public:
-  SampleBatches(Rows rows, Rows validation, const spec::TuneRecipe& recipe, const parallel::Mesh& mesh)
+  SampleBatches(Rows rows, Rows validation, const spec::TuneRecipe& recipe, const EmbeddingNoise& noise,
+                const parallel::Mesh& mesh)
       : rows_(std::move(rows)),
         recipe_(recipe),
+        noise_(noise),
         rank_(mesh.data().rank()),
         ranks_(mesh.data().size()),
         micro_batches_(micro_batches_of(recipe, mesh)),
@@ -92,7 +95,9 @@ class SampleBatches : public train::BatchSource {
       for (int64_t& row : rows) {
         if (row >= 0) row = order_(epoch * count + row).index;
       }
-      batches.push_back(make_batch(rows_, rows));
+      TuneBatch batch = make_batch(rows_, rows);
+      if (noise_.alpha > 0) add_noise(batch, noise_, step);
+      batches.push_back(std::move(batch));
     }
     return batches;
   }
@@ -102,14 +107,14 @@ class SampleBatches : public train::BatchSource {
   }
 
  private:
-  data::MicroBatch make_batch(const Rows& from, const std::vector<int64_t>& rows) const {
+  TuneBatch make_batch(const Rows& from, const std::vector<int64_t>& rows) const {
     TuneBatchBuilder builder(recipe_.base.train.micro_batch * recipe_.base.data.sequence_length, max_sequences_);
     for (int64_t row : rows) {
       if (row < 0) continue;
       for (const Placement& place : from.rows[static_cast<size_t>(row)])
         builder.add(from.samples[static_cast<size_t>(place.sample)].tokens, place.sample, place.begin, place.end);
     }
-    data::MicroBatch batch = builder.finish();
+    TuneBatch batch = builder.finish();
     if (!has_weights_) batch.weights.clear();
     return batch;
   }
@@ -125,6 +130,7 @@ class SampleBatches : public train::BatchSource {
 
   const Rows rows_;
   const spec::TuneRecipe recipe_;
+  const EmbeddingNoise noise_;
   const int64_t rank_, ranks_, micro_batches_, max_sequences_;
   const bool has_weights_;
   const RowSchedule schedule_;
@@ -147,7 +153,9 @@ train::RunPlan make_sft_plan(const spec::TuneRecipe& recipe, const parallel::Mes
       validation = make_rows(held_out, *renderer, recipe);
       if (plan.recipe.data.validation.empty()) plan.recipe.data.validation = recipe.base.data.sources;
     }
-    auto source = std::make_unique<SampleBatches>(std::move(rows), std::move(validation), recipe, mesh);
+    const EmbeddingNoise noise{recipe.tune.neftune_alpha, plan.model.hidden,
+                               static_cast<uint64_t>(recipe.base.train.seed)};
+    auto source = std::make_unique<SampleBatches>(std::move(rows), std::move(validation), recipe, noise, mesh);
     const Rows& r = source->rows();
     const int64_t T = recipe.base.data.sequence_length, per_epoch = source->steps_of_an_epoch();
     plan.steps = recipe.base.train.steps > 0 ? recipe.base.train.steps
@@ -164,7 +172,7 @@ train::RunPlan make_sft_plan(const spec::TuneRecipe& recipe, const parallel::Mes
         base::format_grouped(static_cast<int64_t>(r.rows.size())),
         100.0 * static_cast<double>(r.tokens) / static_cast<double>(static_cast<int64_t>(r.rows.size()) * T));
     const BatchSizes sizes{recipe.base.train.micro_batch * T, source->max_sequences(), source->micro_batches(),
-                           source->has_weights() || !recipe.tune.teacher.empty()};
+                           source->has_weights() || !recipe.tune.teacher.empty(), noise.alpha > 0};
     plan.source = std::move(source);
     if (!recipe.tune.teacher.empty()) {
       const DistillationOptions options{recipe.tune.teacher, recipe.tune.teacher_top_k, recipe.tune.teacher_weight};

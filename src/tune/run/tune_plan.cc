@@ -269,6 +269,8 @@ void end_plan(train::RunPlan& plan, const spec::TuneRecipe& recipe, const parall
               const MoreTensors& more) {
   SINTER_CHECK(!recipe.has_adapter() || (!base::is_fp8(recipe.base.train.precision)),
                "train.precision = \"fp8\" does not go with an adapter; use \"bf16\"");
+  SINTER_CHECK(recipe.tune.neftune_alpha == 0 || sizes.has_noise,
+               "tune.neftune_alpha is {:g}: noise on the embeddings is sft's; leave it out", recipe.tune.neftune_alpha);
   const spec::ParallelSpec& layout = mesh.layout();
   spec::check_trained(layout, plan.model);
   SINTER_CHECK(!plan.objective->reads_values() || (layout.pp == 1 && layout.cp == 1),
@@ -293,7 +295,8 @@ void end_plan(train::RunPlan& plan, const spec::TuneRecipe& recipe, const parall
   plan.shape = {.num_tokens = sizes.num_tokens,
                 .num_sequences = sizes.num_sequences,
                 .max_micro_batches = sizes.micro_batches,
-                .has_weights = sizes.has_weights};
+                .has_weights = sizes.has_weights,
+                .has_noise = sizes.has_noise};
   train::plan_passes(plan, mesh);
 }
 

@@ -22,7 +22,7 @@ train::RunPlan begin_plan(const spec::TuneRecipe& recipe, const parallel::Mesh& 
 struct BatchSizes {
   int64_t num_tokens = 0, num_sequences = 0;  // of a micro-batch
   int64_t micro_batches = 1;                  // of one rank in a step
-  bool has_weights = false;
+  bool has_weights = false, has_noise = false;
 };
 // Tensors that train beside an adapter or all of a model: a score, a value head. They begin as they are drawn.
 struct MoreTensors {

@@ -92,6 +92,44 @@ TEST_F(TuneRun, PackedAndAccumulatedStepsAreThoseOfOneSampleARow) {
   EXPECT_LT(alone.losses[1], alone.losses[0]);
 }
 
+TEST_F(TuneRun, NoiseOnEmbeddingsIsTheSameHoweverSamplesArePackedAndNoneIsInEvaluation) {
+  const std::vector<std::string> whole{"train.micro_batch=8", "data.validation=" + dir_ + "/chats.jsonl",
+                                       "log.eval_every=1"};
+  const std::vector<std::string> split{"train.micro_batch=1", "train.batch_tokens=512", "tune.packing=false"};
+  auto with = [](std::vector<std::string> keys, const std::string& more) {
+    keys.insert(keys.end(), {"train.steps=2", "optimizer.lr=1e-4", more});
+    return keys;
+  };
+  const std::string noise = "tune.neftune_alpha=30", none = "tune.neftune_alpha=0";
+  const auto plain = run(make_sft_plan, "plain", "chats.jsonl", with(whole, none));
+  const auto packed = run(make_sft_plan, "packed", "chats.jsonl", with(whole, noise));
+  const auto summed = run(make_sft_plan, "summed", "chats.jsonl", with(split, noise));
+  for (size_t step : {0, 1}) {
+    EXPECT_GT(std::abs(packed.losses[step] - plain.losses[step]), 1e-3);
+    EXPECT_NEAR(packed.losses[step], summed.losses[step], 1e-6 * packed.losses[step]);
+  }
+  EXPECT_NE(packed.losses[0] - plain.losses[0], packed.losses[1] - plain.losses[1]) << "every step draws anew";
+  EXPECT_NEAR(metrics("packed")[0]["grad_norm"].get<double>(), metrics("summed")[0]["grad_norm"].get<double>(), 1e-5);
+  // Steps of next to nothing: what evaluation tells is the untouched model's loss.
+  auto validation = [&](const std::string& name, const std::string& more) {
+    std::vector<std::string> keys = with(whole, more);
+    keys.push_back("optimizer.lr=1e-12");
+    run(make_sft_plan, name, "chats.jsonl", keys);
+    return metrics(name)[0]["validation_loss"].get<double>();
+  };
+  EXPECT_NEAR(validation("still_noisy", noise), validation("still", none), 1e-6);
+}
+
+TEST_F(TuneRun, NoiseOnEmbeddingsIsOfSftAlone) {
+  std::string error;
+  try {
+    run(make_grpo_plan, "none", "sums.jsonl", {"tune.neftune_alpha=5", "tune.max_new_tokens=4", "train.steps=1"});
+  } catch (const base::Error& e) {
+    error = e.what();
+  }
+  EXPECT_NE(error.find("tune.neftune_alpha is 5"), std::string::npos) << error;
+}
+
 TEST_F(TuneRun, RowsThatNameTheirFieldsOtherwiseAreLearnedAlike) {
   std::ofstream(dir_ + "/usual.jsonl") << R"({"prompt":"1+1=","completion":"2"})"
                                        << "\n";
@@ -139,7 +177,8 @@ TEST_F(TuneRun, AModelFolderThatIsNotThereIsNamed) {
 
 TEST_F(TuneRun, AResumedRunEqualsTheUnbrokenOneBitForBit) {
   for (const std::string& states : {std::string("f32"), std::string("8bit")}) {
-    const std::vector<std::string> keys{"train.micro_batch=2", "adapter.dropout=0.1", "optimizer.states=" + states};
+    const std::vector<std::string> keys{"train.micro_batch=2", "adapter.dropout=0.1", "tune.neftune_alpha=5",
+                                        "optimizer.states=" + states};
     auto with = [&](const std::string& steps) {
       std::vector<std::string> all = keys;
       all.push_back("train.steps=" + steps);
