@@ -131,6 +131,30 @@ RoundingInputs::RoundingInputs(const Hessian& inputs, double damp)
   for (float& d : damping) d = static_cast<float>(damp * mean + (d > 0 ? 0.0 : mean));
 }
 
+void make_up(std::vector<float>& w, const RoundingInputs& inputs, const core::Tensor& drift) {
+  const int64_t K = inputs.hessian.columns(), rows = drift.size(0);
+  core::Allocator& memory = core::runtime({}).allocator();
+  const core::Tensor turned(memory, {rows, K}, core::DType::f32), half(memory, {rows, K}, core::DType::f32);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < K; ++i)
+      turned.data<float>()[r * K + i] = drift.data<float>()[r * K + inputs.order[static_cast<size_t>(i)]];
+  }
+  auto multiply = [&](const core::Tensor& a, bool transpose_b, const core::Tensor& c) {
+    kernels::MatmulArgs args;
+    args.a = a;
+    args.b = {.data = inputs.root};
+    args.c = c;
+    args.transpose_b = transpose_b;
+    kernels::kernels_for({}).matmul(core::runtime({}).stream(), args);
+  };
+  multiply(turned, true, half);
+  multiply(half, false, turned);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < K; ++i)
+      w[static_cast<size_t>(r * K + inputs.order[static_cast<size_t>(i)])] += turned.data<float>()[r * K + i];
+  }
+}
+
 IntegerWeight round_nearest(const std::vector<float>& w, int64_t rows, const Hessian& hessian,
                             const IntegerForm& form) {
   IntegerWeight result = make_scales(w, rows, hessian.diagonal(), columns_by_importance(hessian), form);

@@ -39,6 +39,10 @@ struct RoundingInputs {
   std::vector<float> damping;  // (columns); those that no input ever reached get the mean besides
 };
 
+// Adds to the weight w what makes up best for results that are off: drift (H + damping)^-1, with drift (rows, columns)
+// the sum of (result wanted - result) x^T over the inputs x.
+void make_up(std::vector<float>& w, const RoundingInputs& inputs, const core::Tensor& drift);
+
 // The weight w (rows, columns) in codes that make up for each other's errors, then refined (refine.h): of each row the
 // better of two beginnings, scales with the least error under H's diagonal and scales of the whole range. Throws
 // base::Error for a weight that is not finite or whose scales f16 cannot hold.

@@ -1,6 +1,7 @@
 #include "quant/folder/layer.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
 #include "kernels/table.h"
@@ -33,6 +34,32 @@ std::pair<size_t, size_t> place_of(const spec::ParameterSpec& info, const spec::
   const int64_t rows = info.shape.rank() == 3 ? info.shape[1] : 0;
   const int64_t first_row = std::max<int64_t>(0, part.expert) * rows + part.row_begin;
   return {static_cast<size_t>(first_row * columns), static_cast<size_t>(part.rows * columns)};
+}
+
+core::Tensor copy_of(const core::Tensor& rows) {
+  core::Tensor copy(core::runtime({}).allocator(), {rows.rows(), rows.size(-1)}, core::DType::f32);
+  std::memcpy(copy.raw(), rows.raw(), copy.bytes());
+  return copy;
+}
+
+// y = or += factor x weight^T
+void multiply(const core::Tensor& x, const core::WeightView& weight, float factor, const core::Tensor& y,
+              bool accumulates) {
+  kernels::MatmulArgs args;
+  args.a = x;
+  args.b = weight;
+  args.c = y;
+  args.transpose_b = true;
+  args.alpha = factor;
+  args.accumulate = accumulates;
+  kernels::kernels_for({}).matmul(core::runtime({}).stream(), args);
+}
+
+// y = or += a - b
+void add_difference(const core::Tensor& a, const core::Tensor& b, const core::Tensor& y, bool accumulates) {
+  const float *from = a.data<float>(), *less = b.data<float>();
+  float* to = y.data<float>();
+  for (int64_t i = 0; i < y.num_elements(); ++i) to[i] = (accumulates ? to[i] : 0.0f) + from[i] - less[i];
 }
 
 }  // namespace
@@ -74,12 +101,13 @@ void Layer::write(Slot& slot, const spec::ParameterPart& part, const std::vector
   store_->set(slot, all);
 }
 
-core::Tensor Layer::run(const kernels::KernelTable& kernels, const CalibrationBatch& batch) const {
+core::Tensor Layer::run(const kernels::KernelTable& kernels, const core::HostBatch& host,
+                        const core::Tensor& stream) const {
   core::DeviceRuntime& device = core::runtime({});
   const ops::Context context{kernels, device.stream(), device.allocator(), nullptr};
-  const core::RaggedBatch ragged = core::upload(device.allocator(), batch.host);
+  const core::RaggedBatch ragged = core::upload(device.allocator(), host);
   models::Variable input;
-  input.value = batch.stream;
+  input.value = stream;
   return transformer_->stage(context, ragged, {}, input).value;
 }
 
@@ -99,12 +127,59 @@ std::map<const Layer::Slot*, std::vector<Hessian>> Layer::observe(const std::vec
       found->second[e].add(product.rows.slice(begin, end - begin));
     }
   });
-  for (const CalibrationBatch& batch : text) run(observed.table(), batch);
+  for (const CalibrationBatch& batch : text) run(observed.table(), batch.host, batch.stream);
   return sums;
 }
 
-void Layer::advance(std::vector<CalibrationBatch>& text) {
-  for (CalibrationBatch& batch : text) batch.stream = run(kernels::kernels_for({}), batch);
+core::Tensor Layer::rows_read(const Slot& slot, const core::HostBatch& host, const core::Tensor& stream,
+                              core::Tensor& after) {
+  core::Tensor rows;
+  const ObservedKernels observed(kernels::kernels_for({}), *store_, [&](const ObservedProduct& product) {
+    if (product.slot == &slot) rows = copy_of(product.rows);
+  });
+  after = run(observed.table(), host, stream);
+  SINTER_CHECK(rows, "[quant] no product reads '{}'", slot.info.name);
+  return rows;
+}
+
+WeightInputs Layer::observe_beside(Layer& original, const std::vector<CalibrationBatch>& text, const Slot& slot) {
+  if (slot.info.shape.rank() != 2) return {std::move(observe(text, {&slot}).at(&slot)), {}};
+  const auto number = static_cast<size_t>(&slot - slots().data());
+  const Slot& exact_slot = original.slots()[number];
+  const bool is_out = slot.info.name.ends_with("attention.out.weight");
+  const bool is_down = slot.info.name.ends_with("mlp.down.weight");
+  WeightInputs inputs;
+  const int64_t rows = slot.info.shape[0], columns = slot.info.shape[1];
+  Hessian& read = inputs.read.emplace_back(columns);
+  core::Allocator& memory = core::runtime({}).allocator();
+  inputs.drift = core::Tensor(memory, {rows, columns}, core::DType::f32);
+  std::memset(inputs.drift.raw(), 0, inputs.drift.bytes());
+  for (const CalibrationBatch& batch : text) {
+    core::Tensor after, exact_after;
+    const core::Tensor x = rows_read(slot, batch.host, batch.stream, after);
+    const core::Tensor exact_x = original.rows_read(exact_slot, batch.host, batch.exact, exact_after);
+    read.add(x);
+    const core::Tensor missing(memory, {x.rows(), rows}, core::DType::f32);  // results wanted - results
+    if (is_down) {
+      add_difference(exact_after, after, missing, false);
+    } else {
+      multiply(exact_x, exact_slot.parameter.weight, 1, missing, false);
+      multiply(x, slot.parameter.weight, -1, missing, true);
+      if (is_out) add_difference(batch.exact, batch.stream, missing, true);
+    }
+    kernels::MatmulArgs args;
+    args.a = missing;
+    args.b = {.data = x};
+    args.c = inputs.drift;
+    args.transpose_a = true;
+    args.accumulate = true;
+    kernels::kernels_for({}).matmul(core::runtime({}).stream(), args);
+  }
+  return inputs;
+}
+
+void Layer::advance(std::vector<CalibrationBatch>& text, core::Tensor CalibrationBatch::*stream) {
+  for (CalibrationBatch& batch : text) batch.*stream = run(kernels::kernels_for({}), batch.host, batch.*stream);
 }
 
 }  // namespace sinter::quant

@@ -92,6 +92,9 @@ json quantization_config(const FolderOptions& options) {
       {"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}, {"input_activations", inputs}}}}}};
 }
 
+const std::pair<std::string, core::Tensor CalibrationBatch::*> kStreams[] = {{"", &CalibrationBatch::stream},
+                                                                            {"exact.", &CalibrationBatch::exact}};
+
 // One run: OUT.part holds run.json (what it was begun with), layer-N.safetensors of the layers that are done, and
 // stream.safetensors, the text's stream before layer N.
 class Run {
@@ -164,7 +167,8 @@ class Run {
     if (goes_on && (needs_text() ? load_stream(first, text) : skip_done(first))) {
       base::log_info("going on with '{}': {} of {} layers are there", part_, first, num_layers());
     } else if (needs_text()) {
-      Layer(reader_, table_, -1).advance(text);
+      Layer(reader_, table_, -1).advance(text, &CalibrationBatch::stream);
+      for (CalibrationBatch& batch : text) batch.exact = batch.stream;
     }
     for (const ParameterSpec& info : table_) {
       if (is_linear(info, first)) progress_.done += info.parts.size();
@@ -182,21 +186,31 @@ class Run {
     const io::SafetensorsFile file(stream_file());
     first = std::stoll(file.metadata().at("layer"));
     for (size_t i = 0; i < text.size(); ++i) {
-      const io::TensorEntry* entry = file.find(std::to_string(i));
-      SINTER_CHECK(entry, "'{}' lacks window {}; remove '{}' to begin anew", stream_file(), i, part_);
-      std::vector<float> values(static_cast<size_t>(entry->num_elements()));
-      std::memcpy(values.data(), entry->bytes.data(), entry->bytes.size());
-      text[i].stream = core::make_tensor(core::runtime({}).allocator(), {entry->shape[0], entry->shape[1]}, values);
+      for (const auto& [name, member] : kStreams) {
+        const io::TensorEntry* entry = file.find(name + std::to_string(i));
+        SINTER_CHECK(entry, "'{}' lacks window {}; remove '{}' to begin anew", stream_file(), i, part_);
+        std::vector<float> values(static_cast<size_t>(entry->num_elements()));
+        std::memcpy(values.data(), entry->bytes.data(), entry->bytes.size());
+        text[i].*member = core::make_tensor(core::runtime({}).allocator(), {entry->shape[0], entry->shape[1]}, values);
+      }
     }
     return true;
   }
 
   void save_stream(int64_t layer, const std::vector<CalibrationBatch>& text) const {
     io::SafetensorsWriter writer(stream_file(), {{"layer", std::to_string(layer)}});
-    for (size_t i = 0; i < text.size(); ++i)
-      writer.declare(std::to_string(i), base::DType::f32, {text[i].stream.size(0), text[i].stream.size(1)});
-    for (size_t i = 0; i < text.size(); ++i)
-      writer.write(std::to_string(i), {static_cast<const std::byte*>(text[i].stream.raw()), text[i].stream.bytes()});
+    for (const auto& [name, member] : kStreams) {
+      for (size_t i = 0; i < text.size(); ++i) {
+        const core::Tensor& stream = text[i].*member;
+        writer.declare(name + std::to_string(i), base::DType::f32, {stream.size(0), stream.size(1)});
+      }
+    }
+    for (const auto& [name, member] : kStreams) {
+      for (size_t i = 0; i < text.size(); ++i) {
+        const core::Tensor& stream = text[i].*member;
+        writer.write(name + std::to_string(i), {static_cast<const std::byte*>(stream.raw()), stream.bytes()});
+      }
+    }
     writer.commit();
   }
 
@@ -208,10 +222,11 @@ class Run {
 
   // One piece of a weight: its packed tensors, and the layer then holds what they stand for.
   void quantize_part(Layer& layer, Layer::Slot& slot, const ParameterPart& part, const RoundingInputs* inputs,
-                     std::vector<PackedTensor>& packed) {
+                     const core::Tensor& drift, std::vector<PackedTensor>& packed) {
     report(part.hf_name);
     std::vector<float> values = layer.read(slot, part);
     const int64_t columns = slot.info.shape[-1];
+    if (drift) make_up(values, *inputs, drift.slice(part.row_begin, part.rows));
     std::vector<PackedTensor> tensors;
     if (!inputs) {
       tensors = pack_fp8(module_of(part), values, part.rows, columns, options_.fp8_block);
@@ -226,17 +241,16 @@ class Run {
     std::move(tensors.begin(), tensors.end(), std::back_inserter(packed));
   }
 
-  void quantize_slot(Layer& layer, Layer::Slot& slot, const std::vector<Hessian>& inputs,
-                     std::vector<PackedTensor>& packed) {
+  void quantize_slot(Layer& layer, Layer::Slot& slot, const WeightInputs& inputs, std::vector<PackedTensor>& packed) {
     size_t rooted = SIZE_MAX;
     std::optional<RoundingInputs> prepared;
     for (const ParameterPart& part : slot.info.parts) {
       const auto e = static_cast<size_t>(std::max<int64_t>(0, part.expert));
-      if (!inputs.empty() && e != rooted) {
-        prepared.emplace(inputs[e], options_.damp);
+      if (!inputs.read.empty() && e != rooted) {
+        prepared.emplace(inputs.read[e], options_.damp);
         rooted = e;
       }
-      quantize_part(layer, slot, part, prepared ? &*prepared : nullptr, packed);
+      quantize_part(layer, slot, part, prepared ? &*prepared : nullptr, inputs.drift, packed);
     }
   }
 
@@ -247,18 +261,15 @@ class Run {
       if (is_linear(slot.info, num_layers())) linear.push_back(&slot);
     }
     std::vector<PackedTensor> packed;
+    std::optional<Layer> original;
+    if (needs_text()) original.emplace(reader_, table_, number);
     if (options_.method == FolderOptions::awq) {
       auto inputs = layer.observe(text, {linear.begin(), linear.end()});
       scale_for_rounding(layer, reader_.spec(), options_.form, inputs);
-      for (Layer::Slot* slot : linear) quantize_slot(layer, *slot, inputs.at(slot), packed);
-    } else {
-      // Each weight is rounded for the inputs that the rounded ones before it give.
-      for (Layer::Slot* slot : linear) {
-        std::map<const Layer::Slot*, std::vector<Hessian>> inputs;
-        if (needs_text()) inputs = layer.observe(text, {slot});
-        quantize_slot(layer, *slot, needs_text() ? inputs.at(slot) : std::vector<Hessian>(), packed);
-      }
     }
+    // Each weight is rounded for the inputs that the rounded ones before it give.
+    for (Layer::Slot* slot : linear)
+      quantize_slot(layer, *slot, original ? layer.observe_beside(*original, text, *slot) : WeightInputs(), packed);
     for (const Layer::Slot& slot : layer.slots()) {
       if (is_linear(slot.info, num_layers())) continue;
       for (const ParameterPart& part : slot.info.parts) pack_part(slot.info, part, layer.read(slot, part), packed);
@@ -267,7 +278,9 @@ class Run {
     for (const PackedTensor& t : packed) writer.declare(t.name, t.dtype, t.shape);
     for (const PackedTensor& t : packed) writer.write(t.name, t.bytes);
     writer.commit();
-    if (!text.empty() && number + 1 < num_layers()) layer.advance(text);
+    if (text.empty() || number + 1 == num_layers()) return;
+    layer.advance(text, &CalibrationBatch::stream);
+    original->advance(text, &CalibrationBatch::exact);
   }
 
   void pack_part(const ParameterSpec& info, const ParameterPart& part, const std::vector<float>& values,

@@ -150,6 +150,42 @@ TEST(Hessian, TheRootMultipliedOutIsTheInverse) {
   EXPECT_LT(worst, 1e-3);
 }
 
+TEST(MakeUp, BringsResultsBackThatDriftedInputsMoved) {
+  // Inputs that are off by what depends on them: x' = x + 0.3 (x of the column before).
+  constexpr int64_t kTokens = 400, kColumns = 96, kRows = 16;
+  const base::CounterRng rng{19, 7};
+  std::vector<float> x(kTokens * kColumns), off(x.size()), w(kRows * kColumns);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = rng.normal(i), off[i] = x[i] + (i % kColumns ? 0.3f * x[i - 1] : 0.0f);
+  for (size_t i = 0; i < w.size(); ++i) w[i] = rng.normal(1000000 + i);
+  auto result = [&](const std::vector<float>& inputs, const std::vector<float>& weight, size_t t, size_t r) {
+    double sum = 0;
+    for (size_t c = 0; c < kColumns; ++c)
+      sum += static_cast<double>(inputs[t * kColumns + c]) * static_cast<double>(weight[r * kColumns + c]);
+    return sum;
+  };
+  core::Allocator& memory = core::runtime({}).allocator();
+  const core::Tensor drift(memory, {kRows, kColumns}, core::DType::f32);
+  std::memset(drift.raw(), 0, drift.bytes());
+  for (size_t t = 0; t < kTokens; ++t) {
+    for (size_t r = 0; r < kRows; ++r) {
+      const auto missing = static_cast<float>(result(x, w, t, r) - result(off, w, t, r));
+      for (size_t c = 0; c < kColumns; ++c) drift.data<float>()[r * kColumns + c] += missing * off[t * kColumns + c];
+    }
+  }
+  Hessian hessian(kColumns);
+  hessian.add(core::make_tensor(memory, {kTokens, kColumns}, off));
+  std::vector<float> corrected = w;
+  make_up(corrected, RoundingInputs(hessian, 1e-4), drift);
+  double before = 0, after = 0;
+  for (size_t t = 0; t < kTokens; ++t) {
+    for (size_t r = 0; r < kRows; ++r) {
+      before += std::pow(result(x, w, t, r) - result(off, w, t, r), 2);
+      after += std::pow(result(x, w, t, r) - result(off, corrected, t, r), 2);
+    }
+  }
+  EXPECT_LT(after, 1e-3 * before);
+}
+
 TEST(RoundWeight, MovesOutputsLessThanNearestCodes) {
   for (const IntegerForm& form : {IntegerForm{.bits = 4, .group = 32}, IntegerForm{.bits = 3, .group = -1},
                                   IntegerForm{.bits = 4, .group = 64, .symmetric = false},
