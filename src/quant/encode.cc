@@ -138,10 +138,15 @@ void encode_iq4_nl(const float* x, const float* importance, uint8_t* out) {
 
 constexpr int kSuper = 256;
 
-// Weights of a super-block's columns: the importance, and the numbers' own size beside that of their sub-block.
+// Weights of a super-block's columns: the importance and, `by_size`, the numbers' own size beside that of their
+// sub-block. That helps where codes are few: with 15 steps and a minimum models are better without (docs/gguf.md).
 struct Weights {
   std::array<float, kSuper> values;
-  Weights(const float* x, const float* importance, int sub) {
+  Weights(const float* x, const float* importance, int sub, bool by_size = true) {
+    if (!by_size) {
+      for (size_t i = 0; i < kSuper; ++i) values[i] = importance ? importance[i] : 1.0f;
+      return;
+    }
     for (int i = 0; i < kSuper; i += sub) weigh(x + i, importance ? importance + i : nullptr, sub, values.data() + i);
   }
 };
@@ -156,7 +161,7 @@ struct AffineSubBlocks {
 template <int kSub, int kLargest, int kScaleSteps>
 AffineSubBlocks fit_affine_sub_blocks(const float* x, const float* importance, uint8_t* d_at, uint8_t* dmin_at) {
   constexpr int kCount = kSuper / kSub;
-  const Weights weights(x, importance, kSub);
+  const Weights weights(x, importance, kSub, kLargest < 15);
   AffineSubBlocks result;
   std::array<AffineFit, kCount> fits;
   float largest_scale = 0, largest_min = 0;
