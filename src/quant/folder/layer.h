@@ -46,9 +46,9 @@ class Layer {
   // What the products with these weights read, of every expert: one pass over the text.
   std::map<const Slot*, std::vector<Hessian>> observe(const std::vector<CalibrationBatch>& text,
                                                       const std::vector<const Slot*>& slots);
-  // The same of one weight in a layer some weights of which are rounded, with its drift from `original`, the layer as it
-  // was, on the exact stream. What a weight adds to the stream is wanted to make up for the stream's drift too. Experts
-  // have no drift: the routers of both layers may choose differently.
+  // The same of one weight in a layer some weights of which are rounded, with its drift from `original`, the layer as
+  // it was, on the exact stream. What a weight adds to the stream is wanted to make up for the stream's drift too.
+  // Experts have no drift: the routers of both layers may choose differently.
   WeightInputs observe_beside(Layer& original, const std::vector<CalibrationBatch>& text, const Slot& slot);
   // Moves the text's stream to behind this layer; or the exact one.
   void advance(std::vector<CalibrationBatch>& text, core::Tensor CalibrationBatch::*stream);

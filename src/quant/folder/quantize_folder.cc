@@ -93,7 +93,7 @@ json quantization_config(const FolderOptions& options) {
 }
 
 const std::pair<std::string, core::Tensor CalibrationBatch::*> kStreams[] = {{"", &CalibrationBatch::stream},
-                                                                            {"exact.", &CalibrationBatch::exact}};
+                                                                             {"exact.", &CalibrationBatch::exact}};
 
 // One run: OUT.part holds run.json (what it was begun with), layer-N.safetensors of the layers that are done, and
 // stream.safetensors, the text's stream before layer N.

@@ -273,9 +273,8 @@ void multiply_fixed(const Strip<kFormat>& strip, const RoundedRows& rows, int64_
     for (auto& t : total) t[0] = t[1] = _mm512_setzero_ps();
     const uint8_t* record = strip.at(0, lane);
     for (int64_t g = 0; 8 * g + lane < strip.blocks; ++g, record += kStrip.record_bytes) {
-      if constexpr (kCount <= 2) {
-        for (int64_t byte = 0; byte < kStrip.record_bytes; byte += 64) __builtin_prefetch(record + kBytesAhead + byte);
-      }
+      // Products of few activations wait for memory else, of more for what they are computed from in between.
+      for (int64_t byte = 0; byte < kStrip.record_bytes; byte += 64) __builtin_prefetch(record + kBytesAhead + byte);
       const int8_t* codes = rows.codes + first * stride + g * kGroupColumns + lane * kBlockColumns;
       const int32_t* halves = rows.halves + (first * groups + g) * 16 + lane;
       Ints<kCount> sums;
