@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/verbs.h"
+#include "cli/verify_api.h"
 #include "data/verify/verify.h"
 #include "eval/golden/golden.h"
 #include "eval/quantized/golden_tensors.h"
@@ -72,10 +73,16 @@ Checks check_quantized(const std::string& folder, const eval::VerifyOptions& opt
   return checks;
 }
 
+Checks check_evaluation(const std::string& folder, const eval::VerifyOptions& options) {
+  Checks checks = eval::verify_eval_golden(folder, options);
+  std::ranges::move(verify_api(folder, options), std::back_inserter(checks));
+  return checks;
+}
+
 // A folder of evaluation answers, a model's, or a root with cases of any kind below it.
 Checks check_folder(const std::string& folder, const std::vector<data::DataCase>& data_cases,
                     const eval::VerifyOptions& options) {
-  if (eval::is_eval_golden(folder)) return eval::verify_eval_golden(folder, options);
+  if (eval::is_eval_golden(folder)) return check_evaluation(folder, options);
   Checks checks;
   auto relative = [&](const std::string& path) {
     return std::filesystem::path(path).lexically_relative(folder).string();
@@ -85,7 +92,7 @@ Checks check_folder(const std::string& folder, const std::vector<data::DataCase>
     add_named(tune::verify_tune_case(one, options), name == "." ? one.kind : name, checks);
   }
   const std::vector<std::string> eval_folders = find_eval_folders(folder);
-  for (const std::string& one : eval_folders) add_named(eval::verify_eval_golden(one, options), relative(one), checks);
+  for (const std::string& one : eval_folders) add_named(check_evaluation(one, options), relative(one), checks);
   for (const data::DataCase& one : data::find_data_cases(folder)) {
     if (std::ranges::any_of(eval_folders, [&](const std::string& e) { return is_below(one.folder, e); })) continue;
     for (const data::DataCheck& c : data::verify_data_case(one, data_cases))

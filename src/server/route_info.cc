@@ -64,8 +64,11 @@ void Service::detokenize(const HttpRequest& request, std::shared_ptr<Reply>& rep
 void Service::tokenizer_info(const HttpRequest&, std::shared_ptr<Reply>& reply) {
   const auto& ids = model_.tokenizer->special_ids();
   Json out{{"description", model_.tokenizer->description()}, {"vocab_size", model_.tokenizer->vocab_size()}};
-  out["bos_token_id"] = ids.bos >= 0 ? Json(ids.bos) : Json(nullptr);
-  out["eos_token_id"] = ids.eos >= 0 ? Json(ids.eos) : Json(nullptr);
+  const std::pair<std::string, int32_t> special[] = {{"bos", ids.bos}, {"eos", ids.eos}, {"pad", ids.pad}};
+  for (const auto& [name, id] : special) {
+    out[name + "_token"] = id >= 0 ? Json(model_.tokenizer->token_text(id)) : Json(nullptr);
+    out[name + "_token_id"] = id >= 0 ? Json(id) : Json(nullptr);
+  }
   out["stop_token_ids"] = stop_tokens_;
   out["chat_template"] = model_.chat ? Json(model_.chat->source(model_.chat->names()[0])) : Json(nullptr);
   send_json(reply, out);

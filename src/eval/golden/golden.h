@@ -13,9 +13,12 @@ namespace sinter::eval {
 
 // Whether the folder has the form: JSON files with "task" and "runs", or fewshot_sampling.json.
 bool is_eval_golden(const std::string& folder);
-// Checks every case of the folder with our own task files, data readers and models. Throws base::Error when a file
-// cannot be read.
+// Checks every case of the folder with our own task files, data readers and models, but for those of api/
+// (cli/verify_api.h). Throws base::Error when a file cannot be read.
 std::vector<VerifyCheck> verify_eval_golden(const std::string& folder, const VerifyOptions& options);
+
+// How far a log-likelihood may be off.
+double allowed_difference(double ll);
 
 // Counts what differs, and keeps the first of it for the note.
 class CaseCounter {
