@@ -190,37 +190,59 @@ std::string shard_of(const std::string& path, const std::string& cache, const to
   return fmt::format("{}/{}-{:016x}{}", cache, stem, key, kShardExtension);
 }
 
+// Folders that are made for the shard go again where there is nothing to put into them.
+void tokenize_into_cache(const std::string& source, const std::string& shard, const tokenizer::Tokenizer& tokenizer,
+                         TokenizeOptions options) {
+  std::vector<fs::path> made;  // the deepest first
+  for (fs::path folder = fs::path(shard).parent_path(); !folder.empty() && !fs::exists(folder);
+       folder = folder.parent_path())
+    made.push_back(folder);
+  options.max_shard_tokens = INT64_MAX;
+  base::ProgressLine line;
+  options.progress = [&](int64_t done, int64_t all) {
+    line.update(fmt::format("tokenizing {}: {} of {}", source, base::format_bytes(double(done)),
+                            base::format_bytes(double(all))));
+  };
+  try {
+    const TokenizeResult result = tokenize_files({source}, shard, tokenizer, options);
+    line.finish();
+    base::log_info(
+        "tokenized {}: {} document{}, {} tokens, {:.2f} bytes a token", source,
+        base::format_grouped(result.num_documents), result.num_documents == 1 ? "" : "s",
+        base::format_grouped(result.num_tokens),
+        static_cast<double>(result.num_bytes) / static_cast<double>(std::max<int64_t>(result.num_tokens, 1)));
+  } catch (...) {
+    std::error_code ignored;
+    for (const fs::path& folder : made) fs::remove(folder, ignored);  // only empty ones
+    throw;
+  }
+}
+
 }  // namespace
+
+void check_sources(const std::vector<spec::SourceRecipe>& sources, const tokenizer::Tokenizer* tokenizer) {
+  for (const spec::SourceRecipe& source : sources) {
+    if (stands_for_text(source.path)) {
+      SINTER_CHECK(tokenizer, "data source '{}' is text: set data.tokenizer to a tokenizer folder or file",
+                   source.path);
+      list_text_files(source.path);  // throws for one that is not there
+    } else {
+      SINTER_CHECK(fs::exists(source.path), "data source '{}' does not exist", source.path);
+    }
+  }
+}
 
 std::vector<spec::SourceRecipe> prepare_sources(const std::vector<spec::SourceRecipe>& sources,
                                                 const std::string& cache, const tokenizer::Tokenizer* tokenizer,
                                                 const TokenizeOptions& options) {
+  check_sources(sources, tokenizer);
   base::remove_abandoned_files(cache, kShardExtension);
   std::vector<spec::SourceRecipe> prepared;
   for (const spec::SourceRecipe& source : sources) {
     prepared.push_back(source);
-    if (!stands_for_text(source.path)) {
-      SINTER_CHECK(fs::exists(source.path), "data source '{}' does not exist", source.path);
-      continue;
-    }
-    SINTER_CHECK(tokenizer, "data source '{}' is text: set data.tokenizer to a tokenizer folder or file", source.path);
+    if (!stands_for_text(source.path)) continue;
     prepared.back().path = shard_of(source.path, cache, *tokenizer, options);
-    if (fs::exists(prepared.back().path)) continue;
-    base::create_folders(cache);
-    TokenizeOptions whole = options;
-    whole.max_shard_tokens = INT64_MAX;
-    base::ProgressLine line;
-    whole.progress = [&](int64_t done, int64_t all) {
-      line.update(fmt::format("tokenizing {}: {} of {}", source.path, base::format_bytes(double(done)),
-                              base::format_bytes(double(all))));
-    };
-    const TokenizeResult result = tokenize_files({source.path}, prepared.back().path, *tokenizer, whole);
-    line.finish();
-    base::log_info(
-        "tokenized {}: {} document{}, {} tokens, {:.2f} bytes a token", source.path,
-        base::format_grouped(result.num_documents), result.num_documents == 1 ? "" : "s",
-        base::format_grouped(result.num_tokens),
-        static_cast<double>(result.num_bytes) / static_cast<double>(std::max<int64_t>(result.num_tokens, 1)));
+    if (!fs::exists(prepared.back().path)) tokenize_into_cache(source.path, prepared.back().path, *tokenizer, options);
   }
   return prepared;
 }

@@ -33,6 +33,9 @@ uint64_t tokenizer_hash(const tokenizer::Tokenizer& tokenizer);
 TokenizeResult tokenize_files(const std::vector<std::string>& inputs, const std::string& output,
                               const tokenizer::Tokenizer& tokenizer, const TokenizeOptions& options);
 
+// Throws base::Error for a source that is not there, and for text without a tokenizer.
+void check_sources(const std::vector<spec::SourceRecipe>& sources, const tokenizer::Tokenizer* tokenizer);
+
 // Every text source (a file, a folder, a pattern) replaced by a shard in `cache` made from it with the tokenizer; a
 // shard that is there already for the same text and tokenizer is used again. Shard sources stay as they are.
 // Half-written shards that killed runs left in `cache` are removed.

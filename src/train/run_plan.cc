@@ -41,6 +41,7 @@ data::LoaderOptions prepare_data(const spec::Recipe& recipe, const tokenizer::To
   options.text_key = recipe.data.text_key;
   data::LoaderOptions loader;
   auto prepare = [&] {
+    data::check_sources(recipe.data.validation, tokenizer);  // before hours of tokenizing
     loader.sources = data::prepare_sources(recipe.data.sources, cache, tokenizer, options);
     loader.validation = data::prepare_sources(recipe.data.validation, cache, tokenizer, options);
   };

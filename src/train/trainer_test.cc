@@ -346,6 +346,16 @@ TEST_F(TrainerTest, WhatCannotBeIsRefusedBeforeTextIsTokenized) {
     EXPECT_THROW(Trainer(recipe("a", {text, cache, tokenizer, wrong}), *self_), base::Error) << wrong;
     EXPECT_FALSE(fs::exists(dir_ + "/cache")) << wrong;
   }
+  EXPECT_THROW(Trainer(recipe("a", {text, cache, tokenizer, "data.validation=nowhere.txt"}), *self_), base::Error);
+  EXPECT_FALSE(fs::exists(dir_ + "/cache"));
+}
+
+TEST_F(TrainerTest, AStartThatFindsNoTextLeavesNoFolders) {
+  base::write_file_atomic(dir_ + "/none.txt", " \n");
+  const std::string tokenizer =
+      std::string("data.tokenizer='") + base::source_dir() + "/tests/golden/tokenizer/small.model'";
+  EXPECT_THROW(Trainer(recipe("a", {"data.sources='" + dir_ + "/none.txt'", tokenizer}), *self_), base::Error);
+  EXPECT_FALSE(fs::exists(dir_ + "/a"));
 }
 
 TEST_F(TrainerTest, AnExplodingRunStopsWithItsReason) {
