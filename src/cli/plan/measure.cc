@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -11,6 +10,7 @@
 #include "base/file.h"
 #include "bench/measure_device.h"
 #include "cli/command.h"
+#include "cli/plan/machine_use.h"
 #include "cli/plan/plan.h"
 #include "cli/plan/verbs.h"
 
@@ -66,6 +66,7 @@ void run_measure(const MeasureOptions& o, const std::string& hardware, bool as_j
   const std::string path = hardware.empty() ? plan::user_hardware_path() : hardware;
   const core::Device device = core::parse_device(o.device);
   core::runtime(device);  // an absent device is an error before anything is measured
+  const MachineUse use;
   bench::Options options;
   options.case_seconds = o.seconds / 5;
   plan::DeviceSpec measured;
@@ -81,20 +82,21 @@ void run_measure(const MeasureOptions& o, const std::string& hardware, bool as_j
   }
   bench::check_measured_device(measured, device, options, report);
   const double drift = o.check_only ? 0 : bench::measure_drift(device, options, report);
-  constexpr double kMostDrift = 0.07;
-  const bool is_quiet = std::abs(drift) <= kMostDrift, saves = !o.check_only && (is_quiet || o.force);
+  const double others = device.kind == core::DeviceKind::cpu ? use.share_of_others() : 0;
+  const std::string problem = why_not_quiet(drift, others);
+  const bool saves = !o.check_only && (problem.empty() || o.force);
   if (saves) save_device(measured, path);
   if (as_json)
     return print_json({{"file", path},
                        {"saved", saves},
                        {"device", plan::device_toml(measured)},
                        {"steps", report.to_json()},
-                       {"drift", drift}});
+                       {"drift", drift},
+                       {"share_of_others", others}});
   fmt::print("\n{}\n", report.to_text());
-  if (!is_quiet)
-    fmt::print("The machine ran {:.0f} % {} at the end than at the beginning: it is not quiet{}.\n\n",
-               100 * std::abs(drift), drift > 0 ? "slower" : "faster",
-               saves ? "" : ", so nothing was saved; measure again, or say --force");
+  if (!problem.empty())
+    fmt::print("{}{}.\n\n", problem,
+               saves || o.check_only ? "" : ", so nothing was saved; measure again, or say --force");
   if (saves)
     fmt::print("{}\nSaved in {}. Use it: sinter plan gpt2 --gpus {}\n", plan::device_toml(measured), path, o.name);
 }

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "cli/plan/machine_use.h"
 #include "cli/verbs.h"
 
 namespace sinter::cli {
@@ -238,6 +239,21 @@ TEST_F(PlanVerb, SweepFitWritesItsPicture) {
   EXPECT_TRUE(std::filesystem::exists(picture));
   std::filesystem::remove(sweep);
   std::filesystem::remove(picture);
+}
+
+TEST(MachineUse, WorkOfOtherProgramsIsToldFromOurs) {
+  // 10,000 ticks in all, 6,000 of them idle or waiting; of the 4,000 others ours were 3,000.
+  const char *before = "cpu  100 0 50 1000 0 0 0 0 0 0", *after = "cpu  3600 100 350 6000 1000 50 50 0 3000 0";
+  EXPECT_NEAR(share_of_others(before, after, 3000), 0.1, 1e-9);
+  EXPECT_EQ(share_of_others(before, after, 5000), 0);
+  EXPECT_EQ(share_of_others("", "", 10), 0);
+  EXPECT_EQ(share_of_others(before, before, 0), 0);
+}
+
+TEST(MachineUse, ABusyMachineIsToldAndAQuietOneIsNot) {
+  EXPECT_EQ(why_not_quiet(0.05, 0.08), "");
+  EXPECT_NE(why_not_quiet(-0.2, 0).find("20 % faster"), std::string::npos);
+  EXPECT_NE(why_not_quiet(0, 0.5).find("50 % of the machine"), std::string::npos);
 }
 
 TEST_F(PlanVerb, ListsAreComplete) {
