@@ -98,7 +98,7 @@ void save_links(const bench::Report& report) {
 }
 
 void run_benchmarks(const std::vector<std::string>& names, const bench::Options& options, bool is_json) {
-  warn_when_busy();
+  if (comm::launch().rank == 0) warn_when_busy();
   nlohmann::json all = nlohmann::json::object();
   std::string without_rows;
   bool has_picked = false;
