@@ -1,5 +1,5 @@
-// Two of the visitors of a recipe's keys: the writer of TOML, and the list of keys for people. (The reader stands with
-// the keys, in recipe.cc.)
+// Two of the visitors of a recipe's keys: the writer of TOML, and the list of keys for people. (The reader is in
+// recipe.cc, the keys in recipe_fields.h.)
 #pragma once
 #include <fmt/format.h>
 #include <fmt/ranges.h>
