@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <sstream>
 #include <type_traits>
 #include <utility>
 
@@ -57,7 +58,7 @@ std::string explain_option(const CLI::App& verb, const std::string& path, std::s
 }
 
 // CLI11's own words in ours: "Could not convert: --vocab-size = 12x", "--seconds: Value 0.01 not in range 0.100000 to
-// 600.000000", "MODEL is required".
+// 600.000000", "--x: hours not in {step,tokens}", "MODEL is required".
 std::string plain_words(const std::string& text, const std::string& usage) {
   constexpr std::string_view kConvert = "Could not convert: ", kValue = ": Value ", kRange = " not in range ",
                              kMissing = " is required";
@@ -71,6 +72,16 @@ std::string plain_words(const std::string& text, const std::string& usage) {
     const size_t begin = value + kValue.size(), low = range + kRange.size();
     return fmt::format("{}: {} given; expected {:g} to {:g}", text.substr(0, value), text.substr(begin, range - begin),
                        std::strtod(text.c_str() + low, nullptr), std::strtod(text.c_str() + to + 4, nullptr));
+  }
+  const size_t colon = text.find(": "), set = text.find(" not in {");
+  if (colon < set && set != std::string::npos && text.ends_with('}')) {
+    const std::string given = text.substr(colon + 2, set - colon - 2);
+    std::istringstream listed(text.substr(set + 9, text.size() - set - 10));
+    std::vector<std::string> words;
+    for (std::string word; std::getline(listed, word, ',');) words.push_back(word);
+    const std::string nearest = base::nearest_name(given, words);
+    return fmt::format("{}: '{}' given; expected one of {}{}", text.substr(0, colon), given, fmt::join(words, ", "),
+                       nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest));
   }
   const size_t required = text.find(": 1 required ");
   if (required != std::string::npos && text.ends_with(" missing"))

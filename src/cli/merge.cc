@@ -48,8 +48,8 @@ void run_merge(const Flags& flags) {
 void add_merge(Command app) {
   const Command verb = app.add_verb("merge", "add an adapter into its base: a model folder without adapter");
   auto flags = std::make_shared<Flags>();
-  verb.option("adapter", &flags->adapter, "folder with adapter_config.json").required();
-  verb.option("out", &flags->out, "folder to be made").required();
+  verb.option("ADAPTER", &flags->adapter, "folder with adapter_config.json").required();
+  verb.option("OUT", &flags->out, "folder to be made").required();
   verb.option("--base", &flags->base, "model folder; the one that the adapter names where it is left out");
   verb.option("--precision", &flags->precision, "number format of the weights: fp32, bf16 or fp16").shows_default();
   verb.flag("--no-check", &flags->skips_check, "do not run both models afterwards to compare their logits");

@@ -59,7 +59,8 @@ ModelSpec make_model_spec(const Recipe& recipe, int64_t tokenizer_vocab) {
   }
   for (const auto& [name, value] :
        std::map<const char*, int64_t>{{"hidden", m.hidden}, {"layers", m.layers}, {"heads", m.heads}}) {
-    SINTER_CHECK(value > 0, "model.{} is missing: an architecture written out needs hidden, layers and heads", name);
+    SINTER_CHECK(value > 0, "model.{} is missing or 0: an architecture written out needs hidden, layers and heads",
+                 name);
   }
   ModelSpec s;
   s.family = parse_family(m.family);

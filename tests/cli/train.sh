@@ -65,6 +65,9 @@ expect 1 "parallel.dp is 8 x tp 1" "$sinter" train recipe.toml parallel.dp=8
 expect 2 "--json requires --dry-run" "$sinter" train recipe.toml --json
 expect 0 "taking its newest model, 'run/step-00000005'" "$sinter" generate run --prompt x --max-tokens 2
 expect 1 "its newest model is 'run/latest'" "$sinter" eval perplexity run text.txt
+expect 2 "--x: 'hourz' given; expected one of step, tokens, hours; did you mean 'hours'?" "$sinter" plot run --x hourz
+mkdir early; : > early/metrics.jsonl
+expect 1 "'early' is the folder of a training run that has written no model yet" "$sinter" generate early --prompt x
 expect 0 "model in mtp/latest" "$sinter" train recipe.toml model.mtp_heads=1 checkpoint.dir=mtp log.metrics=/dev/null
 test -c /dev/null || { echo "/dev/null is a file now"; exit 1; }
 expect 0 "perplexity" "$sinter" eval perplexity mtp/latest text.txt

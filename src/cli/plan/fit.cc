@@ -173,7 +173,7 @@ void add_plan_fit(Command plan) {
   const Command c =
       plan.add_verb("fit", "scaling laws of your own sweep: parametric and IsoFLOP, with intervals and a plot");
   c.footer("Examples:\n  sinter plan fit sweep.csv");
-  c.option("sweep", &o->sweep, "CSV with a header: loss and two of parameters, tokens, flops").required();
+  c.option("SWEEP", &o->sweep, "CSV with a header: loss and two of parameters, tokens, flops").required();
   c.option("--flops", &o->flops, "predict the best model for this budget");
   c.option("--svg", &o->svg, "write the picture to this file");
   c.option("--resamples", &o->resamples, "bootstrap samples behind the intervals").shows_default();
