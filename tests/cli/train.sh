@@ -66,6 +66,13 @@ expect 2 "--json requires --dry-run" "$sinter" train recipe.toml --json
 expect 0 "taking its newest model, 'run/step-00000005'" "$sinter" generate run --prompt x --max-tokens 2
 expect 1 "its newest model is 'run/latest'" "$sinter" eval perplexity run text.txt
 expect 2 "--x: 'hourz' given; expected one of step, tokens, hours; did you mean 'hours'?" "$sinter" plot run --x hourz
+expect 1 "a lower optimizer.lr, a longer schedule.warmup" "$sinter" train recipe.toml -q optimizer.kind=sgd optimizer.lr=1e14 optimizer.clip=0 \
+  guard.max_skips=2 train.steps=20 checkpoint.dir=boom log.sample_every=0
+[ "$(grep -c diverged said.txt)" = 1 ] || { echo "divergence is not told once:"; cat said.txt; exit 1; }
+tail -n 1 run/metrics.jsonl | python3 -c '
+import json, sys, time
+line = json.load(sys.stdin)
+assert next(iter(line)) == "step" and 0 <= time.time() - line["time"] < 3600, line'
 mkdir early; : > early/metrics.jsonl
 expect 1 "'early' is the folder of a training run that has written no model yet" "$sinter" generate early --prompt x
 expect 0 "model in mtp/latest" "$sinter" train recipe.toml model.mtp_heads=1 checkpoint.dir=mtp log.metrics=/dev/null
