@@ -25,9 +25,9 @@ RAW = re.compile(r"terminate called|what\(\)|std::|json\.exception|CLI::|basic_s
 TABLES = [
     "plan {model} --gpus {gpus} --explain", "plan search {model} --gpus {gpus}", "plan inference {model} --gpus {gpus}",
     "plan simulate {model} --gpus {gpus}", "plan cost {model} --gpus {gpus}", "plan batch {model}", "plan devices", "plan models",
-    "plan scaling {model}", "inspect MODEL", "inspect model.gguf", "tokenizer inspect MODEL --text {gpus}", "tune --methods",
+    "plan scaling {model}", "inspect MODEL", "inspect model.gguf", "tokenizer inspect MODEL --text {gpus}",
     "train recipe.toml --dry-run", "train recipe.toml --dry-run --on {gpus}", "train --keys", "--version", "eval --list",
-    "train recipe.toml log.sample_every=0", "train recipe.toml checkpoint.dir=run-" + "of-a-long-name-" * 6, "plot run run-" + "of-a-long-name-" * 6,
+    "train recipe.toml log.sample_every=0", "train recipe.toml checkpoint.dir=run-" + "of-a-long-name-" * 3, "plot run run-" + "of-a-long-name-" * 3,
     "inspect run", "plan fit fit.csv", "plan scaling --flops 1e20", "data tokenize text.txt -t MODEL -o out/a.tok", "data inspect out",
     "data preview lines.jsonl text.txt", "data stats lines.jsonl", "verify {repo}/tests/golden/models/qwen3_moe", "verify {repo}/tests/golden/tune/reward",
     "eval perplexity MODEL text.txt --precision bf16", "eval kl MODEL MODEL text.txt", "eval mine.toml MODEL --limit 4",
@@ -49,7 +49,7 @@ def prepare(folder):
         "odd.toml": "[model]\nfamily = 7\n[no]\nx = 1\n",
         "recipe.toml": '[model]\nfamily = "llama"\nlayers = 1\nhidden = 16\nheads = 2\n[data]\nsources = "text.txt"\ntokenizer = "MODEL"\n'
                        'sequence_length = 32\n[train]\nsteps = 2\nmicro_batch = 2\n',
-        "sweep.csv": "params,tokens,loss\n1e6,1e8,4\n3e6,1e8,3.8\n", "fit.csv": "params,tokens,loss\n" + "".join(f"{10 ** i},{20 * 10 ** i},{5 - i / 3}\n" for i in range(5, 11)),
+        "sweep.csv": "params,tokens,loss\n1e6,1e8,4\n3e6,1e8,3.8\n", "fit.csv": "params,tokens,loss\n" + "".join(f"{n},{d},{1.8 + 400 / n ** 0.34 + 410 / d ** 0.28}\n" for n in (1e6, 1e7, 1e8) for d in (1e8, 1e9, 1e10)),
         "mine.toml": 'task = "a_task_of_mine_with_a_name_that_is_longer_than_usual"\nkind = "multiple_choice"\ncontext = "{{text}}"\n'
                      'choices = ["yes", "no"]\ntarget = "0"\nmetrics = ["acc", "acc_norm"]\n[data]\ntest = "lines.jsonl"\n',
         "chat.jsonl": json.dumps({"messages": [{"role": "user", "content": "Hi"}]}) + "\n",
