@@ -231,9 +231,10 @@ void register_packed(DType t) {
         plain({130}, {2, 2, 40}, 30, kMedium, 0.5f)}) {
     add_attention("Attention", t, a);
   }
-  const Size second = is_cuda() || t == DType::bf16 ? kSmall : kLarge;  // seconds of plain loops
+  const Size first = is_cuda() && t == DType::f32 ? kMedium : kSmall,
+             second = is_cuda() || t == DType::bf16 ? kSmall : kLarge;  // seconds of plain loops
   for (const Attention& a :
-       {documents({300, 1, 77, 129, 200}, {4, 4, 64}, kSmall),
+       {documents({300, 1, 77, 129, 200}, {4, 4, 64}, first),
         documents({511, 0, 65, 1, 2, 263, 0}, {8, 2, 64}, second, 9),
         documents({1, 640, 127, 128}, {8, 2, 128}, kLarge), documents({257, 300}, {4, 1, 96}, kLarge, 1),
         documents({700}, {3, 3, 128}, kLarge, 130), documents({5, 401, 333}, {14, 2, 64}, kLarge)}) {

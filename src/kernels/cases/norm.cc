@@ -1,4 +1,6 @@
 // Cases: norms over rows and over heads, forward and backward.
+#include <algorithm>
+
 #include "kernels/cases/case.h"
 
 namespace sinter::kernels::cases {
@@ -87,8 +89,8 @@ void register_norms() {
         for (bool residual : {true, false}) {
           const bool is_layer = kind == spec::NormKind::layer;
           for (int64_t rows : {1, 37, 5}) {
-            add_norm(t, {kind, rows, channels, residual, is_layer, rows % 2 != 0},
-                     rows * channels > 200000 ? Size::large : size);
+            const Size least = rows * channels > 200000 ? Size::large : rows * channels > 100000 ? kMedium : kSmall;
+            add_norm(t, {kind, rows, channels, residual, is_layer, rows % 2 != 0}, std::max(size, least));
           }
           if (channels > 2048) continue;
           add_norm(t, {kind, 3001, channels, residual, is_layer, true}, channels > 64 ? Size::large : Size::medium);
