@@ -1,4 +1,4 @@
-// Memory of mapped files: what was copied out of them need not stay, and large copies need not fault pages in.
+// Memory of mapped files: what was copied out of them need not stay, and copies need not fault pages in.
 #pragma once
 #include <sys/stat.h>
 
@@ -12,8 +12,8 @@ namespace sinter::base {
 // again when they are asked for. Bytes that are no MappedFile's are left alone.
 void drop_mapped_pages(std::span<const std::byte> bytes);
 
-// Copies bytes that may be a MappedFile's. Those are read from its file: a copy out of the map waits for a fault every
-// few pages, which takes several times as long, most of all on a virtual machine. Any thread.
+// Copies bytes that may be a MappedFile's. Those are read from its file, so that threads that copy side by side do not
+// meet in page faults. Any thread.
 void copy_mapped(std::byte* to, std::span<const std::byte> from);
 
 // MappedFile says what it maps; `info` is that of the open file.

@@ -299,7 +299,6 @@ TEST(Weights, SavedFolderLoadsBackEqual) {
   }
 }
 
-// As transformers does: equal values pass; others would be other logits.
 // By way of f32 copies a model of 7B takes half a minute to load.
 TEST(Weights, WholeTensorsGoFromTheFileToTheirPlacesAlsoFusedOnes) {
   for (const char* name : {"llama", "qwen3", "mixtral"}) {
@@ -316,6 +315,7 @@ TEST(Weights, WholeTensorsGoFromTheFileToTheirPlacesAlsoFusedOnes) {
   }
 }
 
+// As transformers does: equal values pass; others would be other logits.
 TEST(Weights, AHeadBesideATiedEmbeddingMustHoldTheSameValues) {
   Model model("qwen3", false);
   ASSERT_TRUE(model.spec.tied_head);

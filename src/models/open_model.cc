@@ -45,8 +45,11 @@ void check_model_folder(const std::string& folder) {
   SINTER_CHECK(fs::exists(fs::path(folder) / "config.json") || !fs::exists(fs::path(folder) / "latest"),
                "'{}' is the folder of a training run; its newest model is '{}'", folder,
                (fs::path(folder) / "latest").string());
-  SINTER_CHECK(fs::exists(fs::path(folder) / "config.json") || !fs::exists(fs::path(folder) / "metrics.jsonl"),
-               "'{}' is the folder of a training run that has written no model yet", folder);
+  SINTER_CHECK(
+      fs::exists(fs::path(folder) / "config.json") || !fs::exists(fs::path(folder) / "metrics.jsonl"),
+      "'{}' is the folder of a training run that has written no model yet; let it train up to a checkpoint, or name "
+      "a model's folder",
+      folder);
   SINTER_CHECK(fs::exists(fs::path(folder) / "config.json") || !fs::exists(fs::path(folder) / "tokenizer.json"),
                "'{}' holds a tokenizer and no model: config.json is not there", folder);
 }
