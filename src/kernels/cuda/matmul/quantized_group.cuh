@@ -1,9 +1,9 @@
 // Groups of 32 columns of a row, in blocks or codes, as operands of mma.m16n8k16.
 //
-// Codes become 16-bit numbers that are exact, with a few instructions for two of them: a code of at most seven bits,
-// put behind the high byte of kBias, is kBias + code. Scales and minima stay apart, in f32, and go to the products'
-// sums. Which columns come to which place of an operand does not matter as long as both operands have the same order:
-// each format has the one that is cheapest to make (Order).
+// Codes become 16-bit numbers that are exact (nf4's and fp4's values rounded), with a few instructions for two of them:
+// a code of at most seven bits, put behind the high byte of kBias, is kBias + code. Scales and minima stay apart, in
+// f32, and go to the products' sums. Which columns come to which place of an operand does not matter as long as both
+// operands have the same order: each format has the one that is cheapest to make (Order).
 #pragma once
 #include <cuda_fp8.h>
 
