@@ -27,6 +27,15 @@ PY
 bash -n "$scratch/job.sh"
 "$sinter" train "$scratch/layout.toml" --print-recipe | grep -q "FILL-IN-YOUR-DATA"
 
+# Fit, time and money come first; conventions only when they are asked for.
+"$sinter" plan gpt2 --gpus 8xA100-80GB > "$scratch/plan.txt"
+first=$(head -8 "$scratch/plan.txt")
+for word in Fits: "A step takes" "GPU hours" '\$'; do
+  grep -q "$word" <<< "$first" || { echo "no '$word' in the first lines of a plan: $first"; exit 1; }
+done
+! grep -qi "convention" <<< "$first" || { echo "a plan opens with conventions: $first"; exit 1; }
+"$sinter" plan gpt2 --explain | grep -qi "convention"
+
 refused() {  # [exit status, 2 if left out,] expected words, then the command
   wanted=2; case "$1" in [12]) wanted=$1; shift ;; esac
   words=$1; shift

@@ -91,6 +91,15 @@ for signal in TERM INT USR1; do
   rm -rf run
   expect 0 "model in run/latest" "$sinter" train recipe.toml
 done
+# A validation loss of an earlier step is told as that.
+"$sinter" train recipe.toml train.steps=1000000 data.validation=text.txt log.eval_every=50 log.sample_every=0 checkpoint.every=0 \
+  checkpoint.dir=early_stop -q > said.txt 2>&1 &
+until [ "$(cat early_stop/metrics.jsonl 2> /dev/null | wc -l)" -ge 60 ]; do sleep 0.1; done
+kill -INT $!
+wait $! || { echo "exit $? after SIGINT"; cat said.txt; exit 1; }
+steps=$(grep -oE '^[0-9,]+ steps' said.txt | tr -dc 0-9)
+[ $((steps % 50)) = 0 ] || grep -qE "validation loss [0-9.]+ at step $((steps / 50 * 50))," said.txt || {
+  echo "the last line after $steps steps says nothing of the step of its validation loss:"; tail -1 said.txt; exit 1; }
 # On a terminal of 60 columns the progress line does not wrap, and log lines begin at the line's start.
 python3 - "$sinter" <<'PY'
 import fcntl, os, pty, re, struct, sys, termios
